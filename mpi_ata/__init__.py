@@ -1,0 +1,39 @@
+"""Adaptive task allocation over MPI, for workers of unknown, unequal speed."""
+
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036  (pip refuses it too; this is for a plain checkout)
+    raise ImportError("mpi_ata needs Python 3.11 or newer, this is %s.%s" % sys.version_info[:2])  # noqa: UP031
+
+from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAEmpirical
+from mpi_ata.cluster import VirtualCluster
+from mpi_ata.methods import SGD, Plain, Round
+from mpi_ata.problems import Quadratic, Task
+from mpi_ata.run import run
+from mpi_ata.times import Constant, DrawnTimes, Exponential, Linear, Mix, Sqrt
+from mpi_ata.trace import Stop, Trace
+from mpi_ata.version import __version__
+
+__all__ = [
+    "ATA",
+    "GTA",
+    "OFTA",
+    "SGD",
+    "UTA",
+    "ATAEmpirical",
+    "Constant",
+    "DrawnTimes",
+    "Exponential",
+    "Linear",
+    "Mix",
+    "Plain",
+    "Quadratic",
+    "Round",
+    "Sqrt",
+    "Stop",
+    "Task",
+    "Trace",
+    "VirtualCluster",
+    "__version__",
+    "run",
+]

@@ -1,0 +1,18 @@
+"""GTA, Greedy Task Allocation: everyone works until the budget is met (Rennala SGD)."""
+
+import numpy as np
+
+from mpi_ata.allocators.interface import Unlearning, checked_budget
+from mpi_ata.arrays import IntArray
+
+
+class GTA(Unlearning):
+    """Everybody's quota is the whole budget; the round takes the first `budget` tasks and stops the rest."""
+
+    def __init__(self, n: int, budget: int) -> None:
+        self.n, self.budget = n, checked_budget(n, budget)
+        self.quota = np.full(n, budget)
+
+    def allocate(self) -> IntArray:
+        """The whole budget for everyone."""
+        return self.quota

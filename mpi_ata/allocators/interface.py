@@ -1,0 +1,52 @@
+"""What every allocator promises."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from mpi_ata.arrays import IntArray
+
+State = Mapping[str, npt.NDArray[Any]]
+
+
+class Allocator(Protocol):
+    """Decides the quotas of each round, and learns from the seconds that tasks took."""
+
+    n: int
+    budget: int
+
+    def allocate(self) -> IntArray:
+        """The quotas of the coming round, one for each worker."""
+
+    def observe(self, worker: int, seconds: Sequence[float], unfinished: float = 0.0) -> None:
+        """Learn from a worker's finished tasks, and from the time it spent on a task that was stopped."""
+
+    def state(self) -> State:
+        """All that was learned, as named arrays of numbers."""
+
+    def restore(self, state: State) -> None:
+        """Take over what `state` gave."""
+
+
+def checked_budget(n: int, budget: int) -> int:
+    """The budget, where it and the number of workers make sense."""
+    if n < 1:
+        raise ValueError(f"{n=} must be at least 1")
+    if budget < 1:
+        raise ValueError(f"{budget=} must be at least 1")
+    return budget
+
+
+class Unlearning:
+    """The learning half of an allocator that has nothing to learn."""
+
+    def observe(self, worker: int, seconds: Sequence[float], unfinished: float = 0.0) -> None:
+        """Nothing is learned."""
+
+    def state(self) -> State:
+        """Nothing was learned."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """There is nothing to take over."""

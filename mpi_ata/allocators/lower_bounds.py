@@ -1,0 +1,55 @@
+"""What ATA and its variants share: samples of task times, and quotas from lower bounds on their means."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from mpi_ata.allocators.interface import State, checked_budget
+from mpi_ata.allocators.recursive import recursive_allocation
+from mpi_ata.arrays import Array, IntArray
+from mpi_ata.randomness import Purpose, Streams
+
+
+class LowerBoundAllocator(ABC):
+    """Algorithm ATA of the paper, up to the choice of the lower confidence bound."""
+
+    def __init__(self, n: int, budget: int, seed: int = 0) -> None:
+        self.n, self.budget = n, checked_budget(n, budget)
+        self.k = 0
+        self.K = np.zeros(n, np.int64)  # tasks seen of each worker
+        self.T = np.zeros(n)  # the seconds they took
+        self._streams = Streams(seed, Purpose.ALLOCATION)
+
+    @abstractmethod
+    def bounds(self) -> Array:
+        """A lower confidence bound on the mean time of each worker, 0 for one that was never tried."""
+
+    def allocate(self) -> IntArray:
+        """The quotas of the coming round."""
+        self.k += 1
+        return recursive_allocation(self.bounds(), self.budget, self._streams.at(self.k))
+
+    def observe(self, worker: int, seconds: Sequence[float], unfinished: float = 0.0) -> None:
+        """Count finished tasks; time on a stopped one is added too, so that T / K stays an honest mean."""
+        self.K[worker] += len(seconds)
+        self.T[worker] += math.fsum(seconds) + unfinished
+
+    def state(self) -> State:
+        """The round counter and the samples."""
+        return {"k": np.array(self.k), "K": self.K.copy(), "T": self.T.copy()}
+
+    def restore(self, state: State) -> None:
+        """Go on from an earlier state."""
+        self.k, self.K, self.T = int(state["k"]), state["K"].copy(), state["T"].copy()
+
+    def means_and_widths(self) -> tuple[Array, Array]:
+        """The empirical means, 0 for untried workers, and the width that all bounds of the paper share."""
+        K = np.maximum(self.K, 1)
+        means = self.T / K
+        means[self.K == 0] = 0.0
+        widths = math.log(2 * self.k**2) / K
+        widths += np.sqrt(widths)
+        widths *= 2.0
+        return means, widths

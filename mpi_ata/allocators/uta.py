@@ -1,0 +1,30 @@
+"""UTA, Uniform Task Allocation."""
+
+import numpy as np
+
+from mpi_ata.allocators.interface import State, Unlearning, checked_budget
+from mpi_ata.allocators.recursive import spread
+from mpi_ata.arrays import IntArray
+from mpi_ata.randomness import Purpose, Streams
+
+
+class UTA(Unlearning):
+    """The budget in equal shares, the remainder to workers drawn anew in each round."""
+
+    def __init__(self, n: int, budget: int, seed: int = 0) -> None:
+        self.n, self.budget = n, checked_budget(n, budget)
+        self.k = 0
+        self._streams = Streams(seed, Purpose.ALLOCATION)
+
+    def allocate(self) -> IntArray:
+        """The quotas of the coming round."""
+        self.k += 1
+        return spread(np.arange(self.n), self.n, self.budget, self._streams.at(self.k))
+
+    def state(self) -> State:
+        """The round counter, which decides what is drawn next."""
+        return {"k": np.array(self.k)}
+
+    def restore(self, state: State) -> None:
+        """Go on from an earlier state."""
+        self.k = int(state["k"])

@@ -1,0 +1,70 @@
+"""What every cluster promises, and what flows back from it."""
+
+import traceback
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from mpi_ata.arrays import Array, IntArray
+from mpi_ata.errors import RunError
+from mpi_ata.problems import Problem, Task
+
+
+class Arrival(NamedTuple):
+    """Finished work coming back."""
+
+    worker: int
+    result: Array  # the sum over the tasks in it
+    seconds: list[float]  # one entry a task
+
+
+class Cluster(Protocol):
+    """Where tasks run, and the clock they run by.
+
+    A worker holds one order at a time.  With `together` the whole order comes back as one arrival,
+    otherwise each task as it finishes, without a round trip in between.  After `stop` no arrival of
+    that order is ever returned.  Nobody writes into an x that was handed over.
+    """
+
+    n: int
+    worker_time: Array  # (n,) seconds on tasks so far, stopped ones included
+    undelivered: IntArray  # (n,) tasks begun so far that never came back because they were stopped
+    undelivered_time: Array  # (n,) seconds of worker time that went into those
+
+    def now(self) -> float:
+        """The time on the cluster's clock; it never goes back."""
+
+    def start(
+        self, workers: IntArray, x: Array, round: int, counts: IntArray | int = 1, together: bool = False
+    ) -> None:
+        """Order tasks at the point x: counts[j] of them from workers[j], each of which must be idle."""
+
+    def wait(self, timeout: float | None = None) -> Arrival:
+        """The next arrival; TimeoutError after `timeout` seconds; an error where nothing is running."""
+
+    def stop(self, workers: IntArray) -> Array:
+        """Withdraw what these workers have not delivered; the seconds each spent on its unfinished task."""
+
+    def close(self) -> None:
+        """End all work for good."""
+
+
+class TaskError(RunError):
+    """A user's task raised an exception."""
+
+
+def compute(problem: Problem, x: Array, tasks: Sequence[Task], at_once: bool = False) -> Array:
+    """The sum of the tasks' results, in an array of its own: a problem may reuse the one it returns."""
+    at_once = at_once and len(tasks) > 1 and hasattr(problem, "gradients")
+    try:
+        if at_once:
+            return np.array(problem.gradients(x, tasks), x.dtype)  # type: ignore[attr-defined]
+        total = np.array(problem.gradient(x, tasks[0]), x.dtype)
+        for task in tasks[1:]:
+            total += problem.gradient(x, task)
+        return total
+    except Exception as error:
+        task, inside = tasks[0], error.__traceback__ and error.__traceback__.tb_next
+        lines = "".join(traceback.format_exception(type(error), error, inside)).rstrip()
+        raise TaskError(f"a task of worker {task.worker} failed in round {task.round}:\n{lines}") from None

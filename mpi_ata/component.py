@@ -1,0 +1,151 @@
+"""The parts of a job that are chosen by name or by file: their keys are their constructor's parameters."""
+
+import importlib.util
+import inspect
+import math
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpi_ata.errors import UsageError
+
+Table = dict[str, Any]
+_KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool,)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+    str: ("a text", (str,)),
+    list: ("a list", (list,)),
+}
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class Component:
+    """A class and the keys a job gives it; `table` is the part of the job they stand in."""
+
+    table: str
+    factory: Callable[..., Any]
+    keys: Table
+
+    def accepts(self, key: str) -> bool:
+        """Whether the constructor has a parameter of this name."""
+        return key in inspect.signature(self.factory).parameters
+
+    def build(self, **given: Any) -> Any:
+        """Construct it: from `given` what a job cannot know, from the job's keys the rest."""
+        parameters = inspect.signature(self.factory).parameters
+        given = {key: value for key, value in given.items() if key in parameters}
+        named = {key: p for key, p in parameters.items() if key not in given and p.kind not in _VARIADIC}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            check_keys(self.table, self.keys, list(named))
+        for key, parameter in named.items():
+            if key in self.keys:
+                check_type(self.table, key, self.keys[key], parameter.annotation)
+            elif parameter.default is parameter.empty:
+                raise UsageError(f"[{self.table}] needs the key '{key}'{_kind_of(parameter.annotation)}")
+        try:
+            return self.factory(**given, **self.keys)
+        except ValueError as error:
+            raise UsageError(f"[{self.table}] {error}") from None
+        except Exception as error:
+            raise UsageError(f"[{self.table}] {_name(self.factory)}: {_described(error)}") from None
+
+
+def choose(table: str, keys: Table, choices: Mapping[str, Callable[..., Any]], folder: Path) -> Component:
+    """The component that a table of a job names, by `name` or by `file` and `class`."""
+    keys = dict(keys)
+    if "file" in keys or "class" in keys:
+        for key in ("file", "class"):
+            if key not in keys:
+                raise UsageError(f"[{table}] needs both 'file' and 'class'; '{key}' is missing")
+            check_type(table, key, keys[key], str)
+        if "name" in keys:
+            raise UsageError(f"[{table}] has both 'name' and 'file'; keep one of them")
+        return Component(table, load_class(table, folder / keys.pop("file"), keys.pop("class")), keys)
+    return Component(table, pick(table, "name", keys, choices), keys)
+
+
+def pick(table: str, key: str, keys: Table, choices: Mapping[str, Any], default: str | None = None) -> Any:
+    """Take `key` out of a table and look up what it names."""
+    name = keys.pop(key, default)
+    if name is None:
+        raise UsageError(f"[{table}] needs the key '{key}'; valid values: {', '.join(choices)}")
+    if not isinstance(name, str) or name not in choices:
+        raise UsageError(f"unknown {key} {name!r} in [{table}]; valid values: {', '.join(choices)}")
+    return choices[name]
+
+
+def load_class(table: str, path: Path, name: str) -> Callable[..., Any]:
+    """The class of this name in a Python file of the user's."""
+    if not path.is_file():
+        raise UsageError(f"[{table}] file = {str(path)!r} does not exist; paths are relative to the job file")
+    spec = importlib.util.spec_from_file_location(f"mpi_ata_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"[{table}] file = {str(path)!r} is not a Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"[{table}] {path} cannot be imported: {_described(error)}") from None
+    found = getattr(module, name, None)
+    if not isinstance(found, type):
+        there = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == spec.name]
+        raise UsageError(f"[{table}] no class {name!r} in {path}; there are: {', '.join(there) or 'none'}")
+    return found
+
+
+def check_keys(table: str, keys: Mapping[str, Any], valid: Sequence[str]) -> None:
+    """Refuse keys that nobody would read."""
+    for key in keys:
+        if key not in valid:
+            raise UsageError(f"unknown key '{key}' in [{table}]; valid keys: {', '.join(valid) or 'none'}")
+
+
+def check_type(table: str, key: str, value: Any, annotation: Any) -> None:
+    """Refuse a value of the wrong type; annotations beyond numbers, texts and lists are not judged."""
+    kinds = _kinds(annotation)
+    if kinds and not any(_is(value, kind) for kind in kinds):
+        wanted = " or ".join(_KINDS[kind][0] for kind in kinds)
+        raise UsageError(f"{key} = {value!r} in [{table}] must be {wanted}")
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, float) and not math.isfinite(number):
+            raise UsageError(f"{key} = {value!r} in [{table}] must be finite")
+
+
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, _KINDS[kind][1]) and (kind is bool or not isinstance(value, bool))
+
+
+def _kinds(annotation: Any) -> list[type]:
+    """The kinds of TOML values that suit an annotation; none where it cannot be told."""
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        parts = [part for part in typing.get_args(annotation) if part is not types.NoneType]
+        kinds = [_kinds(part) for part in parts]
+        return [kind for several in kinds for kind in several] if all(kinds) else []
+    origin = typing.get_origin(annotation) or annotation
+    if origin in _KINDS:
+        return [origin]
+    return [list] if origin in (Sequence, tuple) else []
+
+
+def _kind_of(annotation: Any) -> str:
+    kinds = _kinds(annotation)
+    return f" ({' or '.join(_KINDS[kind][0] for kind in kinds)})" if kinds else ""
+
+
+def _described(error: Exception) -> str:
+    """What went wrong in a user's code, and in which line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno
+    return f"line {line}: {type(error).__name__}: {error}"
+
+
+def _name(factory: Callable[..., Any]) -> str:
+    return getattr(factory, "__name__", repr(factory))

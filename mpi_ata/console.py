@@ -1,0 +1,128 @@
+"""What a person sees: the progress line and the tables."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from mpi_ata.trace import Stop, Trace
+
+
+class ProgressLine:
+    """One line on a terminal that tells how far a run is; silent where there is no terminal."""
+
+    def __init__(self, stop: Stop, stream: TextIO, label: str = "", interval: float = 0.1) -> None:
+        self._stop, self._stream, self._label, self._interval = stop, stream, label, interval
+        self._next = time.monotonic() + interval if stream.isatty() else math.inf
+        self._width = 0
+
+    def __call__(self, trace: Trace) -> None:
+        """Write the line anew, if it is old enough."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._interval
+            self._write(self._label + progress_text(trace, self._stop))
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._width:
+            self._write("")
+            self._stream.write("\r")
+            self._stream.flush()
+
+    def _write(self, text: str) -> None:
+        self._stream.write(f"\r{text:<{self._width}}")
+        self._stream.flush()
+        self._width = len(text)
+
+
+def progress_text(trace: Trace, stop: Stop) -> str:
+    """How far a run is, in one line."""
+    of = f" of {stop.rounds:,}" if stop.rounds else ""
+    parts = [f"round {trace.round:,}{of}", f"clock {trace.clock:.4g} s"]
+    if not math.isnan(trace.gap):
+        parts.append(f"gap {trace.gap:.2e}")
+    elif not math.isnan(trace.loss):
+        parts.append(f"loss {trace.loss:.5g}")
+    rate = trace.round / max(trace.elapsed, 1e-9)
+    parts.append(f"{rate:,.0f} rounds/s")
+    if stop.rounds:
+        parts.append(f"at most {duration((stop.rounds - trace.round) / max(rate, 1e-9))} to go")
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def table(rows: Sequence[Sequence[Any]], header: Sequence[str] = ()) -> str:
+    """Columns aligned: the first to the left, the others to the right."""
+    cells = [[str(cell) for cell in row] for row in ([header, *rows] if header else rows)]
+    widths = [max(len(row[j]) for row in cells) for j in range(len(cells[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if j == 0 else cell.rjust(width)
+            for j, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    ]
+    if header:
+        lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def closing_table(figures: dict[str, Any], reason: str | None) -> str:
+    """How a run ended."""
+    rows = [
+        ("ended", f"at {reason}" if reason else "early, by Ctrl-C"),
+        ("rounds", f"{figures['rounds']:,}"),
+        ("clock", f"{figures['clock']:,.6g} s"),
+        ("worker time", f"{figures['worker_time']:,.6g} s on {figures['workers']:,} workers"),
+        (
+            "waste",
+            f"{figures['waste']:,.6g} s, {share(figures['waste'], figures['worker_time'])} of worker time",
+        ),
+        (
+            "tasks started",
+            f"{figures['tasks_started']:,} = {figures['tasks_used']:,} used"
+            f" + {figures['tasks_wasted']:,} wasted + {figures['tasks_lost']:,} lost",
+        ),
+        ("loss", "not known" if figures["loss"] is None else f"{figures['loss']:.8g}"),
+        ("gap", "not known" if figures["gap"] is None else f"{figures['gap']:.3g}"),
+        ("elapsed", duration(figures["elapsed"])),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def share(part: float, whole: float) -> str:
+    """A part as a percentage."""
+    return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
+
+
+def comparison_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Several runs of one job, side by side; where greedy allocation is among them, in multiples of it."""
+    header = ["allocator", "rounds", "clock [s]", "worker time [s]", "wasted tasks", "waste"]
+    greedy = next((row for row in rows if row["allocator"] == "gta"), None)
+    if greedy:
+        header += ["clock / greedy", "greedy / worker time"]
+    body = []
+    for row in rows:
+        cells = [
+            row["allocator"],
+            f"{row['rounds']:,}",
+            f"{row['clock']:,.4g}",
+            f"{row['worker_time']:,.4g}",
+            f"{row['tasks_wasted']:,}",
+            share(row["waste"], row["worker_time"]),
+        ]
+        if greedy:
+            cells.append(f"{row['clock'] / greedy['clock']:.2f}")
+            cells.append(f"{greedy['worker_time'] / row['worker_time']:.2f}")
+        body.append(cells)
+    return table(body, header)

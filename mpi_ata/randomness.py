@@ -1,0 +1,46 @@
+"""Random numbers that depend on where they are used, never on what was drawn before.
+
+Philox is a counter-based generator: it enciphers a 256-bit counter under a 128-bit key.
+The key holds the seed and the purpose, the upper counter words say round, worker and task number,
+and the lowest word is left to count what is drawn.  So every stream is exact and apart from every
+other, no random state is ever saved, and any rank can make any stream.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+from numpy.random import Generator, Philox
+from numpy.random.bit_generator import ISeedSequence
+
+
+class Purpose(IntEnum):
+    """What a stream of random numbers is for."""
+
+    ALLOCATION = 1
+    TIMES = 2
+    TASK = 3
+
+
+class _Key(ISeedSequence):
+    """Hands Philox its key as it is; without it numpy would fetch entropy for each generator."""
+
+    def __init__(self, *words: int) -> None:
+        self.words = np.array(words, np.uint64)
+
+    def generate_state(self, n_words: int, dtype: object = np.uint32) -> npt.NDArray[np.uint64]:
+        return self.words
+
+
+class Streams:
+    """All random streams of one seed and one purpose."""
+
+    def __init__(self, seed: int, purpose: Purpose) -> None:
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed={seed} must be from 0 to 2**64 - 1")
+        self._key = _Key(seed, purpose)
+
+    def at(self, round: int, worker: int = 0, number: int = 0) -> Generator:
+        """The stream of this round, worker and task number, from its beginning."""
+        counter = [0, number, worker, round]
+        return Generator(Philox(self._key, counter=counter))  # type: ignore[arg-type]  # any ISeedSequence will do

@@ -1,0 +1,99 @@
+"""The loop: a generator of rounds; execute() builds it from a job and drives it to its end."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mpi_ata.arrays import Array
+from mpi_ata.cluster import Cluster, VirtualCluster
+from mpi_ata.errors import RunError, UsageError
+from mpi_ata.job import Job
+from mpi_ata.methods import Method, Round
+from mpi_ata.problems import Problem
+from mpi_ata.trace import Stop, Trace
+
+Progress = Callable[[Trace], None]
+
+
+def run(
+    method: Method,
+    cluster: Cluster,
+    problem: Problem | None = None,
+    stop: Stop | None = None,
+    evaluate_every: int = 10,
+    trace: Trace | None = None,
+) -> Iterator[Round]:
+    """Yield one round after another until `stop` says enough; without it, for as long as you ask.
+
+    Every `evaluate_every` rounds the loss of `problem` goes into `trace`, off the clock.
+    """
+    stop, trace = stop or Stop(), trace or Trace()
+    trace.record(*evaluate(problem, method))
+    done = stop.reached(trace)
+    while not done:
+        round = method.step(cluster)
+        trace.add(round, cluster.worker_time)
+        done = stop.reached(trace)
+        if done or method.k % evaluate_every == 0:
+            trace.record(*evaluate(problem, method))
+            done = done or stop.reached(trace)
+        yield round
+
+
+def evaluate(problem: Problem | None, method: Method) -> tuple[float, float]:
+    """Loss and gap at the method's point, NaN where they are not known."""
+    loss_at = getattr(problem, "loss", None)
+    loss = float(loss_at(method.x)) if loss_at else math.nan
+    if not np.isfinite(method.x).all() or (loss_at and not math.isfinite(loss)):
+        raise RunError(f"the run diverged by round {method.k}, with loss {loss:g}; try a smaller step_size")
+    return loss, loss - getattr(problem, "minimum", math.nan)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    workers: int
+    trace: Trace
+    x: Array
+    reason: str | None  # which limit was reached; None where it was interrupted
+
+    def figures(self) -> dict[str, Any]:
+        """What the run came to, in plain numbers; None where one is not known."""
+        trace = self.trace
+        return {
+            "rounds": trace.round,
+            "clock": trace.clock,
+            "worker_time": trace.worker_time,
+            "elapsed": trace.elapsed,
+            "tasks_started": trace.started,
+            "tasks_used": trace.used,
+            "tasks_wasted": trace.wasted,
+            "tasks_lost": trace.lost,
+            "waste": trace.waste,
+            "loss": None if math.isnan(trace.loss) else trace.loss,
+            "gap": None if math.isnan(trace.gap) else trace.gap,
+            "workers": self.workers,
+            "finished": self.reason is not None,
+        }
+
+
+def execute(job: Job, progress: Progress | None = None) -> Outcome:
+    """Run a job on the virtual cluster; Ctrl-C ends it early, with what was reached."""
+    n = job.run.workers
+    if n is None:
+        raise UsageError(f"{job.path}: how many workers? Set workers in [run], or use --workers")
+    problem, times = job.build_problem(), job.build_times(n)
+    if times is None:
+        raise UsageError(f"{job.path}: a virtual clock needs a table [times], which says how long tasks take")
+    method = job.build_method(problem, n, times)
+    trace = Trace()
+    with closing(VirtualCluster(problem, times, job.run.seed)) as cluster, suppress(KeyboardInterrupt):
+        for _ in run(method, cluster, problem, job.stop, job.run.evaluate_every, trace):
+            if progress:
+                progress(trace)
+    return Outcome(n, trace, method.x, job.stop.reached(trace))

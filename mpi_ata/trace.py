@@ -1,0 +1,99 @@
+"""What happened in a run: totals, a bounded history of them, and when to stop."""
+
+import math
+import time
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from mpi_ata.arrays import Array
+from mpi_ata.methods import Round
+
+
+class Row(NamedTuple):
+    """The totals of a run at the end of one of its rounds."""
+
+    round: int
+    clock: float
+    elapsed: float
+    worker_time: float
+    waste: float
+    started: int
+    used: int
+    wasted: int
+    lost: int
+    loss: float
+    gap: float
+
+
+class Trace:
+    """Adds up rounds, and keeps at most `capacity` rows of totals, evenly spaced over the run."""
+
+    def __init__(self, capacity: int = 4096) -> None:
+        self.round = 0
+        self.clock = self.worker_time = self.waste = 0.0
+        self.used = self.wasted = self.lost = 0
+        self.loss = self.gap = math.nan  # as of the latest evaluation
+        self.rows: list[Row] = []
+        self._capacity, self._stride, self._recorded = capacity, 1, 0
+        self._began = time.monotonic()
+
+    @property
+    def started(self) -> int:
+        """Every task that was begun."""
+        return self.used + self.wasted + self.lost
+
+    @property
+    def elapsed(self) -> float:
+        """Wall time with everything in it."""
+        return time.monotonic() - self._began
+
+    def add(self, round: Round, worker_time: Array) -> None:
+        """Take in one round."""
+        self.round = round.number
+        self.clock += round.duration
+        self.worker_time = float(worker_time.sum())
+        self.waste += round.waste
+        self.used += int(round.used.sum())
+        self.wasted += int(round.wasted.sum())
+        self.lost += int(round.lost.sum())
+
+    def record(self, loss: float = math.nan, gap: float = math.nan) -> None:
+        """Keep the totals with the loss they led to; when there are too many rows, every second one goes."""
+        self.loss, self.gap = loss, gap
+        if self._recorded % self._stride == 0:
+            self.rows.append(Row(*(getattr(self, name) for name in Row._fields)))
+        self._recorded += 1
+        if len(self.rows) > self._capacity:
+            self.rows = self.rows[::2]
+            self._stride *= 2
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When a run is finished: at whichever limit is reached first, never if there is none."""
+
+    rounds: int | None = None
+    gap: float | None = None
+    loss: float | None = None
+    clock: float | None = None
+    elapsed: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and field.name != "loss" and not value > 0:
+                raise ValueError(f"{field.name}={value} must be above 0")
+
+    def reached(self, trace: Trace) -> str | None:
+        """Which limit the run has reached, in words."""
+        if self.gap is not None and trace.gap < self.gap:
+            return f"gap {trace.gap:.3g} < {self.gap:g}"
+        if self.loss is not None and trace.loss < self.loss:
+            return f"loss {trace.loss:.6g} < {self.loss:g}"
+        if self.rounds is not None and trace.round >= self.rounds:
+            return f"{self.rounds:,} rounds"
+        if self.clock is not None and trace.clock >= self.clock:
+            return f"clock {trace.clock:.6g} s"
+        if self.elapsed is not None and trace.elapsed >= self.elapsed:
+            return f"elapsed {trace.elapsed:.6g} s"
+        return None
