@@ -17,6 +17,12 @@ from mpi_ata.run import Outcome, execute
 from mpi_ata.version import __version__
 
 
+class Refused(click.ClickException):
+    """Wrong usage, told in one sentence without click's lines around it."""
+
+    exit_code = 2
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mpi-ata")
 def main() -> None:
@@ -47,7 +53,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 loaded = replace(loaded, run=replace(loaded.run, workers=workers))
             command(loaded, **options)
         except UsageError as error:
-            raise click.UsageError(str(error)) from None
+            raise Refused(str(error)) from None
         except RunError as error:
             raise click.ClickException(str(error)) from None
 

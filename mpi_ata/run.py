@@ -47,7 +47,8 @@ def run(
 def evaluate(problem: Problem | None, method: Method) -> tuple[float, float]:
     """Loss and gap at the method's point, NaN where they are not known."""
     loss_at = getattr(problem, "loss", None)
-    loss = float(loss_at(method.x)) if loss_at else math.nan
+    with np.errstate(over="ignore", invalid="ignore"):  # said better below
+        loss = float(loss_at(method.x)) if loss_at else math.nan
     if not np.isfinite(method.x).all() or (loss_at and not math.isfinite(loss)):
         raise RunError(f"the run diverged by round {method.k}, with loss {loss:g}; try a smaller step_size")
     return loss, loss - getattr(problem, "minimum", math.nan)
