@@ -14,7 +14,10 @@ class Law(Protocol):
     """The distribution of a task's time on each of n workers, in units of the law's own."""
 
     n: int
-    means: Array  # (n,) the true means, which the oracle knows
+
+    @property
+    def means(self) -> Array:
+        """The true mean of each worker, which the oracle knows."""
 
     def draw(self, rng: Generator) -> Array:
         """One time for each worker."""

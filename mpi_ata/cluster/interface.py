@@ -28,9 +28,18 @@ class Cluster(Protocol):
     """
 
     n: int
-    worker_time: Array  # (n,) seconds on tasks so far, stopped ones included
-    undelivered: IntArray  # (n,) tasks begun so far that never came back because they were stopped
-    undelivered_time: Array  # (n,) seconds of worker time that went into those
+
+    @property
+    def worker_time(self) -> Array:
+        """The seconds that each worker spent on tasks so far, stopped ones included."""
+
+    @property
+    def undelivered(self) -> IntArray:
+        """How many tasks each worker began so far that never came back because they were stopped."""
+
+    @property
+    def undelivered_time(self) -> Array:
+        """The seconds of worker time that went into those."""
 
     def now(self) -> float:
         """The time on the cluster's clock; it never goes back."""

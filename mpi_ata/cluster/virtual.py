@@ -25,9 +25,9 @@ class VirtualCluster:
     def __init__(self, problem: Problem, times: DrawnTimes, seed: int = 0) -> None:
         n = times.n
         self.n = n
-        self.worker_time: Array = np.zeros(n)
+        self.worker_time = np.zeros(n)
         self.undelivered = np.zeros(n, np.int64)
-        self.undelivered_time: Array = np.zeros(n)
+        self.undelivered_time = np.zeros(n)
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
         self._now = 0.0
         self._orders = np.full(n, None, object)  # what each worker holds

@@ -49,7 +49,9 @@ class Problem(Protocol):
     `evaluate(x)`, a dict of further figures.
     """
 
-    x0: Array
+    @property
+    def x0(self) -> Array:
+        """The point where a run starts: float32 or float64 decides what travels."""
 
     def gradient(self, x: Array, task: Task) -> Array:
         """The result of one task at the point x, which must not be written into."""

@@ -18,7 +18,7 @@ EVERYONE = np.arange(3)
 
 
 class Telling:
-    """A result says how many tasks are in it, the sum of their numbers, their round, x and a random number."""
+    """A result tells of its tasks: how many, the sums of their numbers, rounds, points and random numbers."""
 
     def __init__(self) -> None:
         self.x0 = np.zeros(5)
@@ -71,7 +71,11 @@ def check_arrivals_come_in_the_order_of_time(c: Cluster, unit: float) -> None:
 def check_each_worker_computes_at_the_point_it_was_given(c: Cluster, unit: float) -> None:
     for worker in range(3):
         c.start(np.array([worker]), at(float(worker)), 1)
-    assert {worker: result[3] for worker, result, _ in (c.wait() for _ in range(3))} == {0: 0.0, 1: 1.0, 2: 2.0}
+    assert {worker: result[3] for worker, result, _ in (c.wait() for _ in range(3))} == {
+        0: 0.0,
+        1: 1.0,
+        2: 2.0,
+    }
 
 
 def check_waiting_for_nothing_is_an_error(c: Cluster, unit: float) -> None:

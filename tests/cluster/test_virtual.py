@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from contract import CHECKS, UNITS, at, scene
 
 from mpi_ata import ATAEmpirical, DrawnTimes, Quadratic, Sqrt, Task, VirtualCluster
 from mpi_ata.arrays import Array
 from mpi_ata.cluster import Cluster
 from mpi_ata.methods import SGD, Plain
+from tests.cluster.contract import CHECKS, UNITS, at, scene
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -67,7 +67,7 @@ def test_a_task_cannot_write_into_the_point() -> None:
 
     cluster = VirtualCluster(Writing(), scene(unit=1.0)[1])
     cluster.start(np.arange(1), np.zeros(1), 1)
-    with pytest.raises(RuntimeError, match="worker 0 failed in round 1:(.|\n)*read-only"):
+    with pytest.raises(RuntimeError, match=r"worker 0 failed in round 1:(.|\n)*read-only"):
         cluster.wait()
 
 

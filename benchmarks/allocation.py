@@ -1,0 +1,48 @@
+"""What one decision costs beside a full sort of the scores, and how that grows with n and B.
+
+python -m benchmarks.allocation
+"""
+
+import numpy as np
+
+from benchmarks.timing import best
+from mpi_ata.allocators import ATAEmpirical
+from mpi_ata.allocators.recursive import recursive_allocation
+from mpi_ata.console import table
+
+SIZES = [
+    (17, 23),
+    (51, 23),
+    (459, 23),
+    (459, 2_000),
+    (10_000, 23),
+    (10_000, 1_000),
+    (100_000, 10_000),
+    (1_000_000, 23),
+    (1_000_000, 100_000),
+    (1_000_000, 1_000_000),
+]
+
+
+def measure(n: int, budget: int) -> list[str]:
+    """The cost of bounds and allocation, of the allocation alone, and of np.sort."""
+    rng = np.random.default_rng(1)
+    means = rng.uniform(0.1, 1.0, n)
+    allocator = ATAEmpirical(n, budget)
+    allocator.k, allocator.K[:], allocator.T[:] = 1000, 1000, 1000 * means
+    scores = allocator.bounds()
+    decision = best(allocator.allocate)
+    allocation = best(lambda: recursive_allocation(scores, budget))
+    sort = best(lambda: np.sort(scores))
+    cells = [f"{1e6 * seconds:,.1f}" for seconds in (decision, allocation, sort)]
+    return [f"{n:,}", f"{budget:,}", *cells, f"{decision / sort:.1f}"]
+
+
+def main() -> None:
+    """Print the table."""
+    header = ["n", "B", "decision [us]", "allocation [us]", "np.sort [us]", "decision / sort"]
+    print(table([measure(n, budget) for n, budget in SIZES], header))
+
+
+if __name__ == "__main__":
+    main()

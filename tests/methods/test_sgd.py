@@ -1,0 +1,202 @@
+"""Minibatch SGD on the virtual cluster."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpi_ata.allocators import GTA, Allocator, ATAEmpirical
+from mpi_ata.allocators.interface import Unlearning
+from mpi_ata.arrays import Array
+from mpi_ata.cluster import Task, VirtualCluster
+from mpi_ata.errors import RunError
+from mpi_ata.methods import SGD, Plain, Round
+from mpi_ata.problems import Problem, Quadratic
+from mpi_ata.times import LAWS, DrawnTimes
+
+
+class Ramp:
+    """A gradient that needs no random numbers: (x_1, 1 + worker)."""
+
+    def __init__(self, dtype: Any = np.float64) -> None:
+        self.x0: Array = np.array([8.0, 0.0], dtype)
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        return np.array([x[0], 1.0 + task.worker])
+
+
+class Fixed(Unlearning):
+    """The same quota in every round, and a diary of what could be learned."""
+
+    def __init__(self, quota: Sequence[int], budget: int | None = None) -> None:
+        self.quota = np.array(quota)
+        self.n, self.budget = len(quota), budget or sum(quota)
+        self.diary: list[tuple[int, list[float], float]] = []
+
+    def allocate(self) -> Any:
+        return self.quota
+
+    def observe(self, worker: int, seconds: Sequence[float], unfinished: float = 0.0) -> None:
+        self.diary.append((worker, list(seconds), unfinished))
+
+
+def cluster_of(problem: Problem, seconds: Sequence[float], seed: int = 0) -> VirtualCluster:
+    return VirtualCluster(problem, DrawnTimes(LAWS["constant"](len(seconds), seconds)), seed)
+
+
+def counts(round: Round) -> tuple[list[int], list[int], list[int], list[int]]:
+    return round.started.tolist(), round.used.tolist(), round.wasted.tolist(), round.lost.tolist()
+
+
+def test_a_fixed_quota_is_done_to_the_letter() -> None:
+    problem, allocator = Ramp(), Fixed([3, 1, 0])
+    cluster = cluster_of(problem, [1.0, 4.0, 9.0])
+    method = SGD(problem.x0, allocator, Plain(0.5))
+    round = method.step(cluster)
+    # The sum of the gradients is 3 (8, 1) + (8, 2), their mean (8, 1.25).
+    assert method.x.tolist() == [4.0, -0.625]
+    assert (method.k, round.number, round.quota.tolist()) == (1, 1, [3, 1, 0])
+    assert counts(round) == ([3, 1, 0], [3, 1, 0], [0, 0, 0], [0, 0, 0])
+    assert (round.duration, round.waste) == (4.0, 0.0)
+    assert cluster.worker_time.tolist() == [3.0, 4.0, 0.0]
+    assert allocator.diary == [(0, [1.0, 1.0, 1.0], 0.0), (1, [4.0], 0.0)]
+
+
+def test_the_second_round_goes_on_where_the_first_ended() -> None:
+    problem = Ramp()
+    cluster = cluster_of(problem, [1.0, 4.0, 9.0])
+    method = SGD(problem.x0, Fixed([3, 1, 0]), Plain(0.5))
+    method.step(cluster)
+    round = method.step(cluster)
+    assert method.x.tolist() == [2.0, -1.25]
+    assert (method.k, round.number, round.duration, cluster.now()) == (2, 2, 4.0, 8.0)
+    assert cluster.worker_time.tolist() == [6.0, 8.0, 0.0]
+
+
+def test_greedy_rounds_use_the_first_arrivals_and_stop_the_rest() -> None:
+    problem = Ramp()
+    cluster = cluster_of(problem, [1.0, 1.75, 4.0])
+    method = SGD(problem.x0, GTA(3, 4), Plain(0.5))
+    for k, x in [(1, [4.0, -0.625]), (2, [2.0, -1.25])]:
+        round = method.step(cluster)
+        # Tasks arrive at 1 (worker 0), 1.75 (1), 2 (0) and 3 (0); everyone has begun another by then,
+        # worker 1 at 1.75 and worker 2 at 0.
+        assert method.x.tolist() == x
+        assert counts(round) == ([4, 2, 1], [3, 1, 0], [1, 1, 1], [0, 0, 0])
+        assert (round.duration, round.waste) == (3.0, 1.25 + 3.0)
+        # Everyone is busy throughout: worker time is n times the duration.
+        assert cluster.worker_time.tolist() == [3.0 * k] * 3
+
+
+def test_the_allocator_learns_the_time_spent_on_stopped_tasks() -> None:
+    problem, allocator = Ramp(), Fixed([4, 4, 4], budget=4)
+    SGD(problem.x0, allocator, Plain(0.5)).step(cluster_of(problem, [1.0, 1.75, 4.0]))
+    arrivals = [(0, [1.0], 0.0), (1, [1.75], 0.0), (0, [1.0], 0.0), (0, [1.0], 0.0)]
+    assert allocator.diary == [*arrivals, (0, [], 0.0), (1, [], 1.25), (2, [], 3.0)]
+
+
+class Misshapen(Ramp):
+    """Returns what is given instead of a gradient."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        return np.asarray(self.result, np.float64)
+
+
+@pytest.mark.parametrize(
+    ("result", "shape"),
+    [([1.0], r"\(1,\)"), ([1.0] * 3, r"\(3,\)"), ([[1.0, 2.0]], r"\(1, 2\)"), (1.0, r"\(\)")],
+)
+@pytest.mark.parametrize(
+    "allocator", [Fixed([1, 1]), Fixed([3, 2]), GTA(2, 3)], ids=["one", "some", "greedy"]
+)
+def test_a_gradient_of_another_shape_than_x_is_refused(result: Any, shape: str, allocator: Allocator) -> None:
+    problem = Misshapen(result)
+    method = SGD(problem.x0, allocator, Plain(0.5))
+    with pytest.raises(RunError, match=rf"shape {shape}.*\(2,\)"):
+        method.step(cluster_of(problem, [1.0, 2.0]))
+
+
+class Scribbling(Ramp):
+    """Tries to write into the point."""
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        with pytest.raises(ValueError, match="read-only"):
+            x[0] = 1.0
+        return super().gradient(x, task)
+
+
+@pytest.mark.parametrize("allocator", [Fixed([2, 1]), GTA(2, 3)], ids=["fixed", "greedy"])
+def test_a_problem_cannot_write_into_the_point(allocator: Allocator) -> None:
+    problem = Scribbling()
+    method = SGD(problem.x0, allocator, Plain(0.5))
+    method.step(cluster_of(problem, [1.0, 2.0]))
+    assert method.k == 1
+
+
+def test_a_step_moves_neither_x0_nor_the_point_before() -> None:
+    problem = Ramp()
+    method = SGD(problem.x0, Fixed([1]), Plain(0.5))
+    before = method.x
+    method.step(cluster_of(problem, [1.0]))
+    assert method.x.tolist() != [8.0, 0.0]
+    assert before.tolist() == problem.x0.tolist() == [8.0, 0.0]
+
+
+def test_with_a_fixed_quota_the_order_of_arrival_does_not_show() -> None:
+    seconds = [float(i) for i in range(1, 9)]
+    runs, orders = [], []
+    for law in (seconds, seconds[::-1]):
+        problem, allocator = Quadratic(20, noise=1.0), Fixed([2] * 8)
+        cluster, method = cluster_of(problem, law, seed=4), SGD(problem.x0, allocator, Plain(0.3))
+        for _ in range(5):
+            method.step(cluster)
+        runs.append(method.x.tobytes())
+        orders.append([worker for worker, _, _ in allocator.diary[:8]])
+    assert orders[0] == orders[1][::-1]
+    assert runs[0] == runs[1]
+
+
+def test_the_seed_of_the_cluster_decides_the_noise() -> None:
+    def end(seed: int) -> list[float]:
+        problem = Quadratic(5, noise=1.0)
+        method = SGD(problem.x0, Fixed([2, 1]), Plain(0.3))
+        method.step(cluster_of(problem, [1.0, 2.0], seed))
+        return method.x.tolist()
+
+    assert end(1) == end(1)
+    assert end(1) != end(2)
+
+
+@pytest.mark.parametrize("allocator", [ATAEmpirical(7, 5), GTA(7, 5), Fixed([1, 0, 1, 0, 1, 1, 1])])
+def test_it_converges_on_the_quadratic(allocator: Allocator) -> None:
+    problem = Quadratic(5, noise=0.01)
+    cluster = VirtualCluster(problem, DrawnTimes(LAWS["sqrt"](7)))
+    method = SGD(problem.x0, allocator, Plain(0.5))
+    gap = problem.loss(method.x) - problem.minimum
+    for _ in range(400):
+        method.step(cluster)
+    # The noise alone leaves a gap of about step / 4 * noise^2 / B = 2.5e-6.
+    assert gap > 0.1
+    assert -1e-15 <= problem.loss(method.x) - problem.minimum < 2.5e-5
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("allocator", [Fixed([3, 1]), GTA(2, 4)], ids=["fixed", "greedy"])
+def test_x_keeps_the_precision_of_x0(dtype: Any, allocator: Allocator) -> None:
+    problem = Ramp(dtype)
+    cluster, method = cluster_of(problem, [1.0, 2.0]), SGD(problem.x0, allocator, Plain(0.5))
+    for _ in range(3):
+        method.step(cluster)
+        assert method.x.dtype == dtype
+    assert method.x[0] == 1.0
+
+
+@pytest.mark.parametrize("step_size", [0.0, -0.5, float("nan")])
+def test_a_step_size_that_is_not_above_0_is_refused_by_the_value(step_size: float) -> None:
+    with pytest.raises(ValueError, match=f"step_size={step_size}"):
+        Plain(step_size)

@@ -1,0 +1,79 @@
+"""Streams of random numbers: the same key gives the same numbers, and no other key does."""
+
+import numpy as np
+import pytest
+from numpy.random import Generator, Philox
+
+from mpi_ata.randomness import Purpose, Streams
+
+LARGEST = 2**64 - 1
+
+
+def numbers(seed: int, purpose: Purpose, round: int, worker: int, number: int) -> list[int]:
+    drawn = Streams(seed, purpose).at(round, worker, number).integers(0, 2**63, 8)
+    assert isinstance(drawn, np.ndarray)
+    return drawn.tolist()
+
+
+def test_the_same_key_gives_the_same_numbers() -> None:
+    assert numbers(5, Purpose.TASK, 3, 2, 1) == numbers(5, Purpose.TASK, 3, 2, 1)
+
+
+def test_asking_twice_begins_the_stream_anew() -> None:
+    streams = Streams(5, Purpose.TASK)
+    first = streams.at(3, 2, 1)
+    wanted = first.random(4).tolist()
+    streams.at(4).random(100)
+    assert streams.at(3, 2, 1).random(4).tolist() == wanted
+    assert first.random(4).tolist() != wanted
+
+
+def test_any_other_seed_purpose_round_worker_or_number_gives_other_numbers() -> None:
+    # Values that are permuted or shifted by one would show any two words that are mixed up.
+    keys = [
+        (seed, purpose, round, worker, number)
+        for seed in (0, 1, 2, LARGEST)
+        for purpose in Purpose
+        for round in (0, 1, 2)
+        for worker in (0, 1, 2)
+        for number in (0, 1, 2)
+    ]
+    seen: set[int] = set()
+    for key in keys:
+        seen.update(numbers(*key))
+    assert len(seen) == 8 * len(keys)
+
+
+@pytest.mark.parametrize("seed", [0, 7, LARGEST])
+@pytest.mark.parametrize("purpose", Purpose)
+def test_the_counter_words_are_nothing_number_worker_round(seed: int, purpose: Purpose) -> None:
+    bits = Streams(seed, purpose).at(round=13, worker=12, number=11).bit_generator
+    assert isinstance(bits, Philox)
+    words = bits.state["state"]
+    assert words["counter"].tolist() == [0, 11, 12, 13]
+    assert words["key"].tolist() == [seed, int(purpose)]
+
+
+def test_the_numbers_are_those_of_numpys_own_philox() -> None:
+    ours = Streams(7, Purpose.TIMES).at(13, 12, 11)
+    counter = (13 << 192) + (12 << 128) + (11 << 64)
+    theirs = Generator(Philox(key=(int(Purpose.TIMES) << 64) + 7, counter=counter))
+    assert ours.random(100).tolist() == theirs.random(100).tolist()
+
+
+def test_a_long_stream_does_not_run_into_the_next_number() -> None:
+    streams = Streams(0, Purpose.TASK)
+    long = set(streams.at(1, 1, 0).integers(0, 2**63, 10_000).tolist())
+    for place in ((1, 1, 1), (1, 2, 0), (2, 1, 0)):
+        assert long.isdisjoint(streams.at(*place).integers(0, 2**63, 10_000).tolist())
+
+
+def test_the_purposes_are_told_apart_by_numbers_that_never_change() -> None:
+    # A saved run is repeated from its seed: other numbers would make it another run.
+    assert {purpose.name: purpose.value for purpose in Purpose} == {"ALLOCATION": 1, "TIMES": 2, "TASK": 3}
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 10**30])
+def test_a_seed_that_does_not_fit_is_refused_by_the_value(seed: int) -> None:
+    with pytest.raises(ValueError, match=f"seed={seed} "):
+        Streams(seed, Purpose.TASK)
