@@ -93,21 +93,30 @@ class Job:
 
     def with_allocator(self, name: str) -> "Job":
         """The same job under another allocator, which takes over the keys that it knows."""
-        if self.allocator is None:
-            raise UsageError(f"{self.path}: this method has no allocator to exchange")
-        other = Component("allocator", pick("allocator", "name", {"name": name}, ALLOCATORS), {})
-        keys = {key: value for key, value in self.allocator.keys.items() if other.accepts(key)}
-        return replace(self, allocator=replace(other, keys=keys))
+        with _named(self.path):
+            if self.allocator is None:
+                raise UsageError("this method has no allocator to exchange")
+            return replace(self, allocator=_exchanged(name, self.allocator.keys))
 
 
 def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
     """Read a job file; `settings` are table.key=value and override it."""
-    tables = _read(path)
+    tables, changes = _read(path), dict[str, Table]()
     for setting in settings:
         table, key, value = parse_setting(setting)
-        tables.setdefault(table, {})[key] = value
+        changes.setdefault(table, {})[key] = value
     with _named(path):
+        if "name" in changes.get("allocator", {}):
+            tables["allocator"] = _exchanged(changes["allocator"]["name"], tables.get("allocator", {})).keys
+        for table, keys in changes.items():
+            tables[table] = tables.get(table, {}) | keys
         return _job(path, tables)
+
+
+def _exchanged(name: str, keys: Table) -> Component:
+    """The allocator of this name, with those keys of another one that it knows."""
+    other = Component("allocator", pick("allocator", "name", {"name": name}, ALLOCATORS), {})
+    return replace(other, keys={key: value for key, value in keys.items() if other.accepts(key)})
 
 
 @contextmanager

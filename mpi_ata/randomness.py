@@ -39,8 +39,9 @@ class Streams:
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed={seed} must be from 0 to 2**64 - 1")
         self._key = _Key(seed, purpose)
+        self._counter = np.zeros(4, np.uint64)  # kept: converting a list would double the cost of a stream
 
     def at(self, round: int, worker: int = 0, number: int = 0) -> Generator:
         """The stream of this round, worker and task number, from its beginning."""
-        counter = [0, number, worker, round]
-        return Generator(Philox(self._key, counter=counter))  # type: ignore[arg-type]  # any ISeedSequence will do
+        self._counter[1], self._counter[2], self._counter[3] = number, worker, round
+        return Generator(Philox(self._key, counter=self._counter))  # type: ignore[arg-type]  # any ISeedSequence will do

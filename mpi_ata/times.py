@@ -33,7 +33,7 @@ class _Spread:
             raise ValueError(f"{scale=} must be above 0")
         self.n = n
         self.scale = scale
-        self.index = np.arange(1, n + 1)  # the paper's i
+        self.index = np.arange(1.0, n + 1)  # the paper's i
 
 
 class _ShiftedExponential(_Spread):
@@ -113,18 +113,14 @@ class Constant:
     """No randomness: `scale` for every worker, or a list with one time for each."""
 
     def __init__(self, n: int, scale: float | Sequence[float] = 1.0) -> None:
-        self.n = n
-        self.means = (
-            np.broadcast_to(np.asarray(scale, np.float64), n).copy()
-            if np.ndim(scale) == 0
-            else np.array(scale, np.float64)
-        )
-        if self.means.shape != (n,):
-            raise ValueError(
-                f"scale must be one number or a list of {n}, one for each worker, not {len(self.means)}"
-            )
-        if not (self.means > 0).all():
+        if n < 1:
+            raise ValueError(f"{n=} must be at least 1")
+        if np.shape(scale) not in ((), (n,)):
+            raise ValueError(f"{scale=} must be one number or a list of {n}, one for each worker")
+        if not np.all(np.asarray(scale) > 0):
             raise ValueError(f"{scale=} must be above 0")
+        self.n = n
+        self.means = np.broadcast_to(np.asarray(scale, np.float64), n)
 
     def draw(self, rng: Generator) -> Array:
         """One time for each worker."""

@@ -42,6 +42,8 @@ class LowerBoundAllocator(ABC):
 
     def restore(self, state: State) -> None:
         """Go on from an earlier state."""
+        if state["K"].shape != (self.n,) or state["T"].shape != (self.n,):
+            raise ValueError(f"the state is of {len(state['K'])} workers, but there are {self.n}")
         self.k, self.K, self.T = int(state["k"]), state["K"].copy(), state["T"].copy()
 
     def means_and_widths(self) -> tuple[Array, Array]:
@@ -49,7 +51,7 @@ class LowerBoundAllocator(ABC):
         K = np.maximum(self.K, 1)
         means = self.T / K
         means[self.K == 0] = 0.0
-        widths = math.log(2 * self.k**2) / K
+        widths = math.log(2 * max(self.k, 1) ** 2) / K
         widths += np.sqrt(widths)
         widths *= 2.0
         return means, widths

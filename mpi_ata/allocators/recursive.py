@@ -56,7 +56,7 @@ def _smallest(values: Array, count: int) -> IntArray:
     limit = np.partition(values, count - 1)[count - 1]
     below = np.flatnonzero(values < limit)
     at = np.flatnonzero(values == limit)[: count - len(below)]
-    return np.concatenate([below, at])
+    return np.sort(np.concatenate([below, at]))
 
 
 def _level(s: Array, B: int) -> IntArray:
@@ -66,7 +66,8 @@ def _level(s: Array, B: int) -> IntArray:
     loss, so every whole task below it is among them; (B + n) / sum(1 / s_i) is an upper bound, and at
     most about 2 n tasks lie between the two.
     """
-    s = np.ldexp(s, -np.frexp(s.min())[1])  # exact, and keeps sums and products from overflowing
+    with np.errstate(over="ignore"):  # a score beyond all reach may become infinite
+        s = np.ldexp(s, -np.frexp(s.min())[1])  # exact, and keeps sums and products in range
     rate = 1.0 / s
     total = rate.sum()
     a: IntArray = (rate * (B / total * (1.0 - _SLACK))).astype(np.int64)

@@ -71,7 +71,10 @@ def compute(problem: Problem, x: Array, tasks: Sequence[Task], at_once: bool = F
             return np.array(problem.gradients(x, tasks), x.dtype)  # type: ignore[attr-defined]
         total = np.array(problem.gradient(x, tasks[0]), x.dtype)
         for task in tasks[1:]:
-            total += problem.gradient(x, task)
+            result = np.asarray(problem.gradient(x, task))
+            if result.shape != total.shape:
+                raise ValueError(f"gradient() returned shape {result.shape} after {total.shape}")
+            total += result
         return total
     except Exception as error:
         task, inside = tasks[0], error.__traceback__ and error.__traceback__.tb_next

@@ -1,0 +1,90 @@
+"""UTA, OFTA and GTA; and what every allocator refuses."""
+
+import inspect
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpi_ata.allocators import ALLOCATORS, GTA, OFTA, UTA
+from mpi_ata.allocators.recursive import recursive_allocation
+from mpi_ata.times import Sqrt
+
+
+def build(name: str, n: int, budget: int) -> Any:
+    """Any allocator, with whatever it wants to know besides."""
+    wanted = inspect.signature(ALLOCATORS[name]).parameters
+    known: dict[str, Any] = {"alpha": 1.0, "means": [1.0, 2.0], "seed": 0}
+    return ALLOCATORS[name](n=n, budget=budget, **{key: known[key] for key in known if key in wanted})
+
+
+@pytest.mark.parametrize(("n", "budget"), [(1, 1), (3, 3), (3, 7), (5, 23), (10, 4), (1000, 3)])
+def test_uta_gives_equal_shares_and_the_remainder_to_some(n: int, budget: int) -> None:
+    allocator = UTA(n, budget)
+    for _ in range(10):
+        quota = allocator.allocate()
+        assert quota.dtype == np.int64
+        assert sorted(quota.tolist()) == [budget // n] * (n - budget % n) + [budget // n + 1] * (budget % n)
+
+
+def test_uta_draws_the_remainder_anew_in_each_round_and_evenly() -> None:
+    allocator, rounds = UTA(7, 17, seed=5), 4000
+    quotas = np.array([allocator.allocate() for _ in range(rounds)])
+    assert len(np.unique(quotas[:20], axis=0)) > 10
+    # Five standard errors of the frequency 3 / 7.
+    tolerance = 5 * math.sqrt(3 / 7 * 4 / 7 / rounds)
+    assert (quotas - 2).mean(axis=0) == pytest.approx(3 / 7, abs=tolerance)
+
+
+def test_uta_repeats_itself_for_a_seed_and_goes_on_from_a_state() -> None:
+    first, second, other, resumed = UTA(20, 5, 1), UTA(20, 5, 1), UTA(20, 5, 2), UTA(20, 5, 1)
+    quotas = [first.allocate().tolist() for _ in range(6)]
+    assert [second.allocate().tolist() for _ in range(3)] == quotas[:3]
+    assert [other.allocate().tolist() for _ in range(6)] != quotas
+    resumed.restore(second.state())
+    assert [resumed.allocate().tolist() for _ in range(3)] == quotas[3:]
+
+
+def test_ofta_repeats_the_quota_that_is_best_for_the_true_means() -> None:
+    allocator = OFTA(3, 7, [4.0, 1.0, 2.0])
+    for _ in range(3):
+        assert allocator.allocate().tolist() == [1, 4, 2]
+        allocator.observe(0, [0.001])
+    means = Sqrt(51).means
+    assert OFTA(51, 23, means).allocate().tolist() == recursive_allocation(means, 23).tolist()
+
+
+@pytest.mark.parametrize("means", [[1.0], [1.0, 2.0, 3.0]])
+def test_ofta_refuses_means_for_another_number_of_workers(means: list[float]) -> None:
+    with pytest.raises(ValueError, match=f"each of the 2 workers, not {len(means)}"):
+        OFTA(2, 5, means)
+
+
+def test_gta_gives_everyone_the_whole_budget() -> None:
+    allocator = GTA(4, 23)
+    for _ in range(3):
+        quota = allocator.allocate()
+        assert quota.tolist() == [23] * 4
+        assert quota.dtype == np.int64
+        allocator.observe(2, [1.0], 0.5)
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATORS))
+def test_every_allocator_tells_its_workers_and_budget_and_serves_all_workers(name: str) -> None:
+    allocator = build(name, 2, 5)
+    assert (allocator.n, allocator.budget) == (2, 5)
+    quota = allocator.allocate()
+    assert quota.shape == (2,)
+    assert quota.sum() >= 5
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATORS))
+@pytest.mark.parametrize(
+    ("n", "budget", "named"), [(2, 0, "budget=0"), (2, -3, "budget=-3"), (0, 5, "n=0"), (-1, 5, "n=-1")]
+)
+def test_every_allocator_refuses_fewer_than_one_worker_or_task_by_the_value(
+    name: str, n: int, budget: int, named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        build(name, n, budget)

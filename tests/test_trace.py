@@ -1,0 +1,138 @@
+"""What happened in a run: totals that add up, a history that stays small, and when to stop."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpi_ata import Round, Stop, Trace
+
+
+def counts(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(values, np.int64)
+
+
+def a_round(number: int, duration: float = 1.0) -> Round:
+    """A round of two workers, in which each kind of task has its own count."""
+    return Round(number, counts(3, 1), counts(3, 1), counts(0, 2), counts(16, 0), 0.25, duration)
+
+
+def trace_at(rounds: int = 1, clock: float = 1.0, loss: float = math.nan, gap: float = math.nan) -> Trace:
+    """A trace that has come this far."""
+    trace = Trace()
+    trace.add(a_round(rounds, clock), np.zeros(2))
+    trace.record(loss, gap)
+    return trace
+
+
+def test_the_totals_are_the_sums_over_the_rounds() -> None:
+    trace = Trace()
+    trace.add(a_round(1, duration=2.0), np.array([2.0, 1.0]))
+    trace.add(a_round(2, duration=0.5), np.array([2.5, 1.5]))
+    assert (trace.round, trace.clock, trace.waste) == (2, 2.5, 0.5)
+    assert (trace.used, trace.wasted, trace.lost, trace.started) == (8, 4, 32, 44)
+    assert trace.worker_time == 4.0, "the cluster's figure is a total already"
+
+
+def test_a_row_holds_the_totals_and_the_loss_of_its_moment() -> None:
+    trace = Trace()
+    trace.record(loss=3.0, gap=2.0)
+    trace.add(a_round(1, duration=2.0), np.array([2.0, 1.0]))
+    trace.record(loss=1.5, gap=0.5)
+    trace.add(a_round(2), np.array([9.0, 9.0]))
+    first, second = (row._replace(elapsed=0.0) for row in trace.rows)
+    assert first == (0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 3.0, 2.0)
+    assert second == (1, 2.0, 0.0, 3.0, 0.25, 22, 4, 2, 16, 1.5, 0.5)
+    assert (trace.loss, trace.gap) == (1.5, 0.5)
+
+
+def test_elapsed_is_wall_time_and_grows_from_row_to_row() -> None:
+    trace = Trace()
+    for _ in range(3):
+        time.sleep(0.002)
+        trace.record()
+    elapsed = [row.elapsed for row in trace.rows]
+    assert elapsed == sorted(set(elapsed))
+    assert 0.006 <= elapsed[-1] <= trace.elapsed < 5
+
+
+def recorded(capacity: int, records: int) -> list[int]:
+    """The rounds of the rows that are left of so many, the first of which is before any round."""
+    trace = Trace(capacity)
+    for number in range(records):
+        trace.round = number
+        trace.record()
+    return [row.round for row in trace.rows]
+
+
+@given(st.integers(1, 9), st.integers(1, 300))
+def test_however_many_are_recorded_the_rows_are_few_evenly_spaced_and_from_the_first_on(
+    capacity: int, records: int
+) -> None:
+    rounds = recorded(capacity, records)
+    assert capacity / 2 <= len(rounds) <= capacity or rounds == list(range(records))
+    stride = rounds[1] if len(rounds) > 1 else records
+    assert rounds == list(range(0, rounds[-1] + 1, stride))
+    assert records - 1 - rounds[-1] < stride
+
+
+def test_a_million_records_leave_a_history_of_a_few_thousand_rows_that_reaches_to_the_end() -> None:
+    rounds = recorded(4096, 1_000_000)
+    assert 2048 <= len(rounds) <= 4096
+    assert rounds[0] == 0
+    assert rounds == sorted(set(rounds))
+    assert rounds[-1] > 999_000
+
+
+@pytest.mark.parametrize(
+    ("stop", "before", "at", "reason"),
+    [
+        (Stop(rounds=5000), trace_at(rounds=4999), trace_at(rounds=5000), "5,000 rounds"),
+        (Stop(clock=2.0), trace_at(clock=1.999), trace_at(clock=2.0), "clock 2 s"),
+        (Stop(gap=0.1), trace_at(gap=0.1), trace_at(gap=0.099), "gap 0.099 < 0.1"),
+        (Stop(loss=-1.0), trace_at(loss=-1.0), trace_at(loss=-1.5), "loss -1.5 < -1"),
+        (Stop(loss=0.0), trace_at(loss=0.0), trace_at(loss=-0.5), "loss -0.5 < 0"),
+    ],
+)
+def test_each_limit_is_reached_exactly_and_named_with_its_figure(
+    stop: Stop, before: Trace, at: Trace, reason: str
+) -> None:
+    assert stop.reached(before) is None
+    assert stop.reached(at) == reason
+
+
+def test_the_limit_on_elapsed_is_one_on_wall_time() -> None:
+    trace = trace_at(clock=1e9)
+    assert Stop(elapsed=60.0).reached(trace) is None
+    time.sleep(0.01)
+    assert (Stop(elapsed=0.01).reached(trace) or "").startswith("elapsed 0.0")
+
+
+@pytest.mark.parametrize(
+    ("trace", "reason"),
+    [
+        (trace_at(rounds=9, clock=9.0, loss=9.0, gap=9.0), None),
+        (trace_at(rounds=10, clock=9.0, loss=9.0, gap=9.0), "10 rounds"),
+        (trace_at(rounds=9, clock=10.0, loss=9.0, gap=9.0), "clock 10 s"),
+        (trace_at(rounds=9, clock=9.0, loss=0.5, gap=9.0), "loss 0.5 < 1"),
+        (trace_at(rounds=9, clock=9.0, loss=9.0, gap=0.5), "gap 0.5 < 1"),
+    ],
+)
+def test_whichever_limit_comes_first_ends_the_run(trace: Trace, reason: str | None) -> None:
+    assert Stop(rounds=10, clock=10.0, loss=1.0, gap=1.0, elapsed=1e9).reached(trace) == reason
+
+
+def test_without_a_limit_a_run_never_stops_nor_does_it_at_a_loss_that_is_not_known() -> None:
+    far = trace_at(rounds=10**12, clock=1e300)
+    assert Stop().reached(far) is None
+    assert Stop(gap=1e300, loss=1e300).reached(far) is None
+
+
+@pytest.mark.parametrize("limit", ["rounds", "gap", "clock", "elapsed"])
+@pytest.mark.parametrize("value", [0, -1, math.nan])
+def test_a_limit_that_is_not_above_zero_is_refused(limit: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{limit}={value} must be above 0"):
+        Stop(**{limit: value})  # type: ignore[arg-type]
