@@ -13,7 +13,7 @@ import click
 from mpi_ata.console import ProgressLine, closing_table, comparison_table
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import Job, load_job
-from mpi_ata.run import Outcome, execute
+from mpi_ata.run import Outcome, execute, parts_of
 from mpi_ata.version import __version__
 
 
@@ -56,6 +56,8 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise Refused(str(error)) from None
         except RunError as error:
             raise click.ClickException(str(error)) from None
+        except OSError as error:
+            raise click.ClickException(f"cannot write the result: {error.strerror}") from None
 
     return wrapped
 
@@ -63,7 +65,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @main.command(name="run")
 @job_options
 def run_command(job: Job, as_json: bool) -> None:
-    r"""Run a job.
+    """Run a job.
 
     \b
     Examples:
@@ -83,17 +85,21 @@ def run_command(job: Job, as_json: bool) -> None:
     "--allocators", default="ata-empirical,gta,uta,ofta", show_default=True, help="Names, comma-separated."
 )
 def compare(job: Job, allocators: str, as_json: bool) -> None:
-    r"""Run the same job under several allocators, and print one table.
+    """Run the same job under several allocators, and print one table.
 
     \b
     Examples:
       mpi-ata compare jobs/quadratic.toml --virtual
       mpi-ata compare jobs/quadratic.toml --virtual --workers 51 --allocators gta,ofta,ata-empirical
     """
-    rows = []
-    for name in allocators.split(","):
-        outcome = watched(job.with_allocator(name.strip()), label=f"{name.strip()}: ")
-        rows.append({"allocator": name.strip()} | outcome.figures())
+    names = [name.strip() for name in allocators.split(",")]
+    rows: list[dict[str, Any]] = []
+    variants = job.with_allocators(names)
+    for variant in variants:
+        parts_of(variant)  # so that a wrong one is refused before time is spent on the others
+    for name, variant in zip(names, variants, strict=True):
+        outcome = watched(variant, label=f"{name}: ")
+        rows.append({"allocator": name} | outcome.figures())
         if outcome.reason is None:
             break
     click.echo(json.dumps(rows) if as_json else comparison_table(rows))

@@ -32,28 +32,40 @@ class Component:
     table: str
     factory: Callable[..., Any]
     keys: Table
+    others: tuple[str, ...] = ()  # keys of the same table that somebody else reads
 
     def accepts(self, key: str) -> bool:
         """Whether the constructor has a parameter of this name."""
-        return key in inspect.signature(self.factory).parameters
+        return key in self._parameters()
+
+    def known_keys(self) -> list[str]:
+        """The names of the constructor's parameters."""
+        return list(self._parameters())
+
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        try:
+            return inspect.signature(self.factory, eval_str=True).parameters
+        except Exception:  # an annotation that only type checkers can resolve
+            return inspect.signature(self.factory).parameters
 
     def build(self, **given: Any) -> Any:
         """Construct it: from `given` what a job cannot know, from the job's keys the rest."""
-        parameters = inspect.signature(self.factory).parameters
+        parameters = self._parameters()
         given = {key: value for key, value in given.items() if key in parameters}
         named = {key: p for key, p in parameters.items() if key not in given and p.kind not in _VARIADIC}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            check_keys(self.table, self.keys, list(named))
+            check_keys(self.table, self.keys, [*self.others, *named])
+        keys = dict(self.keys)
         for key, parameter in named.items():
-            if key in self.keys:
-                check_type(self.table, key, self.keys[key], parameter.annotation)
+            if key in keys:
+                keys[key] = checked(self.table, key, keys[key], parameter.annotation)
             elif parameter.default is parameter.empty:
                 raise UsageError(f"[{self.table}] needs the key '{key}'{_kind_of(parameter.annotation)}")
         try:
-            return self.factory(**given, **self.keys)
+            return self.factory(**given, **keys)
         except ValueError as error:
-            raise UsageError(f"[{self.table}] {error}") from None
-        except Exception as error:
+            raise UsageError(f"[{self.table}] {one_line(error)}") from None
+        except (Exception, SystemExit) as error:
             raise UsageError(f"[{self.table}] {_name(self.factory)}: {_described(error)}") from None
 
 
@@ -64,7 +76,7 @@ def choose(table: str, keys: Table, choices: Mapping[str, Callable[..., Any]], f
         for key in ("file", "class"):
             if key not in keys:
                 raise UsageError(f"[{table}] needs both 'file' and 'class'; '{key}' is missing")
-            check_type(table, key, keys[key], str)
+            checked(table, key, keys[key], str)
         if "name" in keys:
             raise UsageError(f"[{table}] has both 'name' and 'file'; keep one of them")
         return Component(table, load_class(table, folder / keys.pop("file"), keys.pop("class")), keys)
@@ -84,19 +96,22 @@ def pick(table: str, key: str, keys: Table, choices: Mapping[str, Any], default:
 def load_class(table: str, path: Path, name: str) -> Callable[..., Any]:
     """The class of this name in a Python file of the user's."""
     if not path.is_file():
-        raise UsageError(f"[{table}] file = {str(path)!r} does not exist; paths are relative to the job file")
-    spec = importlib.util.spec_from_file_location(f"mpi_ata_user_{path.stem}", path)
+        raise UsageError(f"[{table}] file = {str(path)!r} is no file; paths are relative to the job file")
+    spec = importlib.util.spec_from_file_location(f"{path.stem}@{path.resolve()}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"[{table}] file = {str(path)!r} is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    if (folder := str(path.parent.resolve())) not in sys.path:
+        sys.path.append(folder)  # so that it can import its neighbours
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"[{table}] {path} cannot be imported: {_described(error)}") from None
     found = getattr(module, name, None)
     if not isinstance(found, type):
-        there = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == spec.name]
+        classes = [value for value in vars(module).values() if isinstance(value, type)]
+        there = [found.__name__ for found in classes if found.__module__ == spec.name]
         raise UsageError(f"[{table}] no class {name!r} in {path}; there are: {', '.join(there) or 'none'}")
     return found
 
@@ -105,11 +120,11 @@ def check_keys(table: str, keys: Mapping[str, Any], valid: Sequence[str]) -> Non
     """Refuse keys that nobody would read."""
     for key in keys:
         if key not in valid:
-            raise UsageError(f"unknown key '{key}' in [{table}]; valid keys: {', '.join(valid) or 'none'}")
+            raise UsageError(f"unknown key {key!r} in [{table}]; valid keys: {', '.join(valid) or 'none'}")
 
 
-def check_type(table: str, key: str, value: Any, annotation: Any) -> None:
-    """Refuse a value of the wrong type; annotations beyond numbers, texts and lists are not judged."""
+def checked(table: str, key: str, value: Any, annotation: Any) -> Any:
+    """The value, of the right type; annotations beyond numbers, texts and lists are not judged."""
     kinds = _kinds(annotation)
     if kinds and not any(_is(value, kind) for kind in kinds):
         wanted = " or ".join(_KINDS[kind][0] for kind in kinds)
@@ -117,6 +132,7 @@ def check_type(table: str, key: str, value: Any, annotation: Any) -> None:
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, float) and not math.isfinite(number):
             raise UsageError(f"{key} = {value!r} in [{table}] must be finite")
+    return float(value) if kinds == [float] else value
 
 
 def _is(value: Any, kind: type) -> bool:
@@ -140,11 +156,16 @@ def _kind_of(annotation: Any) -> str:
     return f" ({' or '.join(_KINDS[kind][0] for kind in kinds)})" if kinds else ""
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     """What went wrong in a user's code, and in which line."""
     frames = traceback.extract_tb(error.__traceback__)
     line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno
-    return f"line {line}: {type(error).__name__}: {error}"
+    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {one_line(error)}"
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception says, without line breaks."""
+    return " ".join(str(error).split())
 
 
 def _name(factory: Callable[..., Any]) -> str:

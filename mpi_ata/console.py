@@ -1,6 +1,8 @@
 """What a person sees: the progress line and the tables."""
 
+import io
 import math
+import shutil
 import time
 from collections.abc import Sequence
 from typing import Any, TextIO
@@ -11,9 +13,10 @@ from mpi_ata.trace import Stop, Trace
 class ProgressLine:
     """One line on a terminal that tells how far a run is; silent where there is no terminal."""
 
-    def __init__(self, stop: Stop, stream: TextIO, label: str = "", interval: float = 0.1) -> None:
-        self._stop, self._stream, self._label, self._interval = stop, stream, label, interval
-        self._next = time.monotonic() + interval if stream.isatty() else math.inf
+    def __init__(self, stop: Stop, stream: TextIO | None, label: str = "", interval: float = 0.1) -> None:
+        self._stop, self._label, self._interval = stop, label, interval
+        self._stream = stream or io.StringIO()  # a closed stderr is None
+        self._next = time.monotonic() + interval if self._stream.isatty() else math.inf
         self._width = 0
 
     def __call__(self, trace: Trace) -> None:
@@ -21,7 +24,8 @@ class ProgressLine:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._interval
-            self._write(self._label + progress_text(trace, self._stop))
+            columns = shutil.get_terminal_size().columns
+            self._write((self._label + progress_text(trace, self._stop))[: columns - 1])
 
     def clear(self) -> None:
         """Take the line away."""
@@ -31,9 +35,9 @@ class ProgressLine:
             self._stream.flush()
 
     def _write(self, text: str) -> None:
-        self._stream.write(f"\r{text:<{self._width}}")
+        width, self._width = self._width, max(self._width, len(text))  # first: Ctrl-C may come at any time
+        self._stream.write(f"\r{text:<{width}}")
         self._stream.flush()
-        self._width = len(text)
 
 
 def progress_text(trace: Trace, stop: Stop) -> str:
@@ -100,6 +104,11 @@ def closing_table(figures: dict[str, Any], reason: str | None) -> str:
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 
 
+def ratio(a: float, b: float) -> str:
+    """How many times b goes into a."""
+    return f"{a / b:.2f}" if b else "-"
+
+
 def share(part: float, whole: float) -> str:
     """A part as a percentage."""
     return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
@@ -122,7 +131,7 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> str:
             share(row["waste"], row["worker_time"]),
         ]
         if greedy:
-            cells.append(f"{row['clock'] / greedy['clock']:.2f}")
-            cells.append(f"{greedy['worker_time'] / row['worker_time']:.2f}")
+            cells.append(ratio(row["clock"], greedy["clock"]))
+            cells.append(ratio(greedy["worker_time"], row["worker_time"]))
         body.append(cells)
     return table(body, header)

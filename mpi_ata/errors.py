@@ -1,5 +1,7 @@
 """What can go wrong, said in one sentence each."""
 
+import traceback
+
 
 class UsageError(ValueError):
     """The user asked for something that cannot be: a wrong key, value or combination."""
@@ -7,3 +9,10 @@ class UsageError(ValueError):
 
 class RunError(RuntimeError):
     """A run that started well cannot go on."""
+
+
+def in_users_code(what: str, error: BaseException) -> RunError:
+    """The error of a run that a user's code caused, with the traceback from there on."""
+    inside = error.__traceback__ and error.__traceback__.tb_next
+    lines = "".join(traceback.format_exception(type(error), error, inside)).rstrip()
+    return RunError(f"{what}:\n{lines}")

@@ -2,7 +2,7 @@
 
 import tomllib
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mpi_ata.allocators import ALLOCATORS
-from mpi_ata.component import Component, Table, check_keys, check_type, choose, pick
+from mpi_ata.allocators import ALLOCATORS, Allocator
+from mpi_ata.component import Component, Table, check_keys, checked, choose, one_line, pick
 from mpi_ata.errors import UsageError
 from mpi_ata.methods import METHODS, UPDATES, Method
 from mpi_ata.problems import PROBLEMS, Problem
@@ -77,26 +77,40 @@ class Job:
             return None
         with _named(self.path):
             law: Law = self.times.law.build(n=n)
-            return DrawnTimes(law, self.run.seed, self.times.unit)
+            times = DrawnTimes(law, self.run.seed, self.times.unit)
+            if not np.isfinite(times.means).all():
+                raise UsageError("[times] the times overflow; choose a smaller scale")
+            return times
+
+    def build_allocator(self, n: int, times: DrawnTimes | None) -> Allocator | None:
+        """The allocator, where the method has one."""
+        with _named(self.path):
+            if self.allocator is None:
+                return None
+            allocator: Allocator = self.allocator.build(**self._known(n, times))
+        return allocator
+
+    def _known(self, n: int, times: DrawnTimes | None) -> dict[str, Any]:
+        return {"n": n, "seed": self.run.seed} | ({"means": times.means} if times else {})
 
     def build_method(self, problem: Problem, n: int, times: DrawnTimes | None) -> Method:
         """The method, with its allocator and its update."""
-        known = {"n": n, "seed": self.run.seed} | ({"means": times.means} if times else {})
+        allocator = self.build_allocator(n, times)
         with _named(self.path):
-            method: Method = self.method.build(
-                x0=problem.x0,
-                allocator=self.allocator and self.allocator.build(**known),
-                update=self.update and self.update.build(),
-                **known,
-            )
+            update = self.update and self.update.build()
+            known = self._known(n, times) | {"x0": problem.x0, "allocator": allocator, "update": update}
+            method: Method = self.method.build(**known)
         return method
 
-    def with_allocator(self, name: str) -> "Job":
-        """The same job under another allocator, which takes over the keys that it knows."""
+    def with_allocators(self, names: Sequence[str]) -> list["Job"]:
+        """The same job under other allocators, each with those keys that it knows; all are checked first."""
         with _named(self.path):
             if self.allocator is None:
                 raise UsageError("this method has no allocator to exchange")
-            return replace(self, allocator=_exchanged(name, self.allocator.keys))
+            components = [_exchanged(name, self.allocator.keys) for name in names]
+            known = {key for component in [self.allocator, *components] for key in component.known_keys()}
+            check_keys("allocator", self.allocator.keys, sorted(known))
+        return [replace(self, allocator=component) for component in components]
 
 
 def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
@@ -136,7 +150,7 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
         raise UsageError(f"--set {setting!r} is not table.key=value, as in --set allocator.budget=23")
     try:
         values = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         values = {}
     return table, key, values["value"] if list(values) == ["value"] else text
 
@@ -151,7 +165,7 @@ def _read(path: Path) -> dict[str, Table]:
         raise UsageError(f"{path}: is not valid TOML: {error}") from None
     for name, table in tables.items():
         if not isinstance(table, dict):
-            raise UsageError(f"{path}: '{name}' stands outside of a table; put it under [run] or the like")
+            raise UsageError(f"{path}: {name!r} stands outside of a table; put it under [run] or the like")
     return tables
 
 
@@ -159,7 +173,7 @@ def _job(path: Path, tables: dict[str, Table]) -> Job:
     valid = ["problem", "method", "allocator", "times", "stop", "run"]
     for name in tables:
         if name not in valid:
-            raise UsageError(f"unknown table [{name}]; valid tables: {', '.join(valid)}")
+            raise UsageError(f"unknown table {name!r}; valid tables: {', '.join(valid)}")
     for name in ("problem", "method", "stop"):
         if not tables.get(name):
             raise UsageError(f"the table [{name}] is missing or empty")
@@ -189,14 +203,15 @@ def _method(table: Table, folder: Path) -> tuple[Component, Component | None]:
     keys = dict(method.keys)
     update = Component("method", pick("method", "update", keys, UPDATES, "plain"), {})
     own = {key: keys.pop(key) for key in list(keys) if update.accepts(key)}
-    return replace(method, keys=keys), replace(update, keys=own)
+    others = ("name", "update", *update.known_keys())
+    return replace(method, keys=keys, others=others), replace(update, keys=own)
 
 
 def _times(table: Table) -> Times:
     keys = dict(table)
     law = pick("times", "law", keys, LAWS)
     own: Table = {key: keys.pop(key) for key in ("unit", "report") if key in keys}
-    times: Times = _plain("times", Times, own, law=Component("times", law, keys))
+    times: Times = _plain("times", Times, own, law=Component("times", law, keys, ("law", "unit", "report")))
     return times
 
 
@@ -204,12 +219,11 @@ def _plain(table: str, cls: type[Any], keys: Table, **fixed: Any) -> Any:
     """A table whose keys are the fields of a dataclass, but for the fixed ones."""
     check_keys(table, keys, [field.name for field in fields(cls) if field.name not in fixed])
     hints = typing.get_type_hints(cls)
-    for key, value in keys.items():
-        check_type(table, key, value, hints[key])
+    values = {key: checked(table, key, value, hints[key]) for key, value in keys.items()}
     try:
-        return cls(**keys, **fixed)
+        return cls(**values, **fixed)
     except ValueError as error:
-        raise UsageError(f"[{table}] {error}") from None
+        raise UsageError(f"[{table}] {one_line(error)}") from None
 
 
 def _check_problem(problem: Problem, stop: Stop) -> None:
@@ -217,8 +231,8 @@ def _check_problem(problem: Problem, stop: Stop) -> None:
     x0 = getattr(problem, "x0", None)
     if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
         raise UsageError(f"[problem] x0 must be a numpy array of float32 or float64, not {_kind(x0)}")
-    if not np.isfinite(x0).all():
-        raise UsageError("[problem] x0 must be finite in every entry")
+    if not x0.size or not np.isfinite(x0).all():
+        raise UsageError("[problem] x0 must have at least one entry, and only finite ones")
     needs = {"gradient": "gradient(x, task)"}
     if stop.gap is not None or stop.loss is not None:
         needs["loss"] = "loss(x), to stop at a loss or gap"
@@ -230,4 +244,6 @@ def _check_problem(problem: Problem, stop: Stop) -> None:
 
 
 def _kind(value: Any) -> str:
-    return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else repr(value)
+    return (
+        f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"of type {type(value).__name__}"
+    )

@@ -10,10 +10,11 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 from mpi_ata.cluster import Cluster, VirtualCluster
-from mpi_ata.errors import RunError, UsageError
+from mpi_ata.errors import RunError, UsageError, in_users_code
 from mpi_ata.job import Job
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import Problem
+from mpi_ata.times import DrawnTimes
 from mpi_ata.trace import Stop, Trace
 
 Progress = Callable[[Trace], None]
@@ -46,12 +47,16 @@ def run(
 
 def evaluate(problem: Problem | None, method: Method) -> tuple[float, float]:
     """Loss and gap at the method's point, NaN where they are not known."""
-    loss_at = getattr(problem, "loss", None)
-    with np.errstate(over="ignore", invalid="ignore"):  # said better below
-        loss = float(loss_at(method.x)) if loss_at else math.nan
-    if not np.isfinite(method.x).all() or (loss_at and not math.isfinite(loss)):
-        raise RunError(f"the run diverged by round {method.k}, with loss {loss:g}; try a smaller step_size")
-    return loss, loss - getattr(problem, "minimum", math.nan)
+    x = method.x.view()
+    x.flags.writeable = False
+    try:
+        loss = float(problem.loss(x)) if problem is not None and hasattr(problem, "loss") else None
+        gap = math.nan if loss is None else loss - float(getattr(problem, "minimum", math.nan))
+    except Exception as error:
+        raise in_users_code("loss() of the problem failed", error) from None
+    if not np.isfinite(x).all() or (loss is not None and not math.isfinite(loss)):
+        raise RunError(f"the run diverged by round {method.k}, with loss {loss}; try a smaller step_size")
+    return math.nan if loss is None else loss, gap
 
 
 @dataclass(frozen=True)
@@ -83,17 +88,23 @@ class Outcome:
         }
 
 
-def execute(job: Job, progress: Progress | None = None) -> Outcome:
-    """Run a job on the virtual cluster; Ctrl-C ends it early, with what was reached."""
+def parts_of(job: Job) -> tuple[int, Problem, DrawnTimes, Method]:
+    """What a simulated run of a job consists of: the number of workers, problem, times and method."""
     n = job.run.workers
     if n is None:
         raise UsageError(f"{job.path}: how many workers? Set workers in [run], or use --workers")
     problem, times = job.build_problem(), job.build_times(n)
     if times is None:
         raise UsageError(f"{job.path}: a virtual clock needs a table [times], which says how long tasks take")
-    method = job.build_method(problem, n, times)
+    return n, problem, times, job.build_method(problem, n, times)
+
+
+def execute(job: Job, progress: Progress | None = None) -> Outcome:
+    """Run a job on the virtual cluster; Ctrl-C ends it early, with what was reached."""
+    n, problem, times, method = parts_of(job)
     trace = Trace()
-    with closing(VirtualCluster(problem, times, job.run.seed)) as cluster, suppress(KeyboardInterrupt):
+    quiet = np.errstate(over="ignore", invalid="ignore")  # evaluate() says it better
+    with closing(VirtualCluster(problem, times, job.run.seed)) as cluster, suppress(KeyboardInterrupt), quiet:
         for _ in run(method, cluster, problem, job.stop, job.run.evaluate_every, trace):
             if progress:
                 progress(trace)

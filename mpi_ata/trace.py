@@ -5,8 +5,6 @@ import time
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-import numpy as np
-
 from mpi_ata.arrays import Array
 from mpi_ata.methods import Round
 
@@ -32,18 +30,12 @@ class Trace:
 
     def __init__(self, capacity: int = 4096) -> None:
         self.round = 0
-        self.clock = self.waste = 0.0
+        self.clock = self.worker_time = self.waste = 0.0
         self.used = self.wasted = self.lost = 0
         self.loss = self.gap = math.nan  # as of the latest evaluation
         self.rows: list[Row] = []
         self._capacity, self._stride, self._recorded = capacity, 1, 0
         self._began = time.monotonic()
-        self._worker_time: Array = np.zeros(0)  # the cluster's own, which goes on counting
-
-    @property
-    def worker_time(self) -> float:
-        """Seconds that workers spent on tasks."""
-        return float(self._worker_time.sum())
 
     @property
     def started(self) -> int:
@@ -59,7 +51,7 @@ class Trace:
         """Take in one round."""
         self.round = round.number
         self.clock += round.duration
-        self._worker_time = worker_time
+        self.worker_time = float(worker_time.sum())
         self.waste += round.waste
         self.used += int(round.used.sum())
         self.wasted += int(round.wasted.sum())

@@ -203,17 +203,14 @@ def test_compare_gives_each_allocator_the_run_it_has_alone(job: str) -> None:
     assert compared[1] == alone | {"allocator": "ata-empirical", "elapsed": compared[1]["elapsed"]}
 
 
-@pytest.mark.xfail(strict=True, reason="divides by the clock and worker time of no rounds")
 def test_compare_prints_its_table_where_no_round_was_needed(job: str) -> None:
     assert called("compare", job, "--virtual", "--set", "stop.gap=1").exit_code == 0
 
 
-@pytest.mark.xfail(strict=True, reason="what an allocator does not know is taken for another one's key")
 def test_compare_refuses_an_allocator_key_that_the_jobs_own_allocator_does_not_know(job: str) -> None:
     assert called("compare", job, "--virtual", "--set", "allocator.budgt=3").exit_code == 2
 
 
-@pytest.mark.xfail(strict=True, reason="each allocator is looked at only when it is its turn")
 @pytest.mark.parametrize("allocators", ["ata-empirical,atta", "ata-empirical,ata"])
 def test_compare_refuses_an_allocator_before_it_spends_time_on_the_others(job: str, allocators: str) -> None:
     own_problem(job, "raise KeyError")
@@ -226,7 +223,6 @@ def test_options_override_the_job_file(job: str) -> None:
     assert (figures["workers"], figures["rounds"], figures["tasks_used"]) == (3, 4, 8)
 
 
-@pytest.mark.xfail(strict=True, reason="eta, which gta does not know, is left over from the job file")
 def test_the_allocator_can_be_exchanged_as_the_help_shows(job: str) -> None:
     assert "--set allocator.name=gta" in called("run", "--help").output
     assert called("run", job, "--virtual", "--set", "allocator.name=gta").exit_code == 0
@@ -307,7 +303,6 @@ def test_a_terminal_shows_one_line_of_progress_and_is_clean_in_the_end(
     assert "round " not in printed
 
 
-@pytest.mark.xfail(strict=True, reason="a line that wraps is not taken back by a carriage return")
 def test_the_line_of_progress_fits_a_terminal_of_80_columns(job: str) -> None:
     chosen = ["--allocators", "ata-empirical", "--set", "stop.elapsed=0.6"]
     with on_terminal("compare", job, "--virtual", *chosen, *ENDLESS) as terminal:
@@ -352,7 +347,6 @@ class Interrupted(io.StringIO):
             raise KeyboardInterrupt
 
 
-@pytest.mark.xfail(strict=True, reason="the width of the line is noted only after it was written")
 def test_a_line_that_was_interrupted_while_written_is_cleared_too() -> None:
     stream = Interrupted()
     line = ProgressLine(Stop(), stream, interval=0.0)
@@ -372,9 +366,6 @@ def test_the_help_of_each_command_has_examples(command: str, option: str) -> Non
     assert f"mpi-ata {command} " in " ".join(examples.split())
 
 
-@pytest.mark.xfail(
-    strict=True, reason="in a raw docstring click does not see its mark to leave lines as they are"
-)
 @pytest.mark.parametrize("command", sorted(main.commands))
 def test_each_example_in_the_help_stands_on_its_own_line(command: str) -> None:
     _, _, examples = called(command, "--help").output.partition("  Examples:\n")

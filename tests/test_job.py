@@ -121,7 +121,7 @@ def test_what_a_job_leaves_out_has_the_documented_default(tmp_path: Path) -> Non
         (
             "extra.key",
             "1",
-            "unknown table [extra]; valid tables: problem, method, allocator, times, stop, run",
+            "unknown table 'extra'; valid tables: problem, method, allocator, times, stop, run",
         ),
         ("problem.dimention", "4", "unknown key 'dimention' in [problem]; valid keys: dimension, noise"),
         ("method.step", "1", "unknown key 'step' in [method]; valid keys: "),
@@ -150,7 +150,6 @@ def test_unknown_and_missing_tables_and_keys_are_refused_with_the_valid_ones(
     assert fragment in refusal(written(tmp_path, {place: value}))
 
 
-@pytest.mark.xfail(strict=True, reason="the keys that the table shares with others are left out of the list")
 @pytest.mark.parametrize(
     ("place", "valid"),
     [("method.step", ["name", "update", "step_size"]), ("times.alpha", ["law", "scale", "unit", "report"])],
@@ -198,16 +197,16 @@ def test_values_of_the_wrong_type_are_refused_with_the_right_type(
     [
         ("problem.dimension", "0", "dimension=0 must be at least 1"),
         ("problem.noise", "-0.1", "noise=-0.1 must be at least 0"),
-        ("method.step_size", "0", "step_size=0 must be above 0"),
+        ("method.step_size", "0", "step_size=0.0 must be above 0"),
         ("allocator.budget", "0", "budget=0 must be at least 1"),
-        ("allocator.eta", "-1", "eta=-1 must be above 0"),
-        ("times.scale", "0", "scale=0 must be above 0"),
+        ("allocator.eta", "-1", "eta=-1.0 must be above 0"),
+        ("times.scale", "0", "scale=0.0 must be above 0"),
         ("times.unit", "0.0", "unit=0.0 must be above 0 seconds"),
         ("times.report", '"guessed"', "report='guessed' must be 'measured' or 'drawn'"),
         ("stop.rounds", "0", "rounds=0 must be above 0"),
         ("stop.gap", "0.0", "gap=0.0 must be above 0"),
-        ("stop.clock", "-1", "clock=-1 must be above 0"),
-        ("stop.elapsed", "0", "elapsed=0 must be above 0"),
+        ("stop.clock", "-1", "clock=-1.0 must be above 0"),
+        ("stop.elapsed", "0", "elapsed=0.0 must be above 0"),
         ("run.workers", "0", "workers=0 must be at least 1"),
         ("run.seed", "-1", "seed=-1 must be from 0 to 2**64 - 1"),
         ("run.seed", str(2**64), f"seed={2**64} must be from 0 to 2**64 - 1"),
@@ -341,8 +340,8 @@ def test_a_file_is_looked_up_beside_the_job_file_not_in_the_working_directory(
         ({"problem.file": None}, "[problem] needs both 'file' and 'class'; 'file' is missing"),
         ({"problem.name": '"quadratic"'}, "[problem] has both 'name' and 'file'; keep one of them"),
         ({"problem.file": "3"}, "file = 3 in [problem] must be a text"),
-        ({"problem.file": '"theirs.py"'}, "theirs.py' does not exist; paths are relative to the job file"),
-        ({"problem.file": '"."'}, "does not exist"),
+        ({"problem.file": '"theirs.py"'}, "theirs.py' is no file; paths are relative to the job file"),
+        ({"problem.file": '"."'}, "is no file"),
         ({"problem.file": '"job.toml"'}, "job.toml' is not a Python file; its name must end in .py"),
         ({"problem.class": '"Yours"'}, "[problem] no class 'Yours' in "),
         ({"problem.class": '"Yours"'}, "there are: Mine"),
@@ -380,10 +379,18 @@ def test_a_part_given_by_file_is_held_to_the_same_rules(
             "np.zeros(size, int)",
             "x0 must be a numpy array of float32 or float64, not an array of int64",
         ),
-        ("np.full(size, shift)", "[0.0]", "x0 must be a numpy array of float32 or float64, not [0.0]"),
-        ("self.x0", "self.start", "x0 must be a numpy array of float32 or float64, not None"),
-        ("np.full(size, shift)", "np.full(size, np.nan)", "x0 must be finite in every entry"),
-        ("np.full(size, shift)", "np.array([1.0, np.inf])", "x0 must be finite in every entry"),
+        ("np.full(size, shift)", "[0.0]", "x0 must be a numpy array of float32 or float64, not of type list"),
+        ("self.x0", "self.start", "x0 must be a numpy array of float32 or float64, not of type NoneType"),
+        (
+            "np.full(size, shift)",
+            "np.full(size, np.nan)",
+            "x0 must have at least one entry, and only finite ones",
+        ),
+        (
+            "np.full(size, shift)",
+            "np.array([1.0, np.inf])",
+            "x0 must have at least one entry, and only finite ones",
+        ),
         ("def gradient", "def grad", "[problem] Mine needs gradient(x, task)"),
     ],
 )
@@ -394,21 +401,18 @@ def test_mistakes_in_a_users_file_are_told_with_their_line(
     assert fragment in refusal(written(tmp_path, MINE))
 
 
-@pytest.mark.xfail(strict=True, reason="newlines are handed on")
 @pytest.mark.parametrize("error", ["ValueError", "RuntimeError"])
 def test_a_users_message_of_several_lines_becomes_one_sentence(tmp_path: Path, error: str) -> None:
     (tmp_path / "mine.py").write_text(PROBLEM.replace("self.x0 = ", f"raise {error}('odd\\nsize')  # "))
     assert "odd" in refusal(written(tmp_path, MINE))
 
 
-@pytest.mark.xfail(strict=True, raises=SystemExit, reason="SystemExit passes through, even with exit code 0")
 @pytest.mark.parametrize("place", ["import numpy as np", "self.x0 = "])
 def test_a_users_file_cannot_end_the_program(tmp_path: Path, place: str) -> None:
     (tmp_path / "mine.py").write_text(PROBLEM.replace(place, "raise SystemExit(0)  # "))
     assert "SystemExit" in refusal(written(tmp_path, MINE))
 
 
-@pytest.mark.xfail(strict=True, reason="annotations that are texts are not judged")
 def test_types_are_checked_with_postponed_annotations_too(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from __future__ import annotations\n" + PROBLEM)
     assert "must be a whole number" in refusal(written(tmp_path, MINE | {"problem.size": "4.0"}))
@@ -472,7 +476,6 @@ def test_no_text_in_a_setting_reaches_another_key(text: str) -> None:
     assert (table, key) == ("allocator", "budget")
 
 
-@pytest.mark.xfail(strict=True, reason="tomllib raises other errors than its own there")
 @pytest.mark.parametrize("text", ["9" * 5000, "[" * 5000])
 def test_a_monstrous_setting_is_a_text_like_any_other(text: str) -> None:
     assert parse_setting(f"run.seed={text}") == ("run", "seed", text)
@@ -505,7 +508,7 @@ def test_settings_override_add_and_the_last_one_wins(tmp_path: Path) -> None:
         ("allocator.budget=1\nx = 2", "must be a whole number"),
         ("allocator.budget=five", "budget = 'five' in [allocator] must be a whole number"),
         ("stop.rouns=3", "unknown key 'rouns' in [stop]"),
-        ("stops.rounds=3", "unknown table [stops]"),
+        ("stops.rounds=3", "unknown table 'stops'"),
     ],
 )
 def test_settings_are_held_to_the_rules_of_the_file(tmp_path: Path, setting: str, fragment: str) -> None:
@@ -531,7 +534,7 @@ def test_another_allocator_takes_over_only_the_keys_that_it_knows(
     tmp_path: Path, name: str, keys: dict[str, Any]
 ) -> None:
     job = load_job(written(tmp_path, {}))
-    other = job.with_allocator(name)
+    other = job.with_allocators([name])[0]
     assert other.allocator is not None
     assert other.allocator.keys == keys
     assert (other.problem, other.method, other.stop) == (job.problem, job.method, job.stop)
@@ -542,7 +545,7 @@ def test_another_allocator_takes_over_only_the_keys_that_it_knows(
 def test_an_unknown_other_allocator_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     job = load_job(written(tmp_path, {}))
     with pytest.raises(UsageError, match=r"unknown name 'atta' in .*; valid values: ata, ata-empirical, gta"):
-        job.with_allocator("atta")
+        job.with_allocators(["atta"])[0]
 
 
 def test_a_method_without_allocator_has_none_to_exchange(tmp_path: Path) -> None:
@@ -550,4 +553,4 @@ def test_a_method_without_allocator_has_none_to_exchange(tmp_path: Path) -> None
     change: Change = {"method": None, "allocator": None}
     job = load_job(written(tmp_path, change | {"method.file": '"walk.py"', "method.class": '"Walk"'}))
     with pytest.raises(UsageError, match="has no allocator to exchange"):
-        job.with_allocator("gta")
+        job.with_allocators(["gta"])[0]

@@ -22,7 +22,7 @@ PRINTED = {
 
 @functools.cache
 def figures(n: int, allocator: str) -> tuple[float, float]:
-    job = replace(JOB.with_allocator(allocator), run=replace(JOB.run, workers=n, seed=7))
+    job = replace(JOB.with_allocators([allocator])[0], run=replace(JOB.run, workers=n, seed=7))
     outcome = execute(job)
     assert outcome.trace.gap < 1e-5
     return outcome.trace.worker_time, outcome.trace.clock

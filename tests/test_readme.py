@@ -24,7 +24,7 @@ def test_a_table_is_what_the_readme_says(block: re.Match[str]) -> None:
     assert with_output(block) == block[0]
 
 
-@pytest.mark.parametrize("block", QUOTED.finditer(TEXT), ids=lambda block: block[2])
+@pytest.mark.parametrize("block", list(QUOTED.finditer(TEXT)), ids=lambda block: block[2])
 def test_a_quoted_file_is_quoted_as_it_is(block: re.Match[str]) -> None:
     assert with_file(block) == block[0]
 

@@ -1,7 +1,7 @@
 """Where tasks run."""
 
-from mpi_ata.cluster.interface import Arrival, Cluster, TaskError
+from mpi_ata.cluster.interface import Arrival, Cluster
 from mpi_ata.cluster.virtual import VirtualCluster
 from mpi_ata.problems import Task
 
-__all__ = ["Arrival", "Cluster", "Task", "TaskError", "VirtualCluster"]
+__all__ = ["Arrival", "Cluster", "Task", "VirtualCluster"]

@@ -1,13 +1,12 @@
 """What every cluster promises, and what flows back from it."""
 
-import traceback
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
-from mpi_ata.errors import RunError
+from mpi_ata.errors import in_users_code
 from mpi_ata.problems import Problem, Task
 
 
@@ -59,10 +58,6 @@ class Cluster(Protocol):
         """End all work for good."""
 
 
-class TaskError(RunError):
-    """A user's task raised an exception."""
-
-
 def compute(problem: Problem, x: Array, tasks: Sequence[Task], at_once: bool = False) -> Array:
     """The sum of the tasks' results, in an array of its own: a problem may reuse the one it returns."""
     at_once = at_once and len(tasks) > 1 and hasattr(problem, "gradients")
@@ -77,6 +72,15 @@ def compute(problem: Problem, x: Array, tasks: Sequence[Task], at_once: bool = F
             total += result
         return total
     except Exception as error:
-        task, inside = tasks[0], error.__traceback__ and error.__traceback__.tb_next
-        lines = "".join(traceback.format_exception(type(error), error, inside)).rstrip()
-        raise TaskError(f"a task of worker {task.worker} failed in round {task.round}:\n{lines}") from None
+        raise in_users_code(
+            f"a task of worker {tasks[0].worker} failed in round {tasks[0].round}", error
+        ) from None
+
+
+def set_up(problem: Problem, worker: int | None, n: int) -> None:
+    """Let the problem prepare itself, where it wants to: for one worker, or for none or all of them."""
+    try:
+        if hasattr(problem, "setup"):
+            problem.setup(worker, n)
+    except Exception as error:
+        raise in_users_code("setup() of the problem failed", error) from None

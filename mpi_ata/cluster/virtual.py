@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
-from mpi_ata.cluster.interface import Arrival, compute
+from mpi_ata.cluster.interface import Arrival, compute, set_up
 from mpi_ata.problems import Problem, Task, task_streams
 from mpi_ata.times import DrawnTimes
 
@@ -37,8 +37,7 @@ class VirtualCluster:
         self._round = np.full(n, -1)  # of its latest order
         self._number = np.zeros(n, np.int64)  # of its next task in that round
         self._events: list[tuple[float, int]] = []  # a heap of (due, worker); a stopped one is out of date
-        if setup := getattr(problem, "setup", None):
-            setup(None, n)
+        set_up(problem, None, n)
 
     def now(self) -> float:
         """The time on the virtual clock."""

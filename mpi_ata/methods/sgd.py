@@ -24,7 +24,7 @@ class SGD:
         B, x, k = self.allocator.budget, self.x, self.k + 1
         a = self.allocator.allocate()
         active = np.flatnonzero(a)
-        fixed = int(a.sum()) == B
+        fixed = _checked_sum(a, B, cluster.n) == B
         used = np.zeros(cluster.n, np.int64)
         g = Sum(x, active if fixed else None)
         wasted, waste = -cluster.undelivered, -cluster.undelivered_time.sum()
@@ -49,6 +49,13 @@ class SGD:
         wasted += cluster.undelivered
         waste += cluster.undelivered_time.sum()
         return Round(k, a, used, wasted, np.zeros_like(used), float(waste), duration)
+
+
+def _checked_sum(a: IntArray, B: int, n: int) -> int:
+    """How many tasks the quotas allow, where they make sense."""
+    if a.shape != (n,) or a.dtype.kind not in "iu" or (total := int(a.sum())) < B:
+        raise RunError(f"the allocator gave {a}; it must give {n} whole numbers whose sum is at least {B}")
+    return total
 
 
 class Sum:
