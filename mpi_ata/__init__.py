@@ -1,9 +1,15 @@
 """Adaptive task allocation over MPI, for workers of unknown, unequal speed."""
 
+import os
 import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036  (pip refuses it too; this is for a plain checkout)
     raise ImportError("mpi_ata needs Python 3.11 or newer, this is %s.%s" % sys.version_info[:2])  # noqa: UP031
+
+from mpi_ata import launch
+
+if launch.under_launcher():
+    launch.one_thread_a_rank(os.environ)  # before numpy is imported
 
 from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAEmpirical
 from mpi_ata.cluster import VirtualCluster

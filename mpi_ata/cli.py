@@ -1,7 +1,9 @@
 """The command line: each command parses, calls one function, prints."""
 
 import json
+import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
@@ -10,10 +12,11 @@ from typing import Any
 
 import click
 
+from mpi_ata import launch
 from mpi_ata.console import ProgressLine, closing_table, comparison_table
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import Job, load_job
-from mpi_ata.run import Outcome, execute, parts_of
+from mpi_ata.run import Outcome, execute, execute_on_ranks, parts_of
 from mpi_ata.version import __version__
 
 
@@ -30,7 +33,7 @@ def main() -> None:
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say which job, with which changes, and turn errors into one sentence."""
+    """The options that say which job, where and with which changes; errors are told in one sentence."""
 
     @click.argument("job", type=click.Path(path_type=Path))
     @click.option("--virtual", is_flag=True, help="Simulate the workers in this process, on a virtual clock.")
@@ -42,38 +45,48 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on the last line.")
     @wraps(command)
-    def wrapped(
-        job: Path, workers: int | None, settings: tuple[str, ...], virtual: bool, **options: Any
-    ) -> None:
+    def wrapped(job: Path, workers: int | None, settings: tuple[str, ...], **options: Any) -> None:
         try:
-            if not virtual:
-                raise UsageError("only simulated workers so far: add --virtual")
             loaded = load_job(job, settings)
             if workers is not None:
                 loaded = replace(loaded, run=replace(loaded.run, workers=workers))
             command(loaded, **options)
         except UsageError as error:
-            raise Refused(str(error)) from None
+            raise told(Refused(str(error))) from None
         except RunError as error:
-            raise click.ClickException(str(error)) from None
+            raise told(click.ClickException(str(error))) from None
         except OSError as error:
-            raise click.ClickException(f"cannot write the result: {error.strerror}") from None
+            raise told(click.ClickException(f"cannot write the result: {error.strerror}")) from None
 
     return wrapped
 
 
+def told(error: click.ClickException) -> click.ClickException:
+    """The error; ranks beside 0 hold it back, since rank 0 has the same one and its end is theirs."""
+    if launch.under_launcher() and launch.rank() > 0:
+        time.sleep(1)
+    return error
+
+
 @main.command(name="run")
 @job_options
-def run_command(job: Job, as_json: bool) -> None:
-    """Run a job.
+def run_command(job: Job, virtual: bool, as_json: bool) -> None:
+    """Run a job: on the ranks that mpirun or srun started, else on ranks of its own.
 
     \b
     Examples:
       mpi-ata run jobs/quadratic.toml --virtual
+      mpi-ata run jobs/emulated.toml
+      mpirun -n 5 mpi-ata run jobs/emulated.toml
       mpi-ata run jobs/quadratic.toml --virtual --workers 51 --set allocator.name=gta
       mpi-ata run jobs/own_problem.toml --virtual --json
     """
-    outcome = watched(job)
+    if starts_ranks(virtual):
+        parts_of(job)
+        launch.start_ranks(job.run.workers or 1, sys.argv[1:])
+    outcome = watched(job, virtual)
+    if outcome is None:
+        return
     click.echo(json.dumps(outcome.figures()) if as_json else closing_table(outcome.figures(), outcome.reason))
     if outcome.reason is None:
         sys.exit(1)
@@ -82,35 +95,46 @@ def run_command(job: Job, as_json: bool) -> None:
 @main.command()
 @job_options
 @click.option(
-    "--allocators", default="ata-empirical,gta,uta,ofta", show_default=True, help="Names, comma-separated."
+    "--allocators", default="ata-empirical,gta,uta", show_default=True, help="Names, comma-separated."
 )
-def compare(job: Job, allocators: str, as_json: bool) -> None:
+def compare(job: Job, virtual: bool, allocators: str, as_json: bool) -> None:
     """Run the same job under several allocators, and print one table.
 
     \b
     Examples:
-      mpi-ata compare jobs/quadratic.toml --virtual
+      mpi-ata compare jobs/emulated.toml
       mpi-ata compare jobs/quadratic.toml --virtual --workers 51 --allocators gta,ofta,ata-empirical
     """
     names = [name.strip() for name in allocators.split(",")]
-    rows: list[dict[str, Any]] = []
     variants = job.with_allocators(names)
-    for variant in variants:
-        parts_of(variant)  # so that a wrong one is refused before time is spent on the others
+    if virtual or starts_ranks(virtual):
+        for variant in variants:
+            parts_of(variant)  # so that a wrong one is refused before time is spent on the others
+    if starts_ranks(virtual):
+        launch.start_ranks(job.run.workers or 1, sys.argv[1:])
+    rows: list[dict[str, Any]] = []
     for name, variant in zip(names, variants, strict=True):
-        outcome = watched(variant, label=f"{name}: ")
-        rows.append({"allocator": name} | outcome.figures())
-        if outcome.reason is None:
-            break
+        outcome = watched(variant, virtual, label=f"{name}: ")
+        if outcome is not None:
+            rows.append({"allocator": name} | outcome.figures())
+            if outcome.reason is None:
+                break
+    if not rows:
+        return
     click.echo(json.dumps(rows) if as_json else comparison_table(rows))
     if not all(row["finished"] for row in rows):
         sys.exit(1)
 
 
-def watched(job: Job, label: str = "") -> Outcome:
-    """Execute a job with a progress line."""
-    line = ProgressLine(job.stop, sys.stderr, label)
+def starts_ranks(virtual: bool) -> bool:
+    """Whether this process is to start the ranks, since nobody else has."""
+    return not virtual and not launch.under_launcher()
+
+
+def watched(job: Job, virtual: bool, label: str = "") -> Outcome | None:
+    """Execute a job with a progress line; None on the rank of a worker."""
+    line = ProgressLine(job.stop, sys.stderr, label, bool(os.environ.get(launch.TERMINAL)))
     try:
-        return execute(job, line)
+        return execute(job, line) if virtual else execute_on_ranks(job, line)
     finally:
         line.clear()

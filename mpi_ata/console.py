@@ -13,17 +13,17 @@ from mpi_ata.trace import Stop, Trace
 class ProgressLine:
     """One line on a terminal that tells how far a run is; silent where there is no terminal."""
 
-    def __init__(self, stop: Stop, stream: TextIO | None, label: str = "", interval: float = 0.1) -> None:
-        self._stop, self._label, self._interval = stop, label, interval
+    def __init__(self, stop: Stop, stream: TextIO | None, label: str = "", terminal: bool = False) -> None:
+        self._stop, self._label = stop, label
         self._stream = stream or io.StringIO()  # a closed stderr is None
-        self._next = time.monotonic() + interval if self._stream.isatty() else math.inf
+        self._next = time.monotonic() if terminal or self._stream.isatty() else math.inf
         self._width = 0
 
     def __call__(self, trace: Trace) -> None:
         """Write the line anew, if it is old enough."""
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + self._interval
+            self._next = now + 0.1
             columns = shutil.get_terminal_size().columns
             self._write((self._label + progress_text(trace, self._stop))[: columns - 1])
 

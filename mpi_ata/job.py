@@ -5,6 +5,7 @@ import typing
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mpi_ata.methods import METHODS, UPDATES, Method
 from mpi_ata.problems import PROBLEMS, Problem
 from mpi_ata.times import LAWS, DrawnTimes, Law
 from mpi_ata.trace import Stop
+from mpi_ata.version import __version__
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Job:
     times: Times | None
     stop: Stop
     run: Run
+    digest: bytes = b""  # of the package's version, the job as it is to be run, and the files it names
 
     def build_problem(self) -> Problem:
         """The problem, checked for what a run needs of it."""
@@ -124,7 +127,16 @@ def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
             tables["allocator"] = _exchanged(changes["allocator"]["name"], tables.get("allocator", {})).keys
         for table, keys in changes.items():
             tables[table] = tables.get(table, {}) | keys
-        return _job(path, tables)
+        return replace(_job(path, tables), digest=_digest(path, tables))
+
+
+def _digest(path: Path, tables: dict[str, Table]) -> bytes:
+    """What all ranks must agree on."""
+    digest = sha256(f"{__version__} {tables!r}".encode())
+    for table in tables.values():
+        if "file" in table:
+            digest.update((path.parent / table["file"]).read_bytes())
+    return digest.digest()
 
 
 def _exchanged(name: str, keys: Table) -> Component:

@@ -88,24 +88,41 @@ class Outcome:
         }
 
 
-def parts_of(job: Job) -> tuple[int, Problem, DrawnTimes, Method]:
-    """What a simulated run of a job consists of: the number of workers, problem, times and method."""
-    n = job.run.workers
+def parts_of(job: Job, n: int | None = None) -> tuple[Problem, DrawnTimes | None, Method]:
+    """What a run of a job on n workers consists of; the job says how many, if nobody else does."""
+    n = n or job.run.workers
     if n is None:
         raise UsageError(f"{job.path}: how many workers? Set workers in [run], or use --workers")
     problem, times = job.build_problem(), job.build_times(n)
-    if times is None:
-        raise UsageError(f"{job.path}: a virtual clock needs a table [times], which says how long tasks take")
-    return n, problem, times, job.build_method(problem, n, times)
+    return problem, times, job.build_method(problem, n, times)
 
 
 def execute(job: Job, progress: Progress | None = None) -> Outcome:
     """Run a job on the virtual cluster; Ctrl-C ends it early, with what was reached."""
-    n, problem, times, method = parts_of(job)
+    problem, times, method = parts_of(job)
+    if times is None:
+        raise UsageError(f"{job.path}: a virtual clock needs a table [times], which says how long tasks take")
+    with closing(VirtualCluster(problem, times, job.run.seed)) as cluster:
+        return _driven(job, problem, method, cluster, progress)
+
+
+def execute_on_ranks(job: Job, progress: Progress | None = None) -> Outcome | None:
+    """Run a job on the ranks of this MPI world; on a worker's rank there is no outcome."""
+    from mpi_ata.cluster.mpi import joined, workers_in_world
+
+    problem, times, method = parts_of(job, workers_in_world())
+    drawn = job.times is not None and job.times.report == "drawn"
+    with joined(problem, times, job.run.seed, drawn, job.digest) as cluster:
+        return None if cluster is None else _driven(job, problem, method, cluster, progress)
+
+
+def _driven(
+    job: Job, problem: Problem, method: Method, cluster: Cluster, progress: Progress | None
+) -> Outcome:
     trace = Trace()
     quiet = np.errstate(over="ignore", invalid="ignore")  # evaluate() says it better
-    with closing(VirtualCluster(problem, times, job.run.seed)) as cluster, suppress(KeyboardInterrupt), quiet:
+    with suppress(KeyboardInterrupt), quiet:
         for _ in run(method, cluster, problem, job.stop, job.run.evaluate_every, trace):
             if progress:
                 progress(trace)
-    return Outcome(n, trace, method.x, job.stop.reached(trace))
+    return Outcome(cluster.n, trace, method.x, job.stop.reached(trace))

@@ -16,7 +16,7 @@ ROOT = Path(mpi_ata.__file__).parent
 # From the bottom up: who stands in a line may import from the lines before it.
 LAYERS: list[list[str]] = [
     ["errors", "arrays", "version", "randomness"],
-    ["times", "problems", "allocators"],
+    ["times", "problems", "allocators", "launch"],
     ["cluster"],
     ["methods"],
     ["trace"],
@@ -24,17 +24,17 @@ LAYERS: list[list[str]] = [
     ["prior"],
     ["component"],
     ["job"],
-    ["run", "slurm", "launch"],
+    ["run", "slurm"],
     ["console"],
     ["paper"],
     ["cli"],
-    ["__init__"],
+    ["__init__", "__main__"],
 ]
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # A library, and the only files that may import it.
 ROOMS: dict[str, list[str]] = {
-    "mpi4py": ["cluster/mpi.py", "cluster/worker.py", "cluster/wire.py"],
+    "mpi4py": ["cluster/mpi.py", "cluster/worker.py", "cluster/wire.py", "cluster/world.py"],
     "h5py": ["store.py"],
     "click": ["cli.py"],
     "subprocess": ["slurm.py", "launch.py"],

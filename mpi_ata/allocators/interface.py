@@ -20,7 +20,10 @@ class Allocator(Protocol):
         """The quotas of the coming round, one for each worker."""
 
     def observe(self, worker: int, seconds: Sequence[float], unfinished: float = 0.0) -> None:
-        """Learn from a worker's finished tasks, and from the time it spent on a task that was stopped."""
+        """Learn from the seconds of a worker's finished tasks, and from those it spent on a stopped one.
+
+        Where an allocator has a true attribute `overhead`, the overhead of orders is added to the latter.
+        """
 
     def state(self) -> State:
         """All that was learned, as named arrays of numbers."""

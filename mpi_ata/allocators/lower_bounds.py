@@ -15,8 +15,9 @@ from mpi_ata.randomness import Purpose, Streams
 class LowerBoundAllocator(ABC):
     """Algorithm ATA of the paper, up to the choice of the lower confidence bound."""
 
-    def __init__(self, n: int, budget: int, seed: int = 0) -> None:
+    def __init__(self, n: int, budget: int, seed: int, overhead: bool) -> None:
         self.n, self.budget = n, checked_budget(n, budget)
+        self.overhead = overhead  # whether a worker's time includes what its orders spend on the way
         self.k = 0
         self.K = np.zeros(n, np.int64)  # tasks seen of each worker
         self.T = np.zeros(n)  # the seconds they took

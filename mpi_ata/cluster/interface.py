@@ -16,6 +16,7 @@ class Arrival(NamedTuple):
     worker: int
     result: Array  # the sum over the tasks in it
     seconds: list[float]  # one entry a task
+    overhead: float = 0.0  # turnaround of its order minus those seconds: transfer, queueing, waking up
 
 
 class Cluster(Protocol):
@@ -52,7 +53,7 @@ class Cluster(Protocol):
         """The next arrival; TimeoutError after `timeout` seconds; an error where nothing is running."""
 
     def stop(self, workers: IntArray) -> Array:
-        """Withdraw what these workers have not delivered; the seconds each spent on its unfinished task."""
+        """Withdraw what these workers have not delivered; the seconds that each spent on it."""
 
     def close(self) -> None:
         """End all work for good."""

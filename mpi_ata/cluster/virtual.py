@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import accumulate
 
 import numpy as np
 
@@ -103,7 +104,7 @@ class VirtualCluster:
         return Arrival(worker, compute(self._problem, order.x, tasks, at_once=True), seconds)
 
     def stop(self, workers: IntArray) -> Array:
-        """Withdraw what these workers have not delivered; the seconds each spent on its unfinished task."""
+        """Withdraw what these workers have not delivered; the seconds that each spent on it."""
         workers = np.asarray(workers)
         begun = (self._left[workers] > 0).astype(np.int64)
         spent = begun * (self._now - self._began[workers])
@@ -111,9 +112,7 @@ class VirtualCluster:
         self.undelivered_time[workers] += spent
         for j, order in enumerate(self._orders[workers]):
             if order is not None and order.together:
-                finished = self._finished(int(workers[j]), order.round, spent[j])
-                spent[j] -= math.fsum(finished)
-                begun[j] += len(finished)
+                begun[j] = self._begun(int(workers[j]), order.round, spent[j])
         self.undelivered[workers] += begun
         self._number[workers] += begun
         self._left[workers] = 0
@@ -121,15 +120,10 @@ class VirtualCluster:
         self._orders[workers] = None
         return spent
 
-    def _finished(self, worker: int, round: int, spent: float) -> list[float]:
-        """The seconds of those tasks of an order, to be delivered together, that were done by now."""
-        seconds: list[float] = []
-        for task in self._times.of(worker, round, self._number.item(worker), self._left.item(worker))[:-1]:
-            if task > spent:
-                break
-            spent -= task
-            seconds.append(task)
-        return seconds
+    def _begun(self, worker: int, round: int, spent: float) -> int:
+        """How many tasks of an order that is to be delivered together were begun by now."""
+        seconds = self._times.of(worker, round, self._number.item(worker), self._left.item(worker))
+        return 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
 
     def close(self) -> None:
         """Stop everyone."""

@@ -18,6 +18,7 @@ class SGD:
         self.k = 0
         self.allocator = allocator
         self.update = update
+        self._count_overhead = bool(getattr(allocator, "overhead", False))
 
     def step(self, cluster: Cluster) -> Round:
         """Allocate, collect B gradients at x, learn the times, update x."""
@@ -33,9 +34,9 @@ class SGD:
         cluster.start(active, x, k, a[active], together=fixed)
         b = 0
         while b < B:
-            i, gradient, seconds = cluster.wait()
+            i, gradient, seconds, overhead = cluster.wait()
             g.add(i, gradient)
-            self.allocator.observe(i, seconds)
+            self.allocator.observe(i, seconds, overhead if self._count_overhead else 0.0)
             used[i] += len(seconds)
             b += len(seconds)
         duration = cluster.now() - began

@@ -1,0 +1,96 @@
+"""Waiting without burning a core: a datagram wakes a sleeping rank, MPI carries the data.
+
+Nothing depends on the bell but latency: a rank that sleeps looks for messages by itself every 50 ms,
+and one whose bell cannot be heard every few milliseconds.
+"""
+
+import os
+import secrets
+import select
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+Found = TypeVar("Found")
+SPIN = 200e-6  # seconds of looking again at once, which costs less than falling asleep and waking up
+NAP = 0.05  # the longest sleep where the bell is heard
+HEARING = 0.2  # how long a rank listens whether its bell can be heard at all
+PAUSE = 0.01  # the longest sleep where it is not: less than 1 % of a core
+
+
+class Bell:
+    """Two sockets to be rung at: one within the node, one across nodes."""
+
+    def __init__(self) -> None:
+        self.heard = False
+        self.name = f"mpi_ata-{os.getpid()}-{secrets.token_hex(8)}"
+        self._near = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._near.bind(_path(self.name))
+        self._far = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._far.bind(("", 0))
+        self.port: int = self._far.getsockname()[1]
+        self._near.setblocking(False)
+        self._far.setblocking(False)
+
+    def ringer(self, host: str, name: str, port: int) -> Callable[[], None]:
+        """What rings the bell of another rank, given its host, and the name and port of its bell."""
+        if host == host_name():
+            return partial(_ring, self._near, _path(name))
+        try:
+            return partial(_ring, self._far, (socket.gethostbyname(host), port))
+        except OSError:
+            return lambda: None  # it will look for itself
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep until somebody rings, at most so long."""
+        ready, _, _ = select.select([self._near, self._far], [], [], seconds)
+        for bell in ready:
+            self.heard = True
+            with suppress(BlockingIOError):
+                while True:
+                    bell.recv(16)
+
+    def wait(
+        self, look: Callable[[], Found | None], until: float | None = None, spin: float = SPIN
+    ) -> Found | None:
+        """What `look` finds as soon as it finds something; None once `until` has passed."""
+        began = time.perf_counter()
+        pause = SPIN
+        while True:
+            if (found := look()) is not None:
+                return found
+            now = time.perf_counter()
+            if until is not None and now >= until:
+                return None
+            if now - began < spin:
+                os.sched_yield()
+                continue
+            pause = NAP if self.heard else min(2 * pause, PAUSE)
+            self.sleep(pause if until is None else max(min(pause, until - now), 0.0))
+
+    def close(self) -> None:
+        """Let nobody ring any more."""
+        self._near.close()
+        self._far.close()
+        if not _path(self.name).startswith("\0"):
+            os.unlink(_path(self.name))
+
+
+def host_name() -> str:
+    """The name of this node; on Slurm the one that Slurm knows it by."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def _path(name: str) -> str:
+    """Where a bell within the node stands: on Linux outside of the file system, so nothing is left behind."""
+    return f"\0{name}" if sys.platform == "linux" else f"{tempfile.gettempdir()}/{name}"
+
+
+def _ring(bell: socket.socket, address: str | tuple[str, int]) -> None:
+    with suppress(OSError):  # a full queue means that it was rung already
+        bell.sendto(b"!", address)

@@ -1,0 +1,218 @@
+"""The manager's side of the MPI cluster; worker.py is its mirror."""
+
+import atexit
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from mpi_ata.arrays import Array, IntArray
+from mpi_ata.cluster.bell import Bell
+from mpi_ata.cluster.interface import Arrival, set_up
+from mpi_ata.cluster.wire import Kind, Message, Post
+from mpi_ata.cluster.worker import Worker
+from mpi_ata.cluster.world import check_same, introduce
+from mpi_ata.errors import RunError, UsageError
+from mpi_ata.launch import step_tasks
+from mpi_ata.problems import Problem
+from mpi_ata.times import DrawnTimes
+
+
+@dataclass
+class _Order:
+    """What a worker was told to do, or will be as soon as it has stopped what it did before."""
+
+    number: int
+    x: Array
+    round: int
+    count: int
+    together: bool
+    sent: float = math.inf
+    latest: float = math.inf  # when it was sent, or its latest arrival came
+    left: int = 0
+
+
+class MPICluster:
+    """Real workers on the ranks 1 to n of a communicator; its rank 0 must make this."""
+
+    def __init__(self, comm: MPI.Comm, problem: Problem, digest: bytes = b"") -> None:
+        n = comm.Get_size() - 1
+        self.n = n
+        self.worker_time = np.zeros(n)
+        self.undelivered = np.zeros(n, np.int64)
+        self.undelivered_time = np.zeros(n)
+        self._problem = problem
+        self._bell = Bell()
+        self._ranks = introduce(comm, self._bell, digest)
+        self._ring: list[Callable[[], None]] = [
+            self._bell.ringer(rank.host, rank.bell, rank.port) for rank in self._ranks[1:]
+        ]
+        self._post = Post(comm, MPI.ANY_SOURCE)
+        self._numbers = 0  # of orders
+        self._orders: dict[int, _Order] = {}  # what is running, by worker
+        self._stopping = np.zeros(n, np.int64)  # words to stop that were not yet answered
+        self._open = True
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Wait until all workers are set up; before the clock starts."""
+        check_same(self._ranks)
+        set_up(self._problem, None, self.n)
+        for ring in self._ring:
+            ring()
+        self.deaf = [message.sender - 1 for message in self._ready() if not message.count]
+
+    def _ready(self) -> list[Message]:
+        return [self._checked(self._receive(None)) for _ in range(self.n)]
+
+    def now(self) -> float:
+        """The time on the manager's monotonic clock."""
+        return time.perf_counter()
+
+    def start(
+        self, workers: IntArray, x: Array, round: int, counts: IntArray | int = 1, together: bool = False
+    ) -> None:
+        """Order tasks at the point x: counts[j] of them from workers[j]."""
+        numbers = np.broadcast_to(counts, np.shape(workers)).tolist()
+        for worker, count in zip(np.asarray(workers).tolist(), numbers, strict=True):
+            if worker in self._orders:
+                raise RuntimeError("a worker holds one order at a time; stop it first")
+            self._numbers += 1
+            self._orders[worker] = _Order(self._numbers, x, round, count, together, left=count)
+            if not self._stopping[worker]:
+                self._send(worker)
+
+    def _send(self, worker: int) -> None:
+        order = self._orders[worker]
+        self._post.send(
+            worker + 1, Kind.ORDER, order.number, order.round, order.count, order.together, payload=order.x
+        )
+        self._ring[worker]()
+        order.sent = order.latest = self.now()
+
+    def wait(self, timeout: float | None = None) -> Arrival:
+        """The next arrival."""
+        until = None if timeout is None else self.now() + timeout
+        while self._orders:
+            if (message := self._receive(until)) is None:
+                raise TimeoutError(f"nothing arrived within {timeout} seconds")
+            if (arrival := self._taken(self._checked(message))) is not None:
+                return arrival
+        raise RuntimeError("nothing is running, so there is nothing to wait for")
+
+    def _receive(self, until: float | None) -> Message | None:
+        while self._post.sending():  # large messages move only while somebody looks
+            if (message := self._post.poll()) is not None:
+                return message
+        return self._bell.wait(self._post.poll, until)
+
+    def _checked(self, message: Message | None) -> Message:
+        if message is None:
+            raise TimeoutError("no message came")
+        if message.kind is Kind.FAILED:
+            host = self._ranks[message.sender].host
+            raise RunError(f"worker {message.sender - 1} on {host}: {message.payload.tobytes().decode()}")
+        return message
+
+    def _taken(self, message: Message) -> Arrival | None:
+        """Book a message; an arrival of a running order is handed on."""
+        worker, seconds = message.sender - 1, math.fsum(message.seconds)
+        self.worker_time[worker] += seconds
+        order = self._orders.get(worker)
+        if message.kind is Kind.ARRIVAL and order is not None and order.number == message.order:
+            now = self.now()
+            overhead, order.latest = now - order.latest - seconds, now
+            order.left -= message.count
+            if not order.left:
+                del self._orders[worker]
+            return Arrival(worker, self._result(message), message.seconds, max(overhead, 0.0))
+        self.undelivered[worker] += message.count
+        self.undelivered_time[worker] += seconds
+        if message.kind is Kind.STOPPED:
+            self._stopping[worker] -= 1
+            if order is not None and not self._stopping[worker]:
+                self._send(worker)
+        return None
+
+    def _result(self, message: Message) -> Array:
+        x0 = self._problem.x0
+        result: Array = message.payload.view(x0.dtype)
+        return result.reshape(x0.shape) if result.size == x0.size else result
+
+    def stop(self, workers: IntArray) -> Array:
+        """Withdraw what these workers have not delivered; the seconds that each spent on it."""
+        now, spent = self.now(), np.zeros(len(workers))
+        for j, worker in enumerate(np.asarray(workers).tolist()):
+            order = self._orders.pop(worker, None)
+            if order is not None and order.sent < math.inf:
+                self._post.send(worker + 1, Kind.STOP, order.number)
+                self._ring[worker]()
+                self._stopping[worker] += 1
+                spent[j] = now - order.latest
+        return spent
+
+    def close(self) -> None:
+        """Stop everyone, let the workers go, and settle the accounts."""
+        if not self._open:
+            return
+        self._open = False
+        self.stop(np.arange(self.n))
+        for worker in range(self.n):
+            self._post.send(worker + 1, Kind.END)
+            self._ring[worker]()
+        gone = 0
+        while gone < self.n:
+            message = self._checked(self._receive(None))
+            if message.kind is Kind.END:
+                gone += 1
+            else:
+                self._taken(message)
+        self._post.close()
+        self._bell.close()
+
+
+def workers_in_world() -> int:
+    """How many workers this MPI world has beside the manager; refuses a world without any."""
+    size = MPI.COMM_WORLD.Get_size()
+    if size > 1:
+        return size - 1
+    if (tasks := step_tasks()) > 1:
+        raise UsageError(
+            f"srun started {tasks} tasks, but each is an MPI world of its own: srun and this MPI do not "
+            "understand each other; use srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI), or mpirun"
+        )
+    raise UsageError(
+        "a job needs at least 2 ranks (1 manager + 1 worker) but was started on 1; use mpirun -n 5, "
+        "or leave out mpirun and say --workers 4"
+    )
+
+
+@contextmanager
+def joined(
+    problem: Problem, times: DrawnTimes | None, seed: int, report_drawn: bool, digest: bytes
+) -> Iterator[MPICluster | None]:
+    """Let the ranks of this MPI world be a cluster; a worker's rank serves it, and then gets None."""
+    comm = MPI.COMM_WORLD.Dup()
+    try:
+        if comm.Get_rank() > 0:
+            Worker(comm, problem, times, seed, report_drawn, digest).serve()
+            yield None
+            return
+        cluster = MPICluster(comm, problem, digest)
+        yield cluster
+        cluster.close()
+    except BaseException:
+        atexit.register(_leave, comm)  # after whoever catches this has told the user
+        raise
+
+
+def _leave(comm: MPI.Comm) -> None:
+    """End all ranks, whatever they are doing."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    comm.Abort(1)

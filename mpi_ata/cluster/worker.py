@@ -1,0 +1,135 @@
+"""The worker's side of the MPI cluster: the mirror of mpi.py."""
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpi_ata.arrays import Array
+from mpi_ata.cluster.bell import HEARING, Bell
+from mpi_ata.cluster.interface import compute, set_up
+from mpi_ata.cluster.wire import Kind, Message, Post
+from mpi_ata.cluster.world import introduce
+from mpi_ata.errors import RunError
+from mpi_ata.problems import Problem, Task, task_streams
+from mpi_ata.times import DrawnTimes
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+MANAGER = 0
+
+
+class Worker:
+    """Carries out orders, one at a time, until the manager ends it."""
+
+    def __init__(
+        self,
+        comm: "MPI.Comm",
+        problem: Problem,
+        times: DrawnTimes | None = None,
+        seed: int = 0,
+        report_drawn: bool = False,
+        digest: bytes = b"",
+    ) -> None:
+        self._problem, self._times, self._streams = problem, times, task_streams(seed)
+        self._report_drawn = report_drawn and times is not None
+        self._index, self._n = comm.Get_rank() - 1, comm.Get_size() - 1
+        self._bell = Bell()
+        manager = introduce(comm, self._bell, digest)[MANAGER]
+        self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
+        self._post = Post(comm, MANAGER)
+        self._order = 0  # the one being carried out
+        self._round, self._number = -1, 0  # of the next task
+        self._withdrawn = self._ended = False
+
+    def serve(self) -> None:
+        """Set up, then carry out orders until the end."""
+        self._guarded(self._set_up)
+        while not self._ended:
+            message = self._bell.wait(self._post.poll)
+            if message is not None and message.kind is Kind.ORDER:
+                self._guarded(partial(self._carry_out, message))
+            elif message is not None:
+                self._obey(message)
+        self._send(Kind.END)
+        self._post.close()
+        self._bell.close()
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except RunError as error:
+            self._send(Kind.FAILED, payload=np.frombuffer(str(error).encode(), np.uint8))
+
+    def _set_up(self) -> None:
+        """Everything that must not be taken for the time of a task: imports, data, compilation, one task."""
+        set_up(self._problem, self._index, self._n)
+        compute(self._problem, self._problem.x0, [Task(self._streams, 0, self._index, 0)])
+        self._bell.sleep(HEARING)  # the manager rings once, to see who hears it
+        self._send(Kind.READY, count=self._bell.heard)
+
+    def _carry_out(self, order: Message) -> None:
+        """Do the tasks of one order, until all are done or it is withdrawn."""
+        x = order.payload.view(self._problem.x0.dtype).reshape(self._problem.x0.shape)
+        x.flags.writeable = False
+        if order.round != self._round:
+            self._round, self._number = order.round, 0
+        self._order, self._withdrawn, left = order.order, False, order.count
+        total, unsent = None, list[float]()
+        while left:
+            began = time.perf_counter()
+            result, seconds = self._do(x, left if order.together and self._report_drawn else 1)
+            if self._look():
+                self._stopped(unsent, seconds, time.perf_counter() - began)
+                break
+            self._number += len(seconds)
+            left -= len(seconds)
+            unsent += seconds
+            total = result if total is None else total + result
+            if not (left and order.together):
+                self._send(Kind.ARRIVAL, order.order, count=len(unsent), seconds=unsent, payload=total)
+                total, unsent = None, []
+        self._order = 0
+
+    def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
+        """Do tasks, and let them last as long as the law of times says, where there is one."""
+        numbers = range(self._number, self._number + count)
+        tasks = [Task(self._streams, self._round, self._index, number, self._look) for number in numbers]
+        began = time.perf_counter()
+        result = compute(self._problem, x, tasks, at_once=self._report_drawn)
+        if self._times is None:
+            return result, [time.perf_counter() - began]
+        drawn = self._times.of(self._index, self._round, self._number, count)
+        self._bell.wait(lambda: self._look() or None, until=began + math.fsum(drawn), spin=0.0)
+        return result, drawn if self._report_drawn else [time.perf_counter() - began]
+
+    def _stopped(self, unsent: list[float], seconds: list[float], spent: float) -> None:
+        """Account for a withdrawn order: tasks done but not sent, and those begun within the time spent."""
+        begun = 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
+        self._number += begun
+        whole = math.fsum(unsent) + spent
+        self._send(Kind.STOPPED, self._order, count=len(unsent) + begun, seconds=[whole])
+
+    def _look(self) -> bool:
+        """Whether the order being carried out has been withdrawn."""
+        if (message := self._post.poll()) is not None:
+            self._obey(message)
+        return self._withdrawn or self._ended
+
+    def _obey(self, message: Message) -> None:
+        if message.kind is Kind.END:
+            self._ended = True
+        elif message.order == self._order:
+            self._withdrawn = True
+        else:  # done before the word to stop came
+            self._send(Kind.STOPPED, message.order, seconds=[0.0])
+
+    def _send(self, kind: Kind, order: int = 0, **content: Any) -> None:
+        self._post.send(MANAGER, kind, order, **content)
+        self._ring()
+        self._post.flush()

