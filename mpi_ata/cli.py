@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.console import ProgressLine, closing_table, comparison_table
+from mpi_ata.console import ProgressLine, closing_table, comparison_table, finding_text
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import Job, load_job
 from mpi_ata.run import Outcome, execute, execute_on_ranks, parts_of
@@ -138,3 +138,33 @@ def watched(job: Job, virtual: bool, label: str = "") -> Outcome | None:
         return execute(job, line) if virtual else execute_on_ranks(job, line)
     finally:
         line.clear()
+
+
+@main.command(name="doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print all findings as a JSON list on the last line.")
+def doctor_command(as_json: bool) -> None:
+    """Tell what is there to run jobs with, and what to mend.
+
+    Looks at Python, the MPI that is loaded and its launcher, cores, threads, the output folder and Slurm, and
+    runs a tiny job on two ranks. Exit code 1 if something would keep jobs from running; notes do not count.
+
+    \b
+    Examples:
+      mpi-ata doctor
+      mpi-ata doctor --json
+      mpirun -n 5 mpi-ata doctor
+    """
+    from mpi_ata import doctor
+
+    if launch.under_launcher() and launch.rank() > 0:
+        doctor.meeting()
+        return
+    findings = []
+    for finding in doctor.examine():
+        findings.append(finding)
+        if not as_json:
+            click.echo(finding_text(finding))
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings]))
+    if not all(finding.ok for finding in findings):
+        sys.exit(1)

@@ -5,9 +5,12 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from mpi_ata.trace import Stop, Trace
+
+if TYPE_CHECKING:
+    from mpi_ata.doctor import Finding
 
 
 class ProgressLine:
@@ -135,3 +138,10 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> str:
             cells.append(ratio(greedy["worker_time"], row["worker_time"]))
         body.append(cells)
     return table(body, header)
+
+
+def finding_text(finding: "Finding") -> str:
+    """One line of the doctor's, and below it what to do."""
+    state = "problem" if not finding.ok else "note" if finding.remedy else "ok"
+    remedy = f"\n{'':24}-> {finding.remedy}" if finding.remedy else ""
+    return f"{state:<7}  {finding.name:<13}  {finding.found}{remedy}"

@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from mpi_ata.errors import UsageError
 
@@ -88,3 +90,46 @@ def prepare(environment: MutableMapping[str, str]) -> None:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     if sys.stderr is not None and sys.stderr.isatty():
         environment.setdefault(TERMINAL, "1")
+
+
+class Answer(NamedTuple):
+    """How a command ended; without a code if it took too long."""
+
+    code: int | None
+    out: str
+    err: str
+
+
+def ask(command: Sequence[str], patience: float) -> Answer:
+    """Run a command to its end, and what it starts with it, for at most so many seconds."""
+    try:
+        child = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            process_group=0,
+        )
+    except OSError as error:
+        return Answer(127, "", f"{command[0]}: {error.strerror}")
+    try:
+        out, err = child.communicate(timeout=patience)
+        return Answer(child.returncode, out, err)
+    except subprocess.TimeoutExpired:
+        return Answer(None, "", "")
+    finally:
+        end(child)
+
+
+def end(child: "subprocess.Popen[str]") -> None:
+    """End a child that still runs, gently at first: so that mpirun ends its ranks."""
+    if child.poll() is not None:
+        return
+    child.terminate()
+    try:
+        child.communicate(timeout=5)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()

@@ -37,7 +37,7 @@ def run(
     done = stop.reached(trace)
     while not done:
         round = method.step(cluster)
-        trace.add(round, cluster.worker_time)
+        trace.add(round, cluster)
         done = stop.reached(trace)
         if done or method.k % evaluate_every == 0:
             trace.record(*evaluate(problem, method))
@@ -125,4 +125,6 @@ def _driven(
         for _ in run(method, cluster, problem, job.stop, job.run.evaluate_every, trace):
             if progress:
                 progress(trace)
+        cluster.close()
+        trace.settle(cluster)
     return Outcome(cluster.n, trace, method.x, job.stop.reached(trace))

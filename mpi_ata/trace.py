@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from mpi_ata.arrays import Array
+from mpi_ata.cluster import Cluster
 from mpi_ata.methods import Round
 
 
@@ -36,6 +36,7 @@ class Trace:
         self.rows: list[Row] = []
         self._capacity, self._stride, self._recorded = capacity, 1, 0
         self._began = time.monotonic()
+        self._undelivered = (0, 0.0)  # tasks and seconds that were taken in
 
     @property
     def started(self) -> int:
@@ -47,15 +48,23 @@ class Trace:
         """Wall time with everything in it."""
         return time.monotonic() - self._began
 
-    def add(self, round: Round, worker_time: Array) -> None:
+    def add(self, round: Round, cluster: Cluster) -> None:
         """Take in one round."""
         self.round = round.number
         self.clock += round.duration
-        self.worker_time = float(worker_time.sum())
+        self.worker_time = float(cluster.worker_time.sum())
         self.waste += round.waste
         self.used += int(round.used.sum())
         self.wasted += int(round.wasted.sum())
         self.lost += int(round.lost.sum())
+        self._undelivered = int(cluster.undelivered.sum()), float(cluster.undelivered_time.sum())
+
+    def settle(self, cluster: Cluster) -> None:
+        """Take in what workers told of stopped tasks after the last round, when they were let go."""
+        tasks, seconds = self._undelivered
+        self.wasted += int(cluster.undelivered.sum()) - tasks
+        self.waste += float(cluster.undelivered_time.sum()) - seconds
+        self.worker_time = float(cluster.worker_time.sum())
 
     def record(self, loss: float = math.nan, gap: float = math.nan) -> None:
         """Keep the totals with the loss they led to; when there are too many rows, every second one goes."""

@@ -24,7 +24,7 @@ LAYERS: list[list[str]] = [
     ["prior"],
     ["component"],
     ["job"],
-    ["run", "slurm"],
+    ["run", "slurm", "doctor"],
     ["console"],
     ["paper"],
     ["cli"],

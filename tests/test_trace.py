@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpi_ata import Round, Stop, Trace
+from mpi_ata import Constant, DrawnTimes, Quadratic, Round, Stop, Trace, VirtualCluster
 
 
 def counts(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -20,18 +20,25 @@ def a_round(number: int, duration: float = 1.0) -> Round:
     return Round(number, counts(3, 1), counts(3, 1), counts(0, 2), counts(16, 0), 0.25, duration)
 
 
+def a_cluster(*worker_time: float) -> VirtualCluster:
+    """Two workers, who have worked for so long."""
+    cluster = VirtualCluster(Quadratic(), DrawnTimes(Constant(2)))
+    cluster.worker_time[:] = worker_time
+    return cluster
+
+
 def trace_at(rounds: int = 1, clock: float = 1.0, loss: float = math.nan, gap: float = math.nan) -> Trace:
     """A trace that has come this far."""
     trace = Trace()
-    trace.add(a_round(rounds, clock), np.zeros(2))
+    trace.add(a_round(rounds, clock), a_cluster(0.0, 0.0))
     trace.record(loss, gap)
     return trace
 
 
 def test_the_totals_are_the_sums_over_the_rounds() -> None:
     trace = Trace()
-    trace.add(a_round(1, duration=2.0), np.array([2.0, 1.0]))
-    trace.add(a_round(2, duration=0.5), np.array([2.5, 1.5]))
+    trace.add(a_round(1, duration=2.0), a_cluster(2.0, 1.0))
+    trace.add(a_round(2, duration=0.5), a_cluster(2.5, 1.5))
     assert (trace.round, trace.clock, trace.waste) == (2, 2.5, 0.5)
     assert (trace.used, trace.wasted, trace.lost, trace.started) == (8, 4, 32, 44)
     assert trace.worker_time == 4.0, "the cluster's figure is a total already"
@@ -40,9 +47,9 @@ def test_the_totals_are_the_sums_over_the_rounds() -> None:
 def test_a_row_holds_the_totals_and_the_loss_of_its_moment() -> None:
     trace = Trace()
     trace.record(loss=3.0, gap=2.0)
-    trace.add(a_round(1, duration=2.0), np.array([2.0, 1.0]))
+    trace.add(a_round(1, duration=2.0), a_cluster(2.0, 1.0))
     trace.record(loss=1.5, gap=0.5)
-    trace.add(a_round(2), np.array([9.0, 9.0]))
+    trace.add(a_round(2), a_cluster(9.0, 9.0))
     first, second = (row._replace(elapsed=0.0) for row in trace.rows)
     assert first == (0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 3.0, 2.0)
     assert second == (1, 2.0, 0.0, 3.0, 0.25, 22, 4, 2, 16, 1.5, 0.5)
@@ -136,3 +143,12 @@ def test_without_a_limit_a_run_never_stops_nor_does_it_at_a_loss_that_is_not_kno
 def test_a_limit_that_is_not_above_zero_is_refused(limit: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{limit}={value} must be above 0"):
         Stop(**{limit: value})  # type: ignore[arg-type]
+
+
+def test_what_workers_tell_when_they_are_let_go_is_settled_once() -> None:
+    trace, cluster = Trace(), a_cluster(2.0, 1.0)
+    cluster.undelivered[:], cluster.undelivered_time[:] = (0, 2), (0.0, 0.25)
+    trace.add(a_round(1), cluster)
+    cluster.undelivered[0], cluster.undelivered_time[0], cluster.worker_time[0] = 3, 0.5, 2.5
+    trace.settle(cluster)
+    assert (trace.wasted, trace.waste, trace.worker_time) == (2 + 3, 0.25 + 0.5, 3.5)

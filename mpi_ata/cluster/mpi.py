@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import step_tasks
 from mpi_ata.problems import Problem
 from mpi_ata.times import DrawnTimes
+from mpi_ata.version import __version__
 
 
 @dataclass
@@ -190,6 +191,14 @@ def workers_in_world() -> int:
         "a job needs at least 2 ranks (1 manager + 1 worker) but was started on 1; use mpirun -n 5, "
         "or leave out mpirun and say --workers 4"
     )
+
+
+def hosts_in_world() -> list[str]:
+    """The node of each rank of this MPI world, by its own words; refuses versions that differ."""
+    with closing(Bell()) as bell:
+        ranks = introduce(MPI.COMM_WORLD, bell, __version__.encode())
+    check_same(ranks)
+    return [rank.host for rank in ranks]
 
 
 @contextmanager

@@ -1,0 +1,271 @@
+"""The contenders of benchmarks.rounds: each is started by mpirun, and its rank 0 prints JSON on the last line.
+
+mpirun -n 5 python -m benchmarks.rounds_children floor --size 80000 --active 4
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpi_ata import SGD, ATAEmpirical, Plain, Task, Trace, run
+from mpi_ata.arrays import Array, IntArray
+from mpi_ata.cluster.interface import Arrival
+from mpi_ata.cluster.mpi import MPICluster, joined
+
+Figures = dict[str, float]
+ORDER, END = 1, 2  # tags of the floor
+HISTORY = 4 << 30  # the most bytes that libEnsemble's history may take
+answers: dict[int, Array] = {}  # what the tasks of futures return, by size
+
+
+class Null:
+    """A task that returns what was there before it."""
+
+    def __init__(self, size: int) -> None:
+        self.x0 = np.ones(size)  # not zeros, whose pages would all be the same one
+        self._answer = np.ones(size)
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        """Nothing is computed."""
+        return self._answer
+
+
+class Clocks:
+    """A task that returns when it began and the processor time that its rank has used so far."""
+
+    def __init__(self) -> None:
+        self.x0 = np.ones(2)
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        """The monotonic clock, which all processes of a node share, and user + system seconds."""
+        return np.array([time.perf_counter(), time.process_time()])
+
+
+class OneEach(ATAEmpirical):
+    """Decides like ATA-Empirical, then gives one task to each of the first `budget` workers all the same."""
+
+    def allocate(self) -> IntArray:
+        """Fixed quotas, at the price of a decision."""
+        super().allocate()
+        return (np.arange(self.n) < self.budget).astype(np.int64)
+
+
+def timed(step: Callable[[], object], seconds: float) -> Figures:
+    """Rounds a second over so many seconds and at least three rounds, after a warm-up."""
+    _repeated(step, seconds / 4, 1)
+    return _repeated(step, seconds, 3)
+
+
+def _repeated(step: Callable[[], object], seconds: float, at_least: int) -> Figures:
+    rounds, began = 0, time.perf_counter()
+    while (spent := time.perf_counter() - began) < seconds or rounds < at_least:
+        step()
+        rounds += 1
+    return {"rounds": rounds, "seconds": spent, "rate": rounds / spent}
+
+
+def ours(size: int, active: int, seconds: float) -> Figures | None:
+    """The whole loop of mpi_ata."""
+    problem = Null(size)
+    with joined(problem, None, 0, False, b"") as cluster:
+        if cluster is None:
+            return None
+        method = SGD(problem.x0, OneEach(cluster.n, active), Plain(1e-6))
+        rounds = run(method, cluster, problem, trace=Trace())
+        return timed(lambda: next(rounds), seconds)
+
+
+def floor(size: int, active: int, seconds: float) -> Figures | None:
+    """The same exchange and nothing else: no sum, no update, no accounts."""
+    comm = MPI.COMM_WORLD
+    if comm.Get_rank():
+        return _floor_worker(comm, size)
+    ranks, x = range(1, active + 1), np.ones(size)
+    results = np.ones((active, size))
+
+    def step() -> None:
+        requests = [comm.Irecv(result, rank) for rank, result in zip(ranks, results, strict=True)]
+        requests += [comm.Isend(x, rank, ORDER) for rank in ranks]
+        while not MPI.Request.Testall(requests):
+            os.sched_yield()
+
+    figures = timed(step, seconds)
+    for rank in range(1, comm.Get_size()):
+        comm.Send(x[:0], rank, END)
+    return figures
+
+
+def _floor_worker(comm: MPI.Comm, size: int) -> None:
+    x, result, status = np.ones(size), np.ones(size), MPI.Status()
+    while True:
+        order = comm.Irecv(x, 0)
+        while not order.Test(status):
+            os.sched_yield()
+        if status.Get_tag() == END:
+            return
+        answer = comm.Isend(result, 0)
+        while not answer.Test():
+            os.sched_yield()
+
+
+def answer(x: Array) -> Array:
+    """A null task for futures."""
+    return answers.setdefault(x.size, np.ones(x.size)) if x.size not in answers else answers[x.size]
+
+
+def futures(size: int, active: int, seconds: float) -> Figures:
+    """A pool of mpi4py.futures, which this rank is the master of."""
+    from mpi4py.futures import MPIPoolExecutor
+
+    from benchmarks.rounds_children import answer as task  # here it is of __main__, which workers have not
+
+    x = np.ones(size)
+    with MPIPoolExecutor() as pool:
+
+        def step() -> None:
+            for future in [pool.submit(task, x) for _ in range(active)]:
+                future.result()
+
+        return timed(step, seconds)
+
+
+def libensemble(size: int, active: int, seconds: float) -> Figures | None:
+    """libEnsemble over MPI: a generator beside the manager gives out points in rounds."""
+    from libensemble.libE import libE  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    limit = min(HISTORY // (16 * size), 200_000) // active * active
+    found: Figures = {}
+    result = np.ones(1, [("g", float, (size,))])
+
+    def simulate(points: Any, *_: Any) -> Any:
+        return result
+
+    def generate(points: Any, persis_info: Any, specs: Any, info: Any) -> Any:
+        found.update(_generated(size, active, seconds, limit, info))
+        return None, persis_info, 0
+
+    libE(
+        {"sim_f": simulate, "in": ["x"], "out": [("g", float, (size,))]},
+        {"gen_f": generate, "persis_in": ["g"], "out": [("x", float, (size,))], "user": {}},
+        {"sim_max": limit + active},
+        {0: {}},
+        {"alloc_f": _alloc},
+        {"comms": "mpi", "gen_on_manager": True, "disable_log_files": True, "disable_resource_manager": True},
+    )
+    return found or None
+
+
+def _generated(size: int, active: int, seconds: float, limit: int, info: Any) -> Figures:
+    """Rounds a second that a persistent generator sees, as long as the history has room."""
+    from libensemble.message_numbers import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        EVAL_GEN_TAG,
+    )
+    from libensemble.tools.persistent_support import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        PersistentSupport,
+    )
+
+    support = PersistentSupport(info, EVAL_GEN_TAG)
+    points = np.ones(active, [("x", float, (size,))])
+    times = [time.perf_counter()]
+    while times[-1] - times[0] < 1.25 * seconds and len(times) * active <= limit:
+        support.send_recv(points)
+        times.append(time.perf_counter())
+    first = next(j for j, at in enumerate(times) if at - times[0] >= 0.2 * (times[-1] - times[0]))
+    rounds, spent = len(times) - 1 - first, times[-1] - times[first]
+    return {"rounds": rounds, "seconds": spent, "rate": rounds / spent}
+
+
+def _alloc(W: Any, H: Any, sim: Any, gen: Any, alloc: Any, persis_info: Any, info: Any) -> Any:
+    """Start the generator, give each of its points to a worker, and all results back to it at once."""
+    from libensemble.tools.alloc_support import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        AllocSupport,
+    )
+
+    support = AllocSupport(W, False, persis_info, info)
+    if not info["any_idle_workers"]:
+        return {}, persis_info
+    if not support.count_persis_gens():
+        if persis_info.get("started"):
+            return {}, persis_info, 1
+        persis_info["started"] = True
+        return {0: support.gen_work(0, [], [], {}, persistent=True)}, persis_info
+    if (given := info["sim_started_count"]) < len(H):
+        workers = support.avail_worker_ids(persistent=False, gen_workers=False)
+        pairs = zip(workers, range(given, len(H)), strict=False)
+        return {w: support.sim_work(w, H, ["x"], [row], {}) for w, row in pairs}, persis_info
+    if info["gen_informed_count"] < len(H) == info["sim_ended_count"]:
+        rows = range(info["gen_informed_count"], len(H))
+        return {0: support.gen_work(0, ["g"], rows, {}, persistent=True)}, persis_info
+    return {}, persis_info
+
+
+def idle(size: int, active: int, seconds: float) -> Figures | None:
+    """What a worker without orders costs, and how soon it is at work."""
+    with joined(Clocks(), None, 0, False, b"") as cluster:
+        if cluster is None:
+            return None
+        first = _clocks(cluster, 1)
+        time.sleep(seconds)
+        used = _clocks(cluster, 2) - first
+        percent = 100 * used[:, 1] / used[:, 0]
+        rested = [_woken(cluster, k, pause=0.02) for k in range(3, 103)]
+        busy = [_woken(cluster, k, pause=0.0) for k in range(103, 403)]
+        return {
+            "cpu": float(percent.mean()),
+            "cpu_worst": float(percent.max()),
+            "wake_up": statistics.median(wake_up for wake_up, _ in rested),
+            "wake_up_worst": max(wake_up for wake_up, _ in rested),
+            "overhead": statistics.median(overhead for _, overhead in rested),
+            "overhead_busy": statistics.median(overhead for _, overhead in busy),
+            "heard": cluster.n - len(cluster.deaf),
+        }
+
+
+def _clocks(cluster: MPICluster, round: int) -> Array:
+    """The clocks of all workers."""
+    clocks = np.empty((cluster.n, 2))
+    cluster.start(np.arange(cluster.n), np.ones(2), round)
+    for _ in range(cluster.n):
+        arrival = cluster.wait()
+        clocks[arrival.worker] = arrival.result
+    return clocks
+
+
+def _woken(cluster: MPICluster, round: int, pause: float) -> tuple[float, float]:
+    """Seconds from an order to its task, and its overhead; the workers take turns if they may rest."""
+    time.sleep(pause)
+    worker = np.array([round % cluster.n if pause else 0])
+    sent = time.perf_counter()
+    cluster.start(worker, np.ones(2), round)
+    arrival: Arrival = cluster.wait()
+    return float(arrival.result[0]) - sent, arrival.overhead
+
+
+ROLES = {"mpi_ata": ours, "floor": floor, "futures": futures, "libensemble": libensemble, "idle": idle}
+
+
+def main() -> None:
+    """Play one role; only rank 0 has something to say."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("role", choices=ROLES)
+    parser.add_argument("--size", type=int, default=1, help="float64 numbers each way")
+    parser.add_argument("--active", type=int, default=1, help="workers with a task")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--alarm", type=int, default=60, help="seconds after which a rank ends itself")
+    options = parser.parse_args()
+    signal.alarm(options.alarm)
+    figures = ROLES[options.role](options.size, options.active, options.seconds)
+    if figures is not None:
+        print(json.dumps(figures), flush=True)
+
+
+if __name__ == "__main__":
+    main()

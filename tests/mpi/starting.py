@@ -1,0 +1,60 @@
+"""Starts things on real ranks, with the MPI of this environment."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mpi_ata import launch
+
+ROOT = Path(__file__).parent.parent.parent
+COMMAND = Path(sys.executable).with_name("mpi-ata")
+
+
+def environment() -> dict[str, str]:
+    """What a rank of a test gets."""
+    variables = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
+    launch.prepare(variables)
+    return variables
+
+
+def mpirun(ranks: int, *command: str | Path, seconds: float = 60) -> "subprocess.CompletedProcess[str]":
+    """What a command does on so many ranks, started by mpirun as a user would."""
+    return finished([launch.find_mpirun(), "-n", str(ranks), *map(str, command)], seconds)
+
+
+def finished(command: list[str], seconds: float = 60) -> "subprocess.CompletedProcess[str]":
+    """What a command prints; it and all that it started are killed where it takes too long."""
+    with started(command) as process:
+        out, err = process.communicate(timeout=seconds)
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+@contextmanager
+def started(command: list[str]) -> "Iterator[subprocess.Popen[str]]":
+    """A command in a session of its own, of which nothing is left in the end."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env=environment(), cwd=ROOT, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def ranks_of(marker: str) -> list[int]:
+    """The processes that have this word on their command line."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # it has just ended
+            continue
+        if any(marker.encode() in word for word in words):
+            found.append(int(folder.name))
+    return found

@@ -1,0 +1,14 @@
+"""The MPI cluster keeps the contract that the virtual one keeps."""
+
+import sys
+from pathlib import Path
+
+from tests.cluster.contract import CHECKS
+from tests.mpi.starting import mpirun
+
+
+def test_the_contract_on_real_ranks() -> None:
+    done = mpirun(4, sys.executable, Path(__file__).with_name("contract_on_ranks.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("passed ")]
+    assert passed == [check.__name__ for check in CHECKS]

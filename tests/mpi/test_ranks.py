@@ -1,0 +1,222 @@
+"""Jobs on real ranks: the same numbers, the same promises, and an end for everyone whatever happens."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpi_ata.launch import find_mpirun
+from tests.mpi.starting import COMMAND, ROOT, finished, mpirun, ranks_of, started
+
+JOB = """
+[problem]
+name = "quadratic"
+[method]
+name = "sgd"
+step_size = 0.4
+[allocator]
+name = "ata-empirical"
+budget = 7
+[times]
+law = "linear"
+scale = 1.0
+unit = 1e-4
+report = "drawn"
+[stop]
+rounds = 40
+[run]
+workers = 3
+seed = 11
+"""
+
+OWN = """
+import os, time
+import numpy as np
+
+class Own:
+    x0 = np.zeros(2{dtype})
+
+    def __init__(self):
+        self.calls = 0
+
+    def gradient(self, x, task):
+        self.calls += 1
+        {body}
+        return np.ones(2)
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    path = tmp_path / "job.toml"
+    path.write_text(JOB)
+    return path
+
+
+@pytest.fixture
+def own(job: Path) -> Callable[..., Path]:
+    """A job whose tasks do what the body says and take the time they take."""
+
+    def written(body: str, dtype: str = "", allocator: str = 'name = "ata-empirical"\nbudget = 4') -> Path:
+        (job.parent / "own.py").write_text(OWN.format(body=body, dtype=dtype))
+        text = JOB.replace('name = "quadratic"', 'file = "own.py"\nclass = "Own"')
+        text = text.replace('name = "ata-empirical"\nbudget = 7', allocator)
+        before, _, after = text.partition("[times]")
+        job.write_text(before + after[after.index("[stop]") :])
+        return job
+
+    return written
+
+
+def figures(done: Any) -> dict[str, Any]:
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+SAME = ("rounds", "loss", "gap", "worker_time", "tasks_started", "tasks_used", "workers", "finished")
+
+
+@pytest.mark.parametrize("workers", [1, 3, 5])
+@pytest.mark.parametrize("allocator", ["ata-empirical", "uta", "ofta"])
+def test_drawn_times_give_the_same_numbers_as_the_virtual_run(
+    job: Path, workers: int, allocator: str
+) -> None:
+    chosen = [str(job), "--json", "--set", f"allocator.name={allocator}", "--workers", str(workers)]
+    virtual = figures(finished([str(COMMAND), "run", "--virtual", *chosen]))
+    real = figures(mpirun(workers + 1, COMMAND, "run", *chosen))
+    assert {key: real[key] for key in SAME} == {key: virtual[key] for key in SAME}
+
+
+def test_the_command_starts_the_ranks_by_itself(job: Path) -> None:
+    real = figures(finished([str(COMMAND), "run", str(job), "--json", "--workers", "2"]))
+    assert (real["workers"], real["rounds"], real["finished"]) == (2, 40, True)
+
+
+def test_points_of_many_sizes_travel_unchanged(job: Path) -> None:
+    for dimension in (1, 504, 505, 100_000):
+        options = [str(job), "--json", "--set", f"problem.dimension={dimension}", "--set", "stop.rounds=3"]
+        real = figures(mpirun(4, COMMAND, "run", *options))
+        virtual = figures(finished([str(COMMAND), "run", "--virtual", *options]))
+        assert real["loss"] == virtual["loss"]
+
+
+def test_greedy_rounds_account_for_every_task(job: Path) -> None:
+    real = figures(mpirun(4, COMMAND, "run", job, "--json", "--set", "allocator.name=gta"))
+    assert real["tasks_used"] == 40 * 7
+    assert real["tasks_started"] == real["tasks_used"] + real["tasks_wasted"]
+    assert real["tasks_wasted"] >= 40 * 2
+    assert 0 < real["waste"] < real["worker_time"]
+
+
+def test_compare_runs_all_allocators_on_the_same_ranks(job: Path) -> None:
+    done = mpirun(4, COMMAND, "compare", job, "--json", "--allocators", "gta,uta,ata-empirical")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout.splitlines()[-1])
+    assert [(row["allocator"], row["rounds"]) for row in rows] == [
+        ("gta", 40),
+        ("uta", 40),
+        ("ata-empirical", 40),
+    ]
+
+
+def test_a_slow_first_call_teaches_nothing(own: Callable[..., Path]) -> None:
+    # Worker 0 is fast but for its first call; were that call timed, a lower bound would exile it.
+    body = "time.sleep(0.3 if task.worker == 0 and self.calls == 1 else [0.001, 0.01][task.worker])"
+    allocator = 'name = "ata-empirical"\nbudget = 4\neta = 0.05'
+    real = figures(mpirun(3, COMMAND, "run", own(body, allocator=allocator), "--json"))
+    assert real["worker_time"] < 40 * 4 * 0.005
+
+
+def test_float32_travels_as_float32(own: Callable[..., Path]) -> None:
+    body = "assert x.dtype == np.float32, x.dtype"
+    assert figures(mpirun(3, COMMAND, "run", own(body, ", np.float32"), "--json"))["rounds"] == 40
+
+
+def test_a_long_task_that_asks_is_stopped_inside(own: Callable[..., Path]) -> None:
+    body = """end = time.time() + (20 if task.worker == 1 and task.round else 0.001)
+        while time.time() < end and not task.stopped(): time.sleep(0.001)"""
+    began = time.monotonic()
+    real = figures(mpirun(3, COMMAND, "run", own(body, allocator='name = "gta"\nbudget = 4'), "--json"))
+    assert time.monotonic() - began < 15
+    assert real["tasks_wasted"] >= 10  # an order that comes before its predecessor has stopped never begins
+
+
+@pytest.mark.parametrize("place", ["task.round == 3", "task.round == 0"])
+def test_an_exception_in_a_task_ends_the_job_with_worker_and_traceback(
+    own: Callable[..., Path], place: str
+) -> None:
+    path = own(f"assert not (task.worker == 1 and {place}), 'of all things'")
+    done = mpirun(3, COMMAND, "run", path, seconds=20)
+    assert done.returncode != 0
+    assert "worker 1 on " in done.stderr
+    assert "AssertionError: of all things" in done.stderr
+    assert done.stderr.count("Traceback") == 1
+    assert 'own.py", line' in done.stderr
+
+
+def test_one_rank_is_too_few(job: Path) -> None:
+    done = mpirun(1, COMMAND, "run", job)
+    assert done.returncode != 0
+    assert "at least 2 ranks" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_mistake_in_the_job_is_told_once(job: Path) -> None:
+    done = finished([str(COMMAND), "run", str(job), "--set", "allocator.budgt=3"])
+    assert done.returncode == 2
+    assert done.stderr.count("unknown key 'budgt'") == 1
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_run_that_diverges_ends_on_all_ranks(job: Path) -> None:
+    done = finished([str(COMMAND), "run", str(job), "--set", "method.step_size=1e200"], seconds=30)
+    assert done.returncode == 1
+    assert "try a smaller step_size" in done.stderr
+    assert ranks_of(str(job)) == []
+
+
+def test_ranks_with_other_files_are_refused() -> None:
+    done = mpirun(3, sys.executable, Path(__file__).with_name("other_files.py"), seconds=20)
+    assert done.returncode != 0
+    assert "rank 2 on " in done.stderr
+    assert "give all nodes the same" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+@pytest.mark.parametrize("launcher", ["own", "mpirun"])
+def test_a_signal_ends_all_ranks(job: Path, number: signal.Signals, launcher: str) -> None:
+    own = [str(COMMAND), "run", str(job), "--set", "stop.rounds=100000000"]
+    with started(own if launcher == "own" else [find_mpirun(), "-n", "4", *own]) as process:
+        deadline = time.monotonic() + 20
+        while len(ranks_of(str(job))) < 4 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(1.0)
+        process.send_signal(number)
+        process.communicate(timeout=20)
+        assert process.returncode != 0
+    deadline = time.monotonic() + 5
+    while ranks_of(str(job)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert ranks_of(str(job)) == []
+
+
+@pytest.mark.slow
+def test_the_emulated_job_is_what_simulation_predicts() -> None:
+    # Ratios to greedy allocation, for one seed; real ranks add overhead and arrive in another order.
+    chosen = ["compare", str(ROOT / "jobs" / "emulated.toml"), "--json", "--allocators", "ata-empirical,gta"]
+    chosen += ["--set", "stop.rounds=100", "--set", "times.unit=2e-4"]
+    virtual, real = ratios([*chosen, "--virtual"]), ratios(chosen)
+    assert real == pytest.approx(virtual, rel=0.1)
+
+
+def ratios(arguments: list[str]) -> list[float]:
+    done = finished([str(COMMAND), *arguments], seconds=120)
+    assert done.returncode == 0, done.stderr
+    ata, gta = json.loads(done.stdout.splitlines()[-1])
+    return [ata["clock"] / gta["clock"], gta["worker_time"] / ata["worker_time"]]
