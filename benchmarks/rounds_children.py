@@ -1,4 +1,4 @@
-"""The contenders of benchmarks.rounds: each is started by mpirun, and its rank 0 prints JSON on the last line.
+"""The contenders of benchmarks.rounds: started by mpirun, rank 0 prints JSON on the last line.
 
 mpirun -n 5 python -m benchmarks.rounds_children floor --size 80000 --active 4
 """
@@ -22,7 +22,7 @@ from mpi_ata.cluster.mpi import MPICluster, joined
 
 Figures = dict[str, float]
 ORDER, END = 1, 2  # tags of the floor
-HISTORY = 4 << 30  # the most bytes that libEnsemble's history may take
+HISTORY = 1 << 30  # the most bytes that libEnsemble's history may take
 answers: dict[int, Array] = {}  # what the tasks of futures return, by size
 
 
@@ -87,7 +87,8 @@ def floor(size: int, active: int, seconds: float) -> Figures | None:
     """The same exchange and nothing else: no sum, no update, no accounts."""
     comm = MPI.COMM_WORLD
     if comm.Get_rank():
-        return _floor_worker(comm, size)
+        _floor_worker(comm, size)
+        return None
     ranks, x = range(1, active + 1), np.ones(size)
     results = np.ones((active, size))
 
@@ -118,7 +119,9 @@ def _floor_worker(comm: MPI.Comm, size: int) -> None:
 
 def answer(x: Array) -> Array:
     """A null task for futures."""
-    return answers.setdefault(x.size, np.ones(x.size)) if x.size not in answers else answers[x.size]
+    if x.size not in answers:
+        answers[x.size] = np.ones(x.size)
+    return answers[x.size]
 
 
 def futures(size: int, active: int, seconds: float) -> Figures:
@@ -138,8 +141,11 @@ def futures(size: int, active: int, seconds: float) -> Figures:
 
 
 def libensemble(size: int, active: int, seconds: float) -> Figures | None:
-    """libEnsemble over MPI: a generator beside the manager gives out points in rounds."""
+    """The same over libEnsemble: a generator beside the manager gives out points in rounds."""
     from libensemble.libE import libE  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from libensemble.message_numbers import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        FINISHED_PERSISTENT_GEN_TAG,
+    )
 
     limit = min(HISTORY // (16 * size), 200_000) // active * active
     found: Figures = {}
@@ -150,7 +156,7 @@ def libensemble(size: int, active: int, seconds: float) -> Figures | None:
 
     def generate(points: Any, persis_info: Any, specs: Any, info: Any) -> Any:
         found.update(_generated(size, active, seconds, limit, info))
-        return None, persis_info, 0
+        return np.empty(0, [("x", float, (size,))]), persis_info, FINISHED_PERSISTENT_GEN_TAG
 
     libE(
         {"sim_f": simulate, "in": ["x"], "out": [("g", float, (size,))]},
@@ -225,7 +231,6 @@ def idle(size: int, active: int, seconds: float) -> Figures | None:
             "wake_up_worst": max(wake_up for wake_up, _ in rested),
             "overhead": statistics.median(overhead for _, overhead in rested),
             "overhead_busy": statistics.median(overhead for _, overhead in busy),
-            "heard": cluster.n - len(cluster.deaf),
         }
 
 

@@ -121,9 +121,14 @@ def compare(job: Job, virtual: bool, allocators: str, as_json: bool) -> None:
                 break
     if not rows:
         return
-    click.echo(json.dumps(rows) if as_json else comparison_table(rows))
+    click.echo(json.dumps(rows) if as_json else comparison_table(rows, billed=not virtual))
     if not all(row["finished"] for row in rows):
         sys.exit(1)
+
+
+def note(text: str) -> None:
+    """Tell the user something beside the result."""
+    click.echo(f"Note: {text}", err=True)
 
 
 def starts_ranks(virtual: bool) -> bool:
@@ -135,7 +140,7 @@ def watched(job: Job, virtual: bool, label: str = "") -> Outcome | None:
     """Execute a job with a progress line; None on the rank of a worker."""
     line = ProgressLine(job.stop, sys.stderr, label, bool(os.environ.get(launch.TERMINAL)))
     try:
-        return execute(job, line) if virtual else execute_on_ranks(job, line)
+        return execute(job, line) if virtual else execute_on_ranks(job, line, note)
     finally:
         line.clear()
 
@@ -150,14 +155,14 @@ def doctor_command(as_json: bool) -> None:
 
     \b
     Examples:
-      mpi-ata doctor
       mpi-ata doctor --json
+      mpi-ata doctor
       mpirun -n 5 mpi-ata doctor
     """
     from mpi_ata import doctor
 
     if launch.under_launcher() and launch.rank() > 0:
-        doctor.meeting()
+        doctor.meeting(doctor.loaded_library())
         return
     findings = []
     for finding in doctor.examine():

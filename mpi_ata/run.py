@@ -106,14 +106,22 @@ def execute(job: Job, progress: Progress | None = None) -> Outcome:
         return _driven(job, problem, method, cluster, progress)
 
 
-def execute_on_ranks(job: Job, progress: Progress | None = None) -> Outcome | None:
+def execute_on_ranks(
+    job: Job, progress: Progress | None = None, note: Callable[[str], None] = print
+) -> Outcome | None:
     """Run a job on the ranks of this MPI world; on a worker's rank there is no outcome."""
     from mpi_ata.cluster.mpi import joined, workers_in_world
 
     problem, times, method = parts_of(job, workers_in_world())
     drawn = job.times is not None and job.times.report == "drawn"
     with joined(problem, times, job.run.seed, drawn, job.digest) as cluster:
-        return None if cluster is None else _driven(job, problem, method, cluster, progress)
+        if cluster is None:
+            return None
+        if job.run.workers not in (None, cluster.n):
+            note(f"the job says workers = {job.run.workers}, but this world has {cluster.n}, which counts")
+        for text in cluster.notes(sleeping=times is not None):
+            note(text)
+        return _driven(job, problem, method, cluster, progress)
 
 
 def _driven(

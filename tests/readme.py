@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 COMMAND = Path(sys.executable).with_name("mpi-ata")
-CONSOLE = re.compile(r"```console\n\$ (mpi-ata (?:run|compare) .*)\n(?:(?!```).*\n)*```")
+CONSOLE = re.compile(r"```console\n\$ (mpi-ata (?:run|compare) [^#\n]*--virtual[^#\n]*)\n(?:(?!```).*\n)*```")
 QUOTED = re.compile(r"(<!-- file: (\S+) -->\n```\w+\n)(?:(?!```).*\n)*```")
 
 

@@ -42,9 +42,9 @@ def test_the_python_example_runs() -> None:
 
 
 def test_every_make_target_named_in_the_documents_exists() -> None:
-    targets = re.findall(r"(?m)^(\w+):", (ROOT / "Makefile").read_text())
+    targets = re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text())
     documents = TEXT + (ROOT / "CONTRIBUTING.md").read_text()
-    named = re.findall(r"(?m)(?:^\$ |`)make (\w+)", documents)
+    named = re.findall(r"(?m)(?:^\$ |`)make ([\w-]+)", documents)
     assert {"run", "test"} <= set(named) <= set(targets)
 
 

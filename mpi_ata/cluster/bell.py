@@ -4,6 +4,7 @@ Nothing depends on the bell but latency: a rank that sleeps looks for messages b
 and one whose bell cannot be heard every few milliseconds.
 """
 
+import math
 import os
 import secrets
 import select
@@ -56,22 +57,22 @@ class Bell:
                     bell.recv(16)
 
     def wait(
-        self, look: Callable[[], Found | None], until: float | None = None, spin: float = SPIN
+        self, look: Callable[[], Found | None], until: float = math.inf, spin: float = SPIN
     ) -> Found | None:
-        """What `look` finds as soon as it finds something; None once `until` has passed."""
+        """What `look` finds as soon as it finds something; None from the time `until` on."""
         began = time.perf_counter()
         pause = SPIN
         while True:
             if (found := look()) is not None:
                 return found
             now = time.perf_counter()
-            if until is not None and now >= until:
+            if now >= until:
                 return None
             if now - began < spin:
                 os.sched_yield()
                 continue
             pause = NAP if self.heard else min(2 * pause, PAUSE)
-            self.sleep(pause if until is None else max(min(pause, until - now), 0.0))
+            self.sleep(min(pause, until - now))
 
     def close(self) -> None:
         """Let nobody ring any more."""

@@ -2,6 +2,7 @@
 
 import atexit
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from mpi_ata.launch import step_tasks
 from mpi_ata.problems import Problem
 from mpi_ata.times import DrawnTimes
 from mpi_ata.version import __version__
+
+GRACE = 2.0  # seconds that workers get to leave when a run has failed
 
 
 @dataclass
@@ -47,7 +50,7 @@ class MPICluster:
         self.worker_time = np.zeros(n)
         self.undelivered = np.zeros(n, np.int64)
         self.undelivered_time = np.zeros(n)
-        self._problem = problem
+        self._comm, self._problem = comm, problem
         self._bell = Bell()
         self._ranks = introduce(comm, self._bell, digest)
         self._ring: list[Callable[[], None]] = [
@@ -57,19 +60,31 @@ class MPICluster:
         self._numbers = 0  # of orders
         self._orders: dict[int, _Order] = {}  # what is running, by worker
         self._stopping = np.zeros(n, np.int64)  # words to stop that were not yet answered
-        self._open = True
-        self._prepare()
+        self._staying = set(range(n))  # workers that were not let go
+        try:
+            self._prepare()
+        except BaseException:
+            self.abandon()
+            raise
 
     def _prepare(self) -> None:
         """Wait until all workers are set up; before the clock starts."""
         check_same(self._ranks)
-        set_up(self._problem, None, self.n)
         for ring in self._ring:
             ring()
-        self.deaf = [message.sender - 1 for message in self._ready() if not message.count]
+        set_up(self._problem, None, self.n)
+        ready = [self._checked(self._receive(math.inf)) for _ in range(self.n)]
+        self._deaf = sorted(message.sender - 1 for message in ready if not message.count)
 
-    def _ready(self) -> list[Message]:
-        return [self._checked(self._receive(None)) for _ in range(self.n)]
+    def notes(self, sleeping: bool) -> list[str]:
+        """What the user should know of these ranks; whether their tasks mostly sleep matters there."""
+        notes = []
+        if self._deaf:
+            notes.append(f"the bell of workers {self._deaf} cannot be rung: they look for orders every 10 ms")
+        here = sum(rank.host == self._ranks[0].host for rank in self._ranks)
+        if here > (cores := os.cpu_count() or here) and not sleeping:
+            notes.append(f"{here} ranks share {cores} cores here: times of tasks include waiting for a core")
+        return notes
 
     def now(self) -> float:
         """The time on the manager's monotonic clock."""
@@ -98,7 +113,7 @@ class MPICluster:
 
     def wait(self, timeout: float | None = None) -> Arrival:
         """The next arrival."""
-        until = None if timeout is None else self.now() + timeout
+        until = math.inf if timeout is None else self.now() + timeout
         while self._orders:
             if (message := self._receive(until)) is None:
                 raise TimeoutError(f"nothing arrived within {timeout} seconds")
@@ -106,7 +121,7 @@ class MPICluster:
                 return arrival
         raise RuntimeError("nothing is running, so there is nothing to wait for")
 
-    def _receive(self, until: float | None) -> Message | None:
+    def _receive(self, until: float) -> Message | None:
         while self._post.sending():  # large messages move only while somebody looks
             if (message := self._post.poll()) is not None:
                 return message
@@ -159,22 +174,32 @@ class MPICluster:
 
     def close(self) -> None:
         """Stop everyone, let the workers go, and settle the accounts."""
-        if not self._open:
-            return
-        self._open = False
+        self._let_go(math.inf)
+
+    def abandon(self) -> None:
+        """End a run that has failed: who does not leave in time is ended with all ranks."""
+        if not self._let_go(self.now() + GRACE):
+            atexit.register(end_all_ranks, self._comm)  # after the user was told what has failed
+
+    def _let_go(self, until: float) -> bool:
+        """Whether all workers have left by then."""
+        if not self._staying:
+            return True
         self.stop(np.arange(self.n))
-        for worker in range(self.n):
+        for worker in self._staying:
             self._post.send(worker + 1, Kind.END)
             self._ring[worker]()
-        gone = 0
-        while gone < self.n:
-            message = self._checked(self._receive(None))
+        while self._staying:
+            message = self._receive(until)
+            if message is None:
+                return False
             if message.kind is Kind.END:
-                gone += 1
-            else:
+                self._staying.remove(message.sender - 1)
+            elif message.kind in (Kind.ARRIVAL, Kind.STOPPED):
                 self._taken(message)
         self._post.close()
         self._bell.close()
+        return True
 
 
 def workers_in_world() -> int:
@@ -207,20 +232,24 @@ def joined(
 ) -> Iterator[MPICluster | None]:
     """Let the ranks of this MPI world be a cluster; a worker's rank serves it, and then gets None."""
     comm = MPI.COMM_WORLD.Dup()
-    try:
-        if comm.Get_rank() > 0:
+    if comm.Get_rank() > 0:
+        try:
             Worker(comm, problem, times, seed, report_drawn, digest).serve()
-            yield None
-            return
-        cluster = MPICluster(comm, problem, digest)
+        except BaseException:
+            atexit.register(end_all_ranks, comm)
+            raise
+        yield None
+        return
+    cluster = MPICluster(comm, problem, digest)
+    try:
         yield cluster
         cluster.close()
     except BaseException:
-        atexit.register(_leave, comm)  # after whoever catches this has told the user
+        cluster.abandon()
         raise
 
 
-def _leave(comm: MPI.Comm) -> None:
+def end_all_ranks(comm: MPI.Comm) -> None:
     """End all ranks, whatever they are doing."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,0 +1,247 @@
+"""Rounds per second with a null task, beside a bare mpi4py loop and other libraries; what idling costs.
+
+python -m benchmarks.rounds [--quick] [--json]
+
+The floor is the exchange alone: no decision, sum, update or accounts. Everything runs on one node.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpi_ata.console import ratio, table
+from mpi_ata.launch import find_mpirun, options_of, prepare
+
+ROOT = Path(__file__).resolve().parent.parent
+CHILDREN = "benchmarks.rounds_children"
+CONTENDERS = ("mpi_ata", "floor", "futures", "libensemble")
+TIMEOUT = 60  # seconds for one contender, with all that starting its ranks takes
+HUGE = 1_000_000  # numbers; libEnsemble is not asked to carry so many
+
+Figures = dict[str, Any]
+
+
+class Plan(NamedTuple):
+    """What is measured, and for how long."""
+
+    workers: tuple[tuple[int, int], ...] = ((4, 4), (16, 16), (16, 3))  # all of them, active
+    sizes: tuple[int, ...] = (1, 80_000, 1_000_000)  # float64 numbers each way
+    idle: tuple[int, ...] = (4, 16)
+    growth: tuple[int, ...] = (1, 100, 1_000, 10_000, 100_000, 1_000_000, 12_500_000)
+    seconds: float = 2.0
+    idle_seconds: float = 3.0
+    growth_seconds: float = 1.0
+
+
+QUICK = Plan(((4, 4),), (1, 80_000, 1_000_000), (4,), (10_000,), 0.5, 1.0, 0.3)
+
+
+class Bench:
+    """Starts contenders, one after another."""
+
+    def __init__(self) -> None:
+        self._mpirun = find_mpirun()
+        self._options = options_of(self._mpirun)
+        self._environment = dict(os.environ)
+        prepare(self._environment)
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._environment["PYTHONPATH"] = os.pathsep.join(paths)
+
+    def measure(
+        self, role: str, workers: int, active: int = 1, size: int = 1, seconds: float = 2.0
+    ) -> Figures:
+        """What a contender found out; nothing where it failed or took too long."""
+        what = f"{role}, {active} of {workers} workers, {bytes_text(8 * size)}"
+        _progress(what)
+        module = ["-m", "mpi4py.futures", "-m", CHILDREN] if role == "futures" else ["-m", CHILDREN]
+        ranks = [*self._options, "-n", str(workers + 1), sys.executable, *module, role]
+        numbers = {"size": size, "active": active, "seconds": seconds, "alarm": TIMEOUT + 10}
+        arguments = [f"--{name}={number}" for name, number in numbers.items()]
+        with tempfile.TemporaryDirectory(prefix="mpi_ata-rounds-") as folder:
+            code = self._run([self._mpirun, *ranks, *arguments], Path(folder))
+            figures = _last_line(Path(folder) / "out")
+            if not figures:
+                print(f"{what}: {code}\n{_tail(Path(folder) / 'err')}", file=sys.stderr)
+            return figures
+
+    def _run(self, command: list[str], folder: Path) -> str:
+        """Run a command in a session of its own, in a folder that may be littered; how it ended."""
+        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                cwd=folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+            try:
+                return f"exit code {process.wait(TIMEOUT)}"
+            except subprocess.TimeoutExpired:
+                return f"not done after {TIMEOUT} s"
+            finally:
+                if process.poll() is None:
+                    _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Let mpirun end its ranks, then make sure; ranks outside of its group have set themselves an alarm."""
+    for end, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, end)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+
+
+def _last_line(path: Path) -> Figures:
+    """The JSON on the last line of a file; nothing where there is none."""
+    lines = path.read_text(errors="replace").strip().splitlines() or [""]
+    try:
+        figures = json.loads(lines[-1])
+    except ValueError:
+        return {}
+    return figures if isinstance(figures, dict) else {}
+
+
+def _tail(path: Path, lines: int = 8) -> str:
+    return "\n".join(path.read_text(errors="replace").strip().splitlines()[-lines:])
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{text:<60}", end="\r", file=sys.stderr, flush=True)
+
+
+def bytes_text(count: int) -> str:
+    """So many bytes, as a person says it."""
+    if count < 1_000:
+        return f"{count} B"
+    return f"{count / 1e3:g} KB" if count < 500_000 else f"{count / 1e6:g} MB"
+
+
+def compared(bench: Bench, plan: Plan) -> list[Figures]:
+    """Rounds a second of all contenders, those of one row directly after each other."""
+    rows = []
+    for workers, active in plan.workers:
+        for size in plan.sizes:
+            row: Figures = {"workers": workers, "active": active, "bytes": 8 * size}
+            for role in CONTENDERS:
+                if role != "libensemble" or (_has_libensemble() and size < HUGE):
+                    row[role] = bench.measure(role, workers, active, size, plan.seconds).get("rate")
+            rows.append(row)
+    return rows
+
+
+def _has_libensemble() -> bool:
+    return importlib.util.find_spec("libensemble") is not None
+
+
+def compared_table(rows: list[Figures]) -> str:
+    """Rounds a second, and mpi_ata in multiples of the others."""
+    header = ["active", "each way", *(f"{role} [1/s]" for role in CONTENDERS)]
+    header += [f"/ {role}" for role in CONTENDERS[1:]]
+    body = [
+        [
+            f"{row['active']} of {row['workers']}",
+            bytes_text(row["bytes"]),
+            *(_rate(row.get(role)) for role in CONTENDERS),
+            *(_ratio(row.get("mpi_ata"), row.get(role)) for role in CONTENDERS[1:]),
+        ]
+        for row in rows
+    ]
+    return table(body, header)
+
+
+def idled(bench: Bench, plan: Plan) -> list[Figures]:
+    """What workers without orders cost."""
+    return [{"workers": n, **bench.measure("idle", n, seconds=plan.idle_seconds)} for n in plan.idle]
+
+
+def idle_table(rows: list[Figures]) -> str:
+    """Idle CPU of a worker, from an order sent to its task begun, and what an order costs beside its task."""
+    columns = {
+        "idle CPU [%]": ("cpu", 1.0),
+        "worst [%]": ("cpu_worst", 1.0),
+        "wake-up [ms]": ("wake_up", 1e3),
+        "longest [ms]": ("wake_up_worst", 1e3),
+        "overhead, idle [ms]": ("overhead", 1e3),
+        "overhead, busy [ms]": ("overhead_busy", 1e3),
+    }
+    body = [
+        [
+            f"{row['workers']}",
+            *(f"{scale * row[key]:.3f}" if key in row else "-" for key, scale in columns.values()),
+        ]
+        for row in rows
+    ]
+    return table(body, ["workers", *columns])
+
+
+def grown(bench: Bench, plan: Plan) -> list[Figures]:
+    """Rounds a second of four workers as x grows."""
+    rows = []
+    for size in plan.growth:
+        row: Figures = {"workers": 4, "bytes": 8 * size}
+        for role in ("mpi_ata", "floor"):
+            row[role] = bench.measure(role, 4, 4, size, plan.growth_seconds).get("rate")
+        rows.append(row)
+    return rows
+
+
+def growth_table(rows: list[Figures]) -> str:
+    """Rounds a second, and what passes through rank 0 in them, there and back."""
+    roles = ("mpi_ata", "floor")
+    header = ["each way", *(f"{role} [1/s]" for role in roles), "/ floor"]
+    header += [f"{role} [MB/s]" for role in roles]
+    body = [
+        [
+            bytes_text(row["bytes"]),
+            *(_rate(row[role]) for role in roles),
+            _ratio(row["mpi_ata"], row["floor"]),
+            *(_rate(row[role] and 2e-6 * row["workers"] * row["bytes"] * row[role]) for role in roles),
+        ]
+        for row in rows
+    ]
+    return table(body, header)
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _ratio(a: float | None, b: float | None) -> str:
+    return "-" if a is None or b is None else ratio(a, b)
+
+
+def main() -> None:
+    """Measure, then print three tables or one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="about 30 s, 4 workers only")
+    parser.add_argument("--json", action="store_true", help="one object instead of tables")
+    options = parser.parse_args()
+    bench, plan = Bench(), QUICK if options.quick else Plan()
+    if not _has_libensemble():
+        print("libEnsemble is not installed; pip install libensemble adds it", file=sys.stderr)
+    found = {"rounds": compared(bench, plan), "idle": idled(bench, plan), "growth": grown(bench, plan)}
+    _progress("")
+    if options.json:
+        print(json.dumps(found))
+        return
+    print(f"Rounds a second, null task\n\n{compared_table(found['rounds'])}\n")
+    print(f"Workers without orders, and single orders\n\n{idle_table(found['idle'])}\n")
+    print(f"Growth with the size of x, 4 workers\n\n{growth_table(found['growth'])}")
+
+
+if __name__ == "__main__":
+    main()
