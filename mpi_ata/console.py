@@ -147,7 +147,7 @@ def billing(rows: Sequence[dict[str, Any]]) -> str:
     lines = [
         f"\n\nNot in the table: a cluster bills all {ranks} ranks for the whole time, idle ones included:",
         f"{seconds}.",
-        "Less worker time leaves cores to others and saves energy, but money only where ranks are given back.",
+        "Less worker time leaves cores to others and saves energy, and money where ranks are given back.",
     ]
     return "\n".join(lines)
 

@@ -5,6 +5,7 @@ and one whose bell cannot be heard every few milliseconds.
 """
 
 import math
+import mmap
 import os
 import secrets
 import select
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 Found = TypeVar("Found")
@@ -29,6 +31,8 @@ class Bell:
 
     def __init__(self) -> None:
         self.heard = False
+        self._flags: mmap.mmap | None = None  # one byte a rank: whether it sleeps
+        self._rank = 0
         self.name = f"mpi_ata-{os.getpid()}-{secrets.token_hex(8)}"
         self._near = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._near.bind(_path(self.name))
@@ -38,14 +42,30 @@ class Bell:
         self._near.setblocking(False)
         self._far.setblocking(False)
 
-    def ringer(self, host: str, name: str, port: int) -> Callable[[], None]:
+    def share_flags(self, name: str, ranks: int, rank: int) -> None:
+        """Tell other ranks on this node when this one sleeps: who is awake need not be rung for."""
+        with suppress(OSError), open(_flags_path(name), "r+b" if rank else "w+b") as file:
+            if rank == 0:
+                file.write(b"\1" * ranks)
+                file.flush()
+            self._flags, self._rank = mmap.mmap(file.fileno(), ranks), rank
+
+    def hide_flags(self) -> None:
+        """Take the flags out of the file system, now that everyone has them: a kill leaves nothing behind."""
+        Path(_flags_path(self.name)).unlink(missing_ok=True)
+
+    def ringer(self, host: str, name: str, port: int, rank: int = 0) -> Callable[[], None]:
         """What rings the bell of another rank, given its host, and the name and port of its bell."""
         if host == host_name():
-            return partial(_ring, self._near, _path(name))
+            return partial(self._ring_near, _path(name), rank)
         try:
             return partial(_ring, self._far, (socket.gethostbyname(host), port))
         except OSError:
             return lambda: None  # it will look for itself
+
+    def _ring_near(self, address: str, rank: int) -> None:
+        if self._flags is None or self._flags[rank]:
+            _ring(self._near, address)
 
     def sleep(self, seconds: float) -> None:
         """Sleep until somebody rings, at most so long."""
@@ -72,7 +92,17 @@ class Bell:
                 os.sched_yield()
                 continue
             pause = NAP if self.heard else min(2 * pause, PAUSE)
-            self.sleep(min(pause, until - now))
+            self._flag(1)
+            found = look()  # what came before the flag was seen rings no bell
+            if found is None:
+                self.sleep(min(pause, until - now))
+            self._flag(0)
+            if found is not None:
+                return found
+
+    def _flag(self, asleep: int) -> None:
+        if self._flags is not None:
+            self._flags[self._rank] = asleep
 
     def close(self) -> None:
         """Let nobody ring any more."""
@@ -90,6 +120,11 @@ def host_name() -> str:
 def _path(name: str) -> str:
     """Where a bell within the node stands: on Linux outside of the file system, so nothing is left behind."""
     return f"\0{name}" if sys.platform == "linux" else f"{tempfile.gettempdir()}/{name}"
+
+
+def _flags_path(name: str) -> str:
+    folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()  # noqa: S108
+    return f"{folder}/{name}"
 
 
 def _ring(bell: socket.socket, address: str | tuple[str, int]) -> None:

@@ -54,7 +54,9 @@ class MPICluster:
         self._bell = Bell()
         self._ranks = introduce(comm, self._bell, digest)
         self._ring: list[Callable[[], None]] = [
-            self._bell.ringer(rank.host, rank.bell, rank.port) for rank in self._ranks[1:]
+            self._bell.ringer(rank.host, rank.bell, rank.port, number)
+            for number, rank in enumerate(self._ranks)
+            if number > 0
         ]
         self._post = Post(comm, MPI.ANY_SOURCE)
         self._numbers = 0  # of orders
@@ -64,6 +66,7 @@ class MPICluster:
         try:
             self._prepare()
         except BaseException:
+            self._bell.hide_flags()
             self.abandon()
             raise
 
@@ -74,6 +77,7 @@ class MPICluster:
             ring()
         set_up(self._problem, None, self.n)
         ready = [self._checked(self._receive(math.inf)) for _ in range(self.n)]
+        self._bell.hide_flags()
         self._deaf = sorted(message.sender - 1 for message in ready if not message.count)
 
     def notes(self, sleeping: bool) -> list[str]:

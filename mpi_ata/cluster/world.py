@@ -25,11 +25,17 @@ class Rank(NamedTuple):
 
 def introduce(comm: "MPI.Comm", bell: Bell, digest: bytes) -> list[Rank]:
     """Let every rank know every other."""
+    size, rank = comm.Get_size(), comm.Get_rank()
+    if rank == 0:
+        bell.share_flags(bell.name, size, rank)
     record = RECORD.pack(host_name().encode()[:64], bell.name.encode(), bell.port, digest)
     own = np.frombuffer(record, np.uint8)
-    everyone = np.empty((comm.Get_size(), RECORD.size), np.uint8)
+    everyone = np.empty((size, RECORD.size), np.uint8)
     comm.Allgather(own, everyone)
-    return [_rank(RECORD.unpack(row.tobytes())) for row in everyone]
+    ranks = [_rank(RECORD.unpack(row.tobytes())) for row in everyone]
+    if rank > 0 and ranks[rank].host == ranks[0].host:
+        bell.share_flags(ranks[0].bell, size, rank)
+    return ranks
 
 
 def check_same(ranks: list[Rank]) -> None:

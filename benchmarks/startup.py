@@ -1,0 +1,32 @@
+"""What a worker's rank imports, and how long that takes beside what it cannot do without.
+
+python -m benchmarks.startup
+"""
+
+import subprocess
+import sys
+
+from benchmarks.timing import best
+from mpi_ata.console import table
+
+PROGRAMS = {
+    "Python alone": "pass",
+    "numpy": "import numpy",
+    "numpy and mpi4py": "import numpy, mpi4py.MPI",
+    "all that a rank of mpi_ata imports": "import mpi_ata.cli, mpi_ata.cluster.mpi",
+}
+
+
+def seconds(program: str) -> float:
+    """How long a Python process takes to run a program, start and end included."""
+    return best(lambda: subprocess.run([sys.executable, "-c", program], check=True), seconds=3.0)
+
+
+def main() -> None:
+    """Print the table."""
+    rows = [[name, f"{1000 * seconds(program):.0f}"] for name, program in PROGRAMS.items()]
+    print(table(rows, ["imports", "milliseconds"]))
+
+
+if __name__ == "__main__":
+    main()
