@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 from mpi4py import MPI
@@ -78,7 +79,7 @@ class MPICluster:
         set_up(self._problem, None, self.n)
         ready = [self._checked(self._receive(math.inf)) for _ in range(self.n)]
         self._bell.hide_flags()
-        self._deaf = sorted(message.sender - 1 for message in ready if not message.count)
+        self._deaf = sorted(message.sender - 1 for message in ready if not message.tasks)
 
     def notes(self, sleeping: bool) -> list[str]:
         """What the user should know of these ranks; whether their tasks mostly sleep matters there."""
@@ -98,8 +99,8 @@ class MPICluster:
         self, workers: IntArray, x: Array, round: int, counts: IntArray | int = 1, together: bool = False
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
-        numbers = np.broadcast_to(counts, np.shape(workers)).tolist()
-        for worker, count in zip(np.asarray(workers).tolist(), numbers, strict=True):
+        each = repeat(counts) if isinstance(counts, int) else counts.tolist()
+        for worker, count in zip(np.asarray(workers).tolist(), each, strict=False):
             if worker in self._orders:
                 raise RuntimeError("a worker holds one order at a time; stop it first")
             self._numbers += 1
@@ -147,11 +148,11 @@ class MPICluster:
         if message.kind is Kind.ARRIVAL and order is not None and order.number == message.order:
             now = self.now()
             overhead, order.latest = now - order.latest - seconds, now
-            order.left -= message.count
+            order.left -= message.tasks
             if not order.left:
                 del self._orders[worker]
             return Arrival(worker, self._result(message), message.seconds, max(overhead, 0.0))
-        self.undelivered[worker] += message.count
+        self.undelivered[worker] += message.tasks
         self.undelivered_time[worker] += seconds
         if message.kind is Kind.STOPPED:
             self._stopping[worker] -= 1

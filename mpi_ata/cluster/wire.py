@@ -1,13 +1,13 @@
-"""How messages travel between manager and workers: a header of 64 bytes, and up to two arrays.
+"""How messages travel between manager and workers: a header of 64 bytes, the seconds of tasks, and one array.
 
-Arrays that fit go along with the header; larger ones follow by themselves and are received blocking,
-since a large message that advances only between pauses crawls.  Buffers only, nothing is pickled.
+What fits goes along with the header; what does not follows by itself and is received blocking, since a
+large message that advances only between pauses crawls.  Buffers only, nothing is pickled.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import IntEnum
-from struct import Struct
-from typing import TYPE_CHECKING, Any
+from struct import Struct, pack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 Payload = npt.NDArray[Any]
 
-HEADER = Struct("<8q")  # sender, kind, order, round, count, together, size of the first array, of the second
+HEADER = Struct("<8q")  # sender, kind, order, round, tasks, together, bytes of seconds, bytes of the array
 INLINE = 4096
 PIECE = 1 << 30  # counts in MPI are 32-bit integers
 MESSAGE, FOLLOWING = 1, 2  # tags
@@ -28,24 +28,23 @@ EMPTY: Payload = np.empty(0, np.uint8)
 class Kind(IntEnum):
     """What a message says."""
 
-    ORDER = 1  # manager to worker: do `count` tasks; second array: the point
+    ORDER = 1  # manager to worker: do so many tasks at a point
     STOP = 2  # manager to worker: withdraw this order
     END = 3  # manager to worker: no more orders; and back: gone
-    READY = 4  # worker to manager: set up; count: whether its bell was heard
-    ARRIVAL = 5  # worker to manager: `count` tasks; first array: their seconds, second: the sum of results
-    STOPPED = 6  # worker to manager: after STOP; `count` tasks begun and not sent, in so many seconds
-    FAILED = 7  # worker to manager: second array: what went wrong, as text
+    READY = 4  # worker to manager: set up; tasks: whether its bell was heard
+    ARRIVAL = 5  # worker to manager: so many tasks, their seconds, the sum of their results
+    STOPPED = 6  # worker to manager: after STOP: so many tasks begun and not sent, in so many seconds
+    FAILED = 7  # worker to manager: what went wrong, as text
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One message, as it was received."""
 
     sender: int
     kind: Kind
     order: int
     round: int
-    count: int
+    tasks: int
     together: bool
     seconds: list[float]
     payload: Bytes
@@ -56,8 +55,8 @@ class Post:
 
     def __init__(self, comm: "MPI.Comm", source: int) -> None:
         self._comm, self._source, self._rank = comm, source, comm.Get_rank()
-        self._sending: list[tuple[MPI.Request, Bytes]] = []  # a buffer lives until its request is done
-        self._buffer: Bytes = np.empty(HEADER.size + INLINE, np.uint8)
+        self._sending: list[tuple[MPI.Request, object]] = []  # a buffer lives until its request is done
+        self._buffer = bytearray(HEADER.size + INLINE)
         self._request = comm.Irecv(self._buffer, source, MESSAGE)
 
     def send(
@@ -66,24 +65,23 @@ class Post:
         kind: Kind,
         order: int = 0,
         round: int = 0,
-        count: int = 0,
+        tasks: int = 0,
         together: bool = False,
-        seconds: list[float] | None = None,
+        seconds: Sequence[float] = (),
         payload: Payload = EMPTY,
     ) -> None:
         """Send a message without waiting; `payload` must not change until it is sent."""
-        parts = [_bytes(np.array(seconds or [], np.float64)), _bytes(payload)]
-        sizes = [len(part) for part in parts]
-        header = HEADER.pack(self._rank, kind, order, round, count, together, *sizes)
-        inline = sum(sizes) <= INLINE
-        head = np.frombuffer(header, np.uint8)
-        self._isend(np.concatenate([head, *parts]) if inline else head, to, MESSAGE)
-        if not inline:
-            for part in parts:
-                for begin in range(0, len(part), PIECE):
-                    self._isend(part[begin : begin + PIECE], to, FOLLOWING)
+        parts = [pack(f"<{len(seconds)}d", *seconds), payload]
+        sizes = [8 * len(seconds), payload.nbytes]
+        message = HEADER.pack(self._rank, kind, order, round, tasks, together, *sizes)
+        fitting = _fitting(sizes)
+        self._isend(b"".join([message, *(bytes(part) for part in parts[:fitting])]), to, MESSAGE)
+        for part in parts[fitting:]:
+            whole = np.frombuffer(np.ascontiguousarray(part), np.uint8)
+            for begin in range(0, len(whole), PIECE):
+                self._isend(whole[begin : begin + PIECE], to, FOLLOWING)
 
-    def _isend(self, part: Bytes, to: int, tag: int) -> None:
+    def _isend(self, part: bytes | Bytes, to: int, tag: int) -> None:
         request = self._comm.Isend(part, to, tag)
         if not request.Test():
             self._sending.append((request, part))
@@ -104,16 +102,15 @@ class Post:
         """The next message, if one is there."""
         if not self._request.Test():
             return None
-        sender, kind, order, round, count, together, *sizes = HEADER.unpack_from(self._buffer.data)
-        if sum(sizes) <= INLINE:
-            middle = HEADER.size + sizes[0]
-            first = self._buffer[HEADER.size : middle].copy()
-            second = self._buffer[middle : middle + sizes[1]].copy()
-        else:
-            first, second = (self._following(sender, size) for size in sizes)
+        sender, kind, order, round, tasks, together, *sizes = HEADER.unpack_from(self._buffer)
+        parts, begin = [], HEADER.size
+        for size in sizes[: _fitting(sizes)]:
+            parts.append(np.frombuffer(bytes(self._buffer[begin : begin + size]), np.uint8))
+            begin += size
+        parts += [self._following(sender, size) for size in sizes[len(parts) :]]
         self._request = self._comm.Irecv(self._buffer, self._source, MESSAGE)
-        seconds = first.view(np.float64).tolist()
-        return Message(sender, Kind(kind), order, round, count, bool(together), seconds, second)
+        seconds = parts[0].view(np.float64).tolist()
+        return Message(sender, Kind(kind), order, round, tasks, bool(together), seconds, parts[1])
 
     def _following(self, sender: int, size: int) -> Bytes:
         part: Bytes = np.empty(size, np.uint8)
@@ -128,5 +125,6 @@ class Post:
         self._request.Wait()
 
 
-def _bytes(array: Payload) -> Bytes:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def _fitting(sizes: list[int]) -> int:
+    """How many parts of a message fit in beside its header."""
+    return 0 if sizes[0] > INLINE else 1 if sum(sizes) > INLINE else 2

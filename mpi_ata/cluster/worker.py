@@ -71,7 +71,7 @@ class Worker:
         set_up(self._problem, self._index, self._n)
         compute(self._problem, self._problem.x0, [Task(self._streams, 0, self._index, 0)])
         self._bell.sleep(HEARING)  # the manager rings once, to see who hears it
-        self._send(Kind.READY, count=self._bell.heard)
+        self._send(Kind.READY, tasks=self._bell.heard)
 
     def _carry_out(self, order: Message) -> None:
         """Do the tasks of one order, until all are done or it is withdrawn."""
@@ -79,7 +79,7 @@ class Worker:
         x.flags.writeable = False
         if order.round != self._round:
             self._round, self._number = order.round, 0
-        self._order, self._withdrawn, left = order.order, False, order.count
+        self._order, self._withdrawn, left = order.order, False, order.tasks
         total, unsent = None, list[float]()
         while left:
             began = time.perf_counter()
@@ -92,7 +92,7 @@ class Worker:
             unsent += seconds
             total = result if total is None else total + result
             if not (left and order.together):
-                self._send(Kind.ARRIVAL, order.order, count=len(unsent), seconds=unsent, payload=total)
+                self._send(Kind.ARRIVAL, order.order, tasks=len(unsent), seconds=unsent, payload=total)
                 total, unsent = None, []
         self._order = 0
 
@@ -113,7 +113,7 @@ class Worker:
         begun = 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
         self._number += begun
         whole = math.fsum(unsent) + spent
-        self._send(Kind.STOPPED, self._order, count=len(unsent) + begun, seconds=[whole])
+        self._send(Kind.STOPPED, self._order, tasks=len(unsent) + begun, seconds=[whole])
 
     def _look(self) -> bool:
         """Whether the order being carried out has been withdrawn."""
