@@ -47,6 +47,8 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def wrapped(job: Path, workers: int | None, settings: tuple[str, ...], **options: Any) -> None:
         try:
+            if options["virtual"] and launch.world_size() > 1:
+                raise UsageError("--virtual simulates all workers in one process: leave out mpirun or srun")
             loaded = load_job(job, settings)
             if workers is not None:
                 loaded = replace(loaded, run=replace(loaded.run, workers=workers))
@@ -55,8 +57,6 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise told(Refused(str(error))) from None
         except RunError as error:
             raise told(click.ClickException(str(error))) from None
-        except OSError as error:
-            raise told(click.ClickException(f"cannot write the result: {error.strerror}")) from None
 
     return wrapped
 
@@ -87,7 +87,7 @@ def run_command(job: Job, virtual: bool, as_json: bool) -> None:
     outcome = watched(job, virtual)
     if outcome is None:
         return
-    click.echo(json.dumps(outcome.figures()) if as_json else closing_table(outcome.figures(), outcome.reason))
+    show(json.dumps(outcome.figures()) if as_json else closing_table(outcome.figures(), outcome.reason))
     if outcome.reason is None:
         sys.exit(1)
 
@@ -95,7 +95,10 @@ def run_command(job: Job, virtual: bool, as_json: bool) -> None:
 @main.command()
 @job_options
 @click.option(
-    "--allocators", default="ata-empirical,gta,uta", show_default=True, help="Names, comma-separated."
+    "--allocators",
+    default="ata-empirical,gta,uta",
+    show_default=True,
+    help="Names, comma-separated; own: the job's own.",
 )
 def compare(job: Job, virtual: bool, allocators: str, as_json: bool) -> None:
     """Run the same job under several allocators, and print one table.
@@ -121,9 +124,17 @@ def compare(job: Job, virtual: bool, allocators: str, as_json: bool) -> None:
                 break
     if not rows:
         return
-    click.echo(json.dumps(rows) if as_json else comparison_table(rows, billed=not virtual))
+    show(json.dumps(rows) if as_json else comparison_table(rows, billed=not virtual))
     if not all(row["finished"] for row in rows):
         sys.exit(1)
+
+
+def show(text: str) -> None:
+    """Print a result."""
+    try:
+        click.echo(text)
+    except OSError as error:
+        raise click.ClickException(f"cannot write the result: {error.strerror}") from None
 
 
 def note(text: str) -> None:

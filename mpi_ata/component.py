@@ -60,7 +60,11 @@ class Component:
             if key in keys:
                 keys[key] = checked(self.table, key, keys[key], parameter.annotation)
             elif parameter.default is parameter.empty:
-                raise UsageError(f"[{self.table}] needs the key '{key}'{_kind_of(parameter.annotation)}")
+                kind = _kind_of(parameter.annotation)
+                raise UsageError(
+                    f"[{self.table}] {_name(self.factory)} needs the key '{key}'{kind}; "
+                    f"set it in the file or by --set {self.table}.{key}=..."
+                )
         try:
             return self.factory(**given, **keys)
         except ValueError as error:

@@ -110,7 +110,8 @@ class Job:
         with _named(self.path):
             if self.allocator is None:
                 raise UsageError("this method has no allocator to exchange")
-            components = [_exchanged(name, self.allocator.keys) for name in names]
+            own = self.allocator
+            components = [own if name == "own" else _exchanged(name, own.keys) for name in names]
             known = {key for component in [self.allocator, *components] for key in component.known_keys()}
             check_keys("allocator", self.allocator.keys, sorted(known))
         return [replace(self, allocator=component) for component in components]
@@ -126,16 +127,18 @@ def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
         if "name" in changes.get("allocator", {}):
             tables["allocator"] = _exchanged(changes["allocator"]["name"], tables.get("allocator", {})).keys
         for table, keys in changes.items():
-            tables[table] = tables.get(table, {}) | keys
+            given = tables.get(table, {})
+            others = {"name"} if "file" in keys else {"file", "class"} if "name" in keys else set()
+            tables[table] = {key: value for key, value in given.items() if key not in others} | keys
         return replace(_job(path, tables), digest=_digest(path, tables))
 
 
 def _digest(path: Path, tables: dict[str, Table]) -> bytes:
     """What all ranks must agree on."""
     digest = sha256(f"{__version__} {tables!r}".encode())
-    for table in tables.values():
-        if "file" in table:
-            digest.update((path.parent / table["file"]).read_bytes())
+    for name in ("problem", "method", "allocator"):
+        if "file" in tables.get(name, {}):
+            digest.update((path.parent / tables[name]["file"]).read_bytes())
     return digest.digest()
 
 
@@ -243,8 +246,8 @@ def _check_problem(problem: Problem, stop: Stop) -> None:
     x0 = getattr(problem, "x0", None)
     if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
         raise UsageError(f"[problem] x0 must be a numpy array of float32 or float64, not {_kind(x0)}")
-    if not x0.size or not np.isfinite(x0).all():
-        raise UsageError("[problem] x0 must have at least one entry, and only finite ones")
+    if not x0.size or not x0.ndim or not np.isfinite(x0).all():
+        raise UsageError("[problem] x0 must be a list of at least one number, all finite")
     needs = {"gradient": "gradient(x, task)"}
     if stop.gap is not None or stop.loss is not None:
         needs["loss"] = "loss(x), to stop at a loss or gap"

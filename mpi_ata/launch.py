@@ -24,7 +24,12 @@ NO_MPI = (
 
 def under_launcher() -> bool:
     """Whether this process is a rank that mpirun or srun has started."""
-    return any(name in os.environ for name in (*WORLD_SIZE, "PMIX_RANK")) or step_tasks() > 1
+    return any(name in os.environ for name in WORLD_SIZE) or step_tasks() > 1
+
+
+def world_size() -> int:
+    """How many ranks the launcher has started, as it says; 1 without one."""
+    return next((int(os.environ[name]) for name in WORLD_SIZE if name in os.environ), step_tasks())
 
 
 def step_tasks() -> int:
@@ -52,6 +57,7 @@ def start_ranks(workers: int, arguments: Sequence[str]) -> None:
         "-n",
         str(workers + 1),
         sys.executable,
+        "-P",
         "-m",
         "mpi_ata",
         *arguments,

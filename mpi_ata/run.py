@@ -99,20 +99,23 @@ def parts_of(job: Job, n: int | None = None) -> tuple[Problem, DrawnTimes | None
 
 def execute(job: Job, progress: Progress | None = None) -> Outcome:
     """Run a job on the virtual cluster; Ctrl-C ends it early, with what was reached."""
+    trace = Trace()
     problem, times, method = parts_of(job)
     if times is None:
         raise UsageError(f"{job.path}: a virtual clock needs a table [times], which says how long tasks take")
     with closing(VirtualCluster(problem, times, job.run.seed)) as cluster:
-        return _driven(job, problem, method, cluster, progress)
+        return _driven(job, problem, method, cluster, trace, progress)
 
 
 def execute_on_ranks(
     job: Job, progress: Progress | None = None, note: Callable[[str], None] = print
 ) -> Outcome | None:
     """Run a job on the ranks of this MPI world; on a worker's rank there is no outcome."""
-    from mpi_ata.cluster.mpi import joined, workers_in_world
+    from mpi_ata.cluster.mpi import all_agreed, joined, workers_in_world
 
-    problem, times, method = parts_of(job, workers_in_world())
+    trace = Trace()
+    with all_agreed():
+        problem, times, method = parts_of(job, workers_in_world())
     drawn = job.times is not None and job.times.report == "drawn"
     with joined(problem, times, job.run.seed, drawn, job.digest) as cluster:
         if cluster is None:
@@ -121,18 +124,25 @@ def execute_on_ranks(
             note(f"the job says workers = {job.run.workers}, but this world has {cluster.n}, which counts")
         for text in cluster.notes(sleeping=times is not None):
             note(text)
-        return _driven(job, problem, method, cluster, progress)
+        outcome = _driven(job, problem, method, cluster, trace, progress)
+        if outcome.reason is None:
+            cluster.abandon()
+        return outcome
 
 
 def _driven(
-    job: Job, problem: Problem, method: Method, cluster: Cluster, progress: Progress | None
+    job: Job, problem: Problem, method: Method, cluster: Cluster, trace: Trace, progress: Progress | None
 ) -> Outcome:
-    trace = Trace()
     quiet = np.errstate(over="ignore", invalid="ignore")  # evaluate() says it better
-    with suppress(KeyboardInterrupt), quiet:
-        for _ in run(method, cluster, problem, job.stop, job.run.evaluate_every, trace):
-            if progress:
-                progress(trace)
-        cluster.close()
-        trace.settle(cluster)
+    try:
+        with suppress(KeyboardInterrupt), quiet:
+            for _ in run(method, cluster, problem, job.stop, job.run.evaluate_every, trace):
+                if progress:
+                    progress(trace)
+            cluster.close()
+            trace.settle(cluster)
+    except (RunError, UsageError):
+        raise
+    except Exception as error:  # in an allocator or a method of the user's own
+        raise in_users_code(f"round {method.k + 1} failed", error) from None
     return Outcome(cluster.n, trace, method.x, job.stop.reached(trace))

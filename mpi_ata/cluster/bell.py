@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,12 +39,14 @@ class Bell:
         self._far = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._far.bind(("", 0))
         self.port: int = self._far.getsockname()[1]
-        self._near.setblocking(False)
-        self._far.setblocking(False)
+        self._ear = select.poll()
+        for bell in (self._near, self._far):
+            bell.setblocking(False)
+            self._ear.register(bell, select.POLLIN)
 
     def share_flags(self, name: str, ranks: int, rank: int) -> None:
         """Tell other ranks on this node when this one sleeps: who is awake need not be rung for."""
-        with suppress(OSError), open(_flags_path(name), "r+b" if rank else "w+b") as file:
+        with suppress(OSError, ValueError), open(_flags_path(name), "r+b" if rank else "w+b") as file:
             if rank == 0:
                 file.write(b"\1" * ranks)
                 file.flush()
@@ -59,7 +61,7 @@ class Bell:
         if host == host_name():
             return partial(self._ring_near, _path(name), rank)
         try:
-            return partial(_ring, self._far, (socket.gethostbyname(host), port))
+            return partial(_ring, self._far, (_address(host), port))
         except OSError:
             return lambda: None  # it will look for itself
 
@@ -69,9 +71,9 @@ class Bell:
 
     def sleep(self, seconds: float) -> None:
         """Sleep until somebody rings, at most so long."""
-        ready, _, _ = select.select([self._near, self._far], [], [], seconds)
-        for bell in ready:
+        for number, _ in self._ear.poll(1000 * seconds):
             self.heard = True
+            bell = self._near if number == self._near.fileno() else self._far
             with suppress(BlockingIOError):
                 while True:
                     bell.recv(16)
@@ -108,6 +110,7 @@ class Bell:
         """Let nobody ring any more."""
         self._near.close()
         self._far.close()
+        self.hide_flags()
         if not _path(self.name).startswith("\0"):
             os.unlink(_path(self.name))
 
@@ -115,6 +118,11 @@ class Bell:
 def host_name() -> str:
     """The name of this node; on Slurm the one that Slurm knows it by."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+@cache
+def _address(host: str) -> str:
+    return socket.gethostbyname(host)
 
 
 def _path(name: str) -> str:

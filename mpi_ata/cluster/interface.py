@@ -1,12 +1,12 @@
 """What every cluster promises, and what flows back from it."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
-from mpi_ata.errors import in_users_code
+from mpi_ata.errors import RunError, in_users_code
 from mpi_ata.problems import Problem, Task
 
 
@@ -61,21 +61,25 @@ class Cluster(Protocol):
 
 def compute(problem: Problem, x: Array, tasks: Sequence[Task], at_once: bool = False) -> Array:
     """The sum of the tasks' results, in an array of its own: a problem may reuse the one it returns."""
-    at_once = at_once and len(tasks) > 1 and hasattr(problem, "gradients")
+    if at_once and len(tasks) > 1 and hasattr(problem, "gradients"):
+        return _result(problem.gradients, x, tasks, tasks[0])
+    total = _result(problem.gradient, x, tasks[0], tasks[0])
+    for task in tasks[1:]:
+        total += _result(problem.gradient, x, task, task)
+    return total
+
+
+def _result(function: Callable[..., Any], x: Array, given: object, task: Task) -> Array:
     try:
-        if at_once:
-            return np.array(problem.gradients(x, tasks), x.dtype)  # type: ignore[attr-defined]
-        total = np.array(problem.gradient(x, tasks[0]), x.dtype)
-        for task in tasks[1:]:
-            result = np.asarray(problem.gradient(x, task))
-            if result.shape != total.shape:
-                raise ValueError(f"gradient() returned shape {result.shape} after {total.shape}")
-            total += result
-        return total
+        result = np.array(function(x, given), x.dtype)
     except Exception as error:
-        raise in_users_code(
-            f"a task of worker {tasks[0].worker} failed in round {tasks[0].round}", error
-        ) from None
+        raise in_users_code(f"a task of worker {task.worker} failed in round {task.round}", error) from None
+    if result.shape != x.shape:
+        raise RunError(
+            f"a task returned an array of shape {result.shape}, but x has {x.shape}; "
+            "gradient() must return one number for each of x"
+        )
+    return result
 
 
 def set_up(problem: Problem, worker: int | None, n: int) -> None:

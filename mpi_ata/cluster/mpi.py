@@ -25,6 +25,7 @@ from mpi_ata.problems import Problem
 from mpi_ata.times import DrawnTimes
 from mpi_ata.version import __version__
 
+REFUSAL = 1000  # bytes of what a rank may say against a job
 GRACE = 2.0  # seconds that workers get to leave when a run has failed
 
 
@@ -64,10 +65,10 @@ class MPICluster:
         self._orders: dict[int, _Order] = {}  # what is running, by worker
         self._stopping = np.zeros(n, np.int64)  # words to stop that were not yet answered
         self._staying = set(range(n))  # workers that were not let go
+        self.ended_for_good = False
         try:
             self._prepare()
         except BaseException:
-            self._bell.hide_flags()
             self.abandon()
             raise
 
@@ -127,9 +128,10 @@ class MPICluster:
         raise RuntimeError("nothing is running, so there is nothing to wait for")
 
     def _receive(self, until: float) -> Message | None:
-        while self._post.sending():  # large messages move only while somebody looks
+        while self._post.sending() and self.now() < until:  # large messages move only while somebody looks
             if (message := self._post.poll()) is not None:
                 return message
+            os.sched_yield()
         return self._bell.wait(self._post.poll, until)
 
     def _checked(self, message: Message | None) -> Message:
@@ -179,20 +181,21 @@ class MPICluster:
 
     def close(self) -> None:
         """Stop everyone, let the workers go, and settle the accounts."""
-        self._let_go(math.inf)
+        self._let_go(math.inf, for_good=False)
 
     def abandon(self) -> None:
         """End a run that has failed: who does not leave in time is ended with all ranks."""
-        if not self._let_go(self.now() + GRACE):
+        if not self._let_go(self.now() + GRACE, for_good=True):
             atexit.register(end_all_ranks, self._comm)  # after the user was told what has failed
 
-    def _let_go(self, until: float) -> bool:
-        """Whether all workers have left by then."""
+    def _let_go(self, until: float, for_good: bool) -> bool:
+        """Whether all workers have left by then; `for_good`, if no further run will follow on these ranks."""
         if not self._staying:
             return True
+        self.ended_for_good = for_good
         self.stop(np.arange(self.n))
         for worker in self._staying:
-            self._post.send(worker + 1, Kind.END)
+            self._post.send(worker + 1, Kind.END, together=for_good)
             self._ring[worker]()
         while self._staying:
             message = self._receive(until)
@@ -239,10 +242,13 @@ def joined(
     comm = MPI.COMM_WORLD.Dup()
     if comm.Get_rank() > 0:
         try:
-            Worker(comm, problem, times, seed, report_drawn, digest).serve()
+            for_good = Worker(comm, problem, times, seed, report_drawn, digest).serve()
         except BaseException:
             atexit.register(end_all_ranks, comm)
             raise
+        if for_good:
+            sys.exit(0)  # the manager tells the user why
+        comm.Free()
         yield None
         return
     cluster = MPICluster(comm, problem, digest)
@@ -252,6 +258,29 @@ def joined(
     except BaseException:
         cluster.abandon()
         raise
+    if not cluster.ended_for_good:
+        comm.Free()
+
+
+@contextmanager
+def all_agreed() -> Iterator[None]:
+    """Let all ranks do something that may be refused; where one is, rank 0 says so and all ranks leave."""
+    refusal = ""
+    try:
+        yield
+    except UsageError as error:
+        refusal = str(error)
+    comm = MPI.COMM_WORLD
+    own = np.frombuffer(refusal.encode()[:REFUSAL].ljust(REFUSAL), np.uint8)
+    everyone = np.empty((comm.Get_size(), REFUSAL), np.uint8)
+    comm.Allgather(own, everyone)
+    refusals = [row.tobytes().decode(errors="replace").strip() for row in everyone]
+    if not any(refusals):
+        return
+    if comm.Get_rank() > 0:
+        sys.exit(2)
+    number = next(number for number, text in enumerate(refusals) if text)
+    raise UsageError(refusals[number] if number == 0 else f"rank {number}: {refusals[number]}")
 
 
 def end_all_ranks(comm: MPI.Comm) -> None:

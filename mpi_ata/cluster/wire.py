@@ -30,7 +30,7 @@ class Kind(IntEnum):
 
     ORDER = 1  # manager to worker: do so many tasks at a point
     STOP = 2  # manager to worker: withdraw this order
-    END = 3  # manager to worker: no more orders; and back: gone
+    END = 3  # manager to worker: no more orders, together: for good; and back: gone
     READY = 4  # worker to manager: set up; tasks: whether its bell was heard
     ARRIVAL = 5  # worker to manager: so many tasks, their seconds, the sum of their results
     STOPPED = 6  # worker to manager: after STOP: so many tasks begun and not sent, in so many seconds

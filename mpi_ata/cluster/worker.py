@@ -45,10 +45,15 @@ class Worker:
         self._post = Post(comm, MANAGER)
         self._order = 0  # the one being carried out
         self._round, self._number = -1, 0  # of the next task
-        self._withdrawn = self._ended = False
+        self._withdrawn = self._ended = self._for_good = False
 
-    def serve(self) -> None:
-        """Set up, then carry out orders until the end."""
+    def serve(self) -> bool:
+        """Set up, then carry out orders until the end; whether that is for good."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the manager says it better
+            self._serve()
+        return self._for_good
+
+    def _serve(self) -> None:
         self._guarded(self._set_up)
         while not self._ended:
             message = self._bell.wait(self._post.poll)
@@ -81,7 +86,7 @@ class Worker:
             self._round, self._number = order.round, 0
         self._order, self._withdrawn, left = order.order, False, order.tasks
         total, unsent = None, list[float]()
-        while left:
+        while left > 0:
             began = time.perf_counter()
             result, seconds = self._do(x, left if order.together and self._report_drawn else 1)
             if self._look():
@@ -123,7 +128,7 @@ class Worker:
 
     def _obey(self, message: Message) -> None:
         if message.kind is Kind.END:
-            self._ended = True
+            self._ended, self._for_good = True, message.together
         elif message.order == self._order:
             self._withdrawn = True
         else:  # done before the word to stop came

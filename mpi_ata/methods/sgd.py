@@ -23,9 +23,9 @@ class SGD:
     def step(self, cluster: Cluster) -> Round:
         """Allocate, collect B gradients at x, learn the times, update x."""
         B, x, k = self.allocator.budget, self.x, self.k + 1
-        a = self.allocator.allocate()
-        active = np.flatnonzero(a)
+        a = np.asarray(self.allocator.allocate())
         fixed = _checked_sum(a, B, cluster.n) == B
+        active = np.flatnonzero(a)
         used = np.zeros(cluster.n, np.int64)
         g = Sum(x, active if fixed else None)
         wasted, waste = -cluster.undelivered, -cluster.undelivered_time.sum()
@@ -45,7 +45,8 @@ class SGD:
         for i, unfinished in zip(running.tolist(), cluster.stop(running).tolist(), strict=True):
             self.allocator.observe(i, (), unfinished)
 
-        self.x = self.update(x, g.total / B)
+        g.total /= B
+        self.x = self.update(x, g.total)
         self.k = k
         wasted += cluster.undelivered
         waste += cluster.undelivered_time.sum()
@@ -54,8 +55,8 @@ class SGD:
 
 def _checked_sum(a: IntArray, B: int, n: int) -> int:
     """How many tasks the quotas allow, where they make sense."""
-    if a.shape != (n,) or a.dtype.kind not in "iu" or (total := int(a.sum())) < B:
-        raise RunError(f"the allocator gave {a}; it must give {n} whole numbers whose sum is at least {B}")
+    if a.shape != (n,) or a.dtype.kind not in "iu" or a.min() < 0 or (total := int(a.sum())) < B:
+        raise RunError(f"the allocator gave {a}; it must give {n} counts whose sum is at least {B}")
     return total
 
 
@@ -74,11 +75,6 @@ class Sum:
 
     def add(self, worker: int, result: Array) -> None:
         """Take in one worker's result."""
-        if result.shape != self.total.shape:
-            raise RunError(
-                f"a task returned an array of shape {result.shape}, but x has {self.total.shape}; "
-                "gradient() must return one number for each of x"
-            )
         if self._order is None:
             self.total += result
             return

@@ -34,11 +34,11 @@ def finished(command: list[str], seconds: float = 60) -> "subprocess.CompletedPr
 
 
 @contextmanager
-def started(command: list[str]) -> "Iterator[subprocess.Popen[str]]":
+def started(command: list[str], folder: Path = ROOT) -> "Iterator[subprocess.Popen[str]]":
     """A command in a session of its own, of which nothing is left in the end."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, stdout=pipe, stderr=pipe, text=True, env=environment(), cwd=ROOT, start_new_session=True
+        command, stdout=pipe, stderr=pipe, text=True, env=environment(), cwd=folder, start_new_session=True
     ) as process:
         try:
             yield process

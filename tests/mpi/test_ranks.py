@@ -181,6 +181,56 @@ def test_a_run_that_diverges_ends_on_all_ranks(job: Path) -> None:
     assert ranks_of(str(job)) == []
 
 
+def test_a_comparison_that_fails_ends_on_all_ranks(job: Path) -> None:
+    chosen = [str(job), "--set", "method.step_size=1e200", "--allocators", "uta,gta"]
+    done = finished([str(COMMAND), "compare", *chosen], seconds=30)
+    assert done.returncode == 1
+    assert done.stderr.count("try a smaller step_size") == 1
+    assert "Warning" not in done.stderr
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_what_only_one_rank_lacks_ends_all_of_them(own: Callable[..., Path], rank: int) -> None:
+    path = own("pass")
+    source = path.with_name("own.py")
+    lacking = f"from mpi_ata import launch\n        if launch.rank() == {rank}: open('/no/such/data')"
+    source.write_text(source.read_text().replace("self.calls = 0", lacking))
+    done = mpirun(4, COMMAND, "run", path, seconds=20)
+    assert done.returncode != 0
+    assert done.stderr.count("No such file or directory: '/no/such/data'") == 1
+    assert "Traceback" not in done.stderr
+    assert ("rank 2: " in done.stderr) == (rank == 2)
+
+
+def test_a_result_of_another_shape_is_refused(own: Callable[..., Path]) -> None:
+    done = mpirun(3, COMMAND, "run", own("if task.number % 2: return np.ones(1)"), seconds=20)
+    assert done.returncode != 0
+    assert "a task returned an array of shape (1,), but x has (2,)" in done.stderr
+
+
+def test_a_file_in_the_folder_hides_no_module(job: Path) -> None:
+    (job.parent / "secrets.py").write_text("raise SystemExit('hidden')")
+    with started([str(COMMAND), "run", job.name, "--json"], job.parent) as process:
+        out, err = process.communicate(timeout=30)
+    assert json.loads(out.splitlines()[-1])["finished"], err
+
+
+def test_simulation_is_for_one_process(job: Path) -> None:
+    done = mpirun(2, COMMAND, "run", job, "--virtual", seconds=20)
+    assert done.returncode != 0
+    assert "leave out mpirun" in done.stderr
+
+
+def test_nothing_is_left_in_shared_memory(job: Path) -> None:
+    def segments() -> set[str]:
+        return {path.name for path in Path("/dev/shm").glob("mpi_ata-*")}  # noqa: S108
+
+    before = segments()
+    assert mpirun(3, COMMAND, "run", job).returncode == 0
+    assert mpirun(3, COMMAND, "doctor").returncode == 0
+    assert segments() <= before
+
+
 def test_ranks_with_other_files_are_refused() -> None:
     done = mpirun(3, sys.executable, Path(__file__).with_name("other_files.py"), seconds=20)
     assert done.returncode != 0
