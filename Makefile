@@ -19,7 +19,7 @@ test: $(VENV)/ready
 	$(BIN)/pytest $(QUICK) tests/mpi
 
 slow: $(VENV)/ready
-	$(BIN)/pytest -n auto -m slow --ignore=tests/mpi
+	$(BIN)/pytest -n auto --dist loadgroup -m slow --ignore=tests/mpi
 	$(BIN)/pytest -m slow tests/mpi
 
 # The same tests of real ranks with other MPIs: one from the package index, one from the system.
