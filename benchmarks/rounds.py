@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpi_ata.console import ratio, table
-from mpi_ata.launch import find_mpirun, options_of, prepare
+from mpi_ata.launch import find_mpirun, prepare
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILDREN = "benchmarks.rounds_children"
@@ -49,7 +49,6 @@ class Bench:
 
     def __init__(self) -> None:
         self._mpirun = find_mpirun()
-        self._options = options_of(self._mpirun)
         self._environment = dict(os.environ)
         prepare(self._environment)
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -62,7 +61,7 @@ class Bench:
         what = f"{role}, {active} of {workers} workers, {bytes_text(8 * size)}"
         _progress(what)
         module = ["-m", "mpi4py.futures", "-m", CHILDREN] if role == "futures" else ["-m", CHILDREN]
-        ranks = [*self._options, "-n", str(workers + 1), sys.executable, *module, role]
+        ranks = ["-n", str(workers + 1), sys.executable, *module, role]
         numbers = {"size": size, "active": active, "seconds": seconds, "alarm": TIMEOUT + 10}
         arguments = [f"--{name}={number}" for name, number in numbers.items()]
         with tempfile.TemporaryDirectory(prefix="mpi_ata-rounds-") as folder:

@@ -53,7 +53,6 @@ def start_ranks(workers: int, arguments: Sequence[str]) -> None:
     mpirun = find_mpirun()
     command = [
         mpirun,
-        *options_of(mpirun),
         "-n",
         str(workers + 1),
         sys.executable,
@@ -76,14 +75,6 @@ def find_mpirun() -> str:
     if found is None:
         raise UsageError(NO_MPI)
     return found
-
-
-def options_of(mpirun: str) -> list[str]:
-    """What this mpirun needs to be told: Open MPI else comments on a non-zero exit code at length."""
-    asked = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
-    if "Open MPI" in asked.stdout or "OpenRTE" in asked.stdout:
-        return ["--mca", "orte_abort_on_non_zero_status", "0"]
-    return []
 
 
 def prepare(environment: MutableMapping[str, str]) -> None:
