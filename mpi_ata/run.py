@@ -139,7 +139,6 @@ def _driven(
             for _ in run(method, cluster, problem, job.stop, job.run.evaluate_every, trace):
                 if progress:
                     progress(trace)
-            cluster.close()
             trace.settle(cluster)
     except (RunError, UsageError):
         raise

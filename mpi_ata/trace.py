@@ -36,7 +36,6 @@ class Trace:
         self.rows: list[Row] = []
         self._capacity, self._stride, self._recorded = capacity, 1, 0
         self._began = time.monotonic()
-        self._undelivered = (0, 0.0)  # tasks and seconds that were taken in
 
     @property
     def started(self) -> int:
@@ -57,11 +56,11 @@ class Trace:
         self.used += int(round.used.sum())
         self.wasted += int(round.wasted.sum())
         self.lost += int(round.lost.sum())
-        self._undelivered = int(cluster.undelivered.sum()), float(cluster.undelivered_time.sum())
 
     def settle(self, cluster: Cluster) -> None:
-        """Take in what workers told of stopped tasks after the last round, when they were let go."""
-        tasks, seconds = self._undelivered
+        """Close the cluster after the last round, and take in what workers then tell of stopped tasks."""
+        tasks, seconds = int(cluster.undelivered.sum()), float(cluster.undelivered_time.sum())
+        cluster.close()
         self.wasted += int(cluster.undelivered.sum()) - tasks
         self.waste += float(cluster.undelivered_time.sum()) - seconds
         self.worker_time = float(cluster.worker_time.sum())

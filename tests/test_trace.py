@@ -147,8 +147,11 @@ def test_a_limit_that_is_not_above_zero_is_refused(limit: str, value: float) -> 
 
 def test_what_workers_tell_when_they_are_let_go_is_settled_once() -> None:
     trace, cluster = Trace(), a_cluster(2.0, 1.0)
-    cluster.undelivered[:], cluster.undelivered_time[:] = (0, 2), (0.0, 0.25)
+    cluster.start(counts(0, 1), np.zeros(100), 1)
     trace.add(a_round(1), cluster)
-    cluster.undelivered[0], cluster.undelivered_time[0], cluster.worker_time[0] = 3, 0.5, 2.5
+    with pytest.raises(TimeoutError):
+        cluster.wait(timeout=0.5)
     trace.settle(cluster)
-    assert (trace.wasted, trace.waste, trace.worker_time) == (2 + 3, 0.25 + 0.5, 3.5)
+    assert (trace.wasted, trace.waste, trace.worker_time) == (2 + 2, 0.25 + 2 * 0.5, 3.0 + 2 * 0.5)
+    trace.settle(cluster)
+    assert (trace.wasted, trace.waste, trace.worker_time) == (2 + 2, 0.25 + 2 * 0.5, 3.0 + 2 * 0.5)

@@ -21,7 +21,7 @@ def recursive_allocation(scores: ArrayLike, budget: int, rng: Generator | None =
     if s.min() == 0.0:
         return spread(np.flatnonzero(s == 0.0), len(s), budget, rng)
     a = np.zeros(len(s), np.int64)
-    workers = _smallest(s, budget)  # nobody beyond the B best can get a task
+    workers = np.sort(_smallest(s, budget))  # nobody beyond the B best can get a task
     a[workers] = _level(s[workers], budget)
     return a
 
@@ -56,7 +56,7 @@ def _smallest(values: Array, count: int) -> IntArray:
     limit = np.partition(values, count - 1)[count - 1]
     below = np.flatnonzero(values < limit)
     at = np.flatnonzero(values == limit)[: count - len(below)]
-    return np.sort(np.concatenate([below, at]))
+    return np.concatenate([below, at])
 
 
 def _level(s: Array, B: int) -> IntArray:
