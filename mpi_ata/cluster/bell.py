@@ -39,10 +39,8 @@ class Bell:
         self._far = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._far.bind(("", 0))
         self.port: int = self._far.getsockname()[1]
-        self._ear = select.poll()
-        for bell in (self._near, self._far):
-            bell.setblocking(False)
-            self._ear.register(bell, select.POLLIN)
+        self._near.setblocking(False)
+        self._far.setblocking(False)
 
     def share_flags(self, name: str, ranks: int, rank: int) -> None:
         """Tell other ranks on this node when this one sleeps: who is awake need not be rung for."""
@@ -71,9 +69,11 @@ class Bell:
 
     def sleep(self, seconds: float) -> None:
         """Sleep until somebody rings, at most so long."""
-        for number, _ in self._ear.poll(1000 * seconds):
+        ready, _, _ = select.select(
+            [self._near, self._far], [], [], seconds
+        )  # poll() counts whole milliseconds
+        for bell in ready:
             self.heard = True
-            bell = self._near if number == self._near.fileno() else self._far
             with suppress(BlockingIOError):
                 while True:
                     bell.recv(16)

@@ -258,11 +258,12 @@ def test_a_signal_ends_all_ranks(job: Path, number: signal.Signals, launcher: st
 
 @pytest.mark.slow
 def test_the_emulated_job_is_what_simulation_predicts() -> None:
-    # Ratios to greedy allocation, for one seed; real ranks add overhead and arrive in another order.
+    # Ratios to greedy allocation.  Tasks of 29 ms and more, so that a shared machine, which takes a core
+    # away for some milliseconds now and then, does not decide the outcome.
     chosen = ["compare", str(ROOT / "jobs" / "emulated.toml"), "--json", "--allocators", "ata-empirical,gta"]
-    chosen += ["--set", "stop.rounds=100", "--set", "times.unit=2e-4"]
+    chosen += ["--set", "stop.rounds=40", "--set", "times.unit=1e-3"]
     virtual, real = ratios([*chosen, "--virtual"]), ratios(chosen)
-    assert real == pytest.approx(virtual, rel=0.1)
+    assert real == pytest.approx(virtual, rel=0.1), (virtual, real)
 
 
 def ratios(arguments: list[str]) -> list[float]:
