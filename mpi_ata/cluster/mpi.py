@@ -69,6 +69,7 @@ class MPICluster:
         try:
             self._prepare()
         except BaseException:
+            self._bell.hide_flags()  # also where a worker does not leave in time
             self.abandon()
             raise
 
