@@ -9,7 +9,7 @@ from mpi_ata.cluster.mpi import MPICluster
 from mpi_ata.cluster.worker import Worker
 from tests.cluster.contract import CHECKS, SEED, scene
 
-UNIT = 0.05
+UNIT = 0.1
 
 
 def main() -> int:

@@ -79,6 +79,7 @@ def figures(done: Any) -> dict[str, Any]:
     return found
 
 
+TIMED = pytest.mark.flaky(reruns=2)  # a stall of the machine may decide one try, a mistake decides all
 SAME = ("rounds", "loss", "gap", "worker_time", "tasks_started", "tasks_used", "workers", "finished")
 
 
@@ -125,6 +126,7 @@ def test_compare_runs_all_allocators_on_the_same_ranks(job: Path) -> None:
     ]
 
 
+@TIMED
 def test_a_slow_first_call_teaches_nothing(own: Callable[..., Path]) -> None:
     # Worker 0 is fast but for its first call.  All 160 tasks on the slow worker would take 1.6 s; were the
     # first call timed, it alone would take 3 s, and exile worker 0.
@@ -139,6 +141,7 @@ def test_float32_travels_as_float32(own: Callable[..., Path]) -> None:
     assert figures(mpirun(3, COMMAND, "run", own(body, ", np.float32"), "--json"))["rounds"] == 40
 
 
+@TIMED
 def test_a_long_task_that_asks_is_stopped_inside(own: Callable[..., Path]) -> None:
     body = """end = time.time() + (20 if task.worker == 1 and task.round else 0.001)
         while time.time() < end and not task.stopped(): time.sleep(0.001)"""
@@ -153,7 +156,7 @@ def test_an_exception_in_a_task_ends_the_job_with_worker_and_traceback(
     own: Callable[..., Path], place: str
 ) -> None:
     path = own(f"assert not (task.worker == 1 and {place}), 'of all things'")
-    done = mpirun(3, COMMAND, "run", path, seconds=20)
+    done = mpirun(3, COMMAND, "run", path, seconds=60)
     assert done.returncode != 0
     assert "worker 1 on " in done.stderr
     assert "AssertionError: of all things" in done.stderr
@@ -176,7 +179,7 @@ def test_a_mistake_in_the_job_is_told_once(job: Path) -> None:
 
 
 def test_a_run_that_diverges_ends_on_all_ranks(job: Path) -> None:
-    done = finished([str(COMMAND), "run", str(job), "--set", "method.step_size=1e200"], seconds=30)
+    done = finished([str(COMMAND), "run", str(job), "--set", "method.step_size=1e200"], seconds=60)
     assert done.returncode == 1
     assert "try a smaller step_size" in done.stderr
     assert ranks_of(str(job)) == []
@@ -184,7 +187,7 @@ def test_a_run_that_diverges_ends_on_all_ranks(job: Path) -> None:
 
 def test_a_comparison_that_fails_ends_on_all_ranks(job: Path) -> None:
     chosen = [str(job), "--set", "method.step_size=1e200", "--allocators", "uta,gta"]
-    done = finished([str(COMMAND), "compare", *chosen], seconds=30)
+    done = finished([str(COMMAND), "compare", *chosen], seconds=60)
     assert done.returncode == 1
     assert done.stderr.count("try a smaller step_size") == 1
     assert "Warning" not in done.stderr
@@ -196,7 +199,7 @@ def test_what_only_one_rank_lacks_ends_all_of_them(own: Callable[..., Path], ran
     source = path.with_name("own.py")
     lacking = f"from mpi_ata import launch\n        if launch.rank() == {rank}: open('/no/such/data')"
     source.write_text(source.read_text().replace("self.calls = 0", lacking))
-    done = mpirun(4, COMMAND, "run", path, seconds=20)
+    done = mpirun(4, COMMAND, "run", path, seconds=60)
     assert done.returncode != 0
     assert done.stderr.count("No such file or directory: '/no/such/data'") == 1
     assert "Traceback" not in done.stderr
@@ -204,7 +207,7 @@ def test_what_only_one_rank_lacks_ends_all_of_them(own: Callable[..., Path], ran
 
 
 def test_a_result_of_another_shape_is_refused(own: Callable[..., Path]) -> None:
-    done = mpirun(3, COMMAND, "run", own("if task.number % 2: return np.ones(1)"), seconds=20)
+    done = mpirun(3, COMMAND, "run", own("if task.number % 2: return np.ones(1)"), seconds=60)
     assert done.returncode != 0
     assert "a task returned an array of shape (1,), but x has (2,)" in done.stderr
 
@@ -212,12 +215,12 @@ def test_a_result_of_another_shape_is_refused(own: Callable[..., Path]) -> None:
 def test_a_file_in_the_folder_hides_no_module(job: Path) -> None:
     (job.parent / "secrets.py").write_text("raise SystemExit('hidden')")
     with started([str(COMMAND), "run", job.name, "--json"], job.parent) as process:
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert json.loads(out.splitlines()[-1])["finished"], err
 
 
 def test_simulation_is_for_one_process(job: Path) -> None:
-    done = mpirun(2, COMMAND, "run", job, "--virtual", seconds=20)
+    done = mpirun(2, COMMAND, "run", job, "--virtual", seconds=60)
     assert done.returncode != 0
     assert "leave out mpirun" in done.stderr
 
@@ -233,12 +236,13 @@ def test_nothing_is_left_in_shared_memory(job: Path) -> None:
 
 
 def test_ranks_with_other_files_are_refused() -> None:
-    done = mpirun(3, sys.executable, Path(__file__).with_name("other_files.py"), seconds=20)
+    done = mpirun(3, sys.executable, Path(__file__).with_name("other_files.py"), seconds=60)
     assert done.returncode != 0
     assert "rank 2 on " in done.stderr
     assert "give all nodes the same" in done.stderr
 
 
+@TIMED
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
 @pytest.mark.parametrize("launcher", ["own", "mpirun"])
 def test_a_signal_ends_all_ranks(job: Path, number: signal.Signals, launcher: str) -> None:
@@ -249,14 +253,15 @@ def test_a_signal_ends_all_ranks(job: Path, number: signal.Signals, launcher: st
             time.sleep(0.1)
         time.sleep(1.0)
         process.send_signal(number)
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
         assert process.returncode != 0
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while ranks_of(str(job)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert ranks_of(str(job)) == []
 
 
+@TIMED
 @pytest.mark.slow
 def test_the_emulated_job_is_what_simulation_predicts() -> None:
     # Ratios to greedy allocation.  Tasks of 29 ms and more, so that a shared machine, which takes a core
