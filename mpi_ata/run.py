@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array
 from mpi_ata.cluster import Cluster, VirtualCluster
 from mpi_ata.errors import RunError, UsageError, in_users_code
@@ -15,7 +16,7 @@ from mpi_ata.job import Job
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import Problem
 from mpi_ata.times import DrawnTimes
-from mpi_ata.trace import Stop, Trace
+from mpi_ata.trace import Regret, Stop, Trace
 
 Progress = Callable[[Trace], None]
 
@@ -103,6 +104,7 @@ def execute(job: Job, progress: Progress | None = None) -> Outcome:
     problem, times, method = parts_of(job)
     if times is None:
         raise UsageError(f"{job.path}: a virtual clock needs a table [times], which says how long tasks take")
+    _tell_means(trace, method, times)
     with closing(VirtualCluster(problem, times, job.run.seed)) as cluster:
         return _driven(job, problem, method, cluster, trace, progress)
 
@@ -116,6 +118,7 @@ def execute_on_ranks(
     trace = Trace()
     with all_agreed():
         problem, times, method = parts_of(job, workers_in_world())
+    _tell_means(trace, method, times)
     drawn = job.times is not None and job.times.report == "drawn"
     with joined(problem, times, job.run.seed, drawn, job.digest) as cluster:
         if cluster is None:
@@ -128,6 +131,13 @@ def execute_on_ranks(
         if outcome.reason is None:
             cluster.abandon()
         return outcome
+
+
+def _tell_means(trace: Trace, method: Method, times: DrawnTimes | None) -> None:
+    """Let the trace add up the regret, where the true means are known and somebody allocates."""
+    allocator: Allocator | None = getattr(method, "allocator", None)
+    if times is not None and allocator is not None:
+        trace.know(Regret(times.means, allocator.budget))
 
 
 def _driven(

@@ -5,6 +5,8 @@ import time
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from mpi_ata.allocators.recursive import recursive_allocation
+from mpi_ata.arrays import Array, IntArray
 from mpi_ata.cluster import Cluster
 from mpi_ata.methods import Round
 
@@ -23,6 +25,21 @@ class Row(NamedTuple):
     lost: int
     loss: float
     gap: float
+    regret: float
+
+
+class Regret:
+    """The paper's regret: by the true mean times, how much longer quotas take than the best ones."""
+
+    def __init__(self, means: Array, budget: int) -> None:
+        self._means, self._budget = means, budget
+        self._least = float((recursive_allocation(means, budget) * means).max())
+
+    def of(self, quota: IntArray) -> float:
+        """That of one round; NaN where the quotas leave open who does how much, as greedy ones do."""
+        if quota.sum() != self._budget:
+            return math.nan
+        return float((quota * self._means).max()) - self._least  # (eq. 9)
 
 
 class Trace:
@@ -33,6 +50,8 @@ class Trace:
         self.clock = self.worker_time = self.waste = 0.0
         self.used = self.wasted = self.lost = 0
         self.loss = self.gap = math.nan  # as of the latest evaluation
+        self.regret = math.nan  # a sum over the rounds, where the true means are known
+        self._regret: Regret | None = None
         self.rows: list[Row] = []
         self._capacity, self._stride, self._recorded = capacity, 1, 0
         self._began = time.monotonic()
@@ -47,6 +66,10 @@ class Trace:
         """Wall time with everything in it."""
         return time.monotonic() - self._began
 
+    def know(self, regret: Regret) -> None:
+        """Add up the regret too, from now on."""
+        self._regret, self.regret = regret, 0.0
+
     def add(self, round: Round, cluster: Cluster) -> None:
         """Take in one round."""
         self.round = round.number
@@ -56,6 +79,8 @@ class Trace:
         self.used += int(round.used.sum())
         self.wasted += int(round.wasted.sum())
         self.lost += int(round.lost.sum())
+        if self._regret is not None:
+            self.regret += self._regret.of(round.quota)
 
     def settle(self, cluster: Cluster) -> None:
         """Close the cluster after the last round, and take in what workers then tell of stopped tasks."""

@@ -229,6 +229,18 @@ def test_worker_time_is_the_time_of_used_tasks_and_the_waste(allocator: str) -> 
     assert trace.worker_time == pytest.approx(cluster.worker_time.sum())
 
 
+def test_where_times_are_drawn_the_regret_is_known_zero_for_the_oracle_and_unknown_for_greed(
+    tmp_path: Path,
+) -> None:
+    regret = {
+        name: executed(tmp_path, f"allocator.name={name}", "stop.rounds=25").trace.regret
+        for name in ("ofta", "uta", "gta")
+    }
+    assert regret["ofta"] == 0.0
+    assert regret["uta"] > 0.0
+    assert math.isnan(regret["gta"])
+
+
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 def test_the_same_seed_gives_the_same_run_bit_for_bit_and_another_seed_another_one(
     tmp_path: Path, allocator: str

@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpi_ata import Constant, DrawnTimes, Quadratic, Round, Stop, Trace, VirtualCluster
+from mpi_ata.trace import Regret
 
 
 def counts(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -51,9 +53,24 @@ def test_a_row_holds_the_totals_and_the_loss_of_its_moment() -> None:
     trace.record(loss=1.5, gap=0.5)
     trace.add(a_round(2), a_cluster(9.0, 9.0))
     first, second = (row._replace(elapsed=0.0) for row in trace.rows)
-    assert first == (0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 3.0, 2.0)
-    assert second == (1, 2.0, 0.0, 3.0, 0.25, 22, 4, 2, 16, 1.5, 0.5)
+    assert first[:-1] == (0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 3.0, 2.0)
+    assert second[:-1] == (1, 2.0, 0.0, 3.0, 0.25, 22, 4, 2, 16, 1.5, 0.5)
+    assert math.isnan(first.regret)
+    assert math.isnan(second.regret)
     assert (trace.loss, trace.gap) == (1.5, 0.5)
+
+
+def test_the_regret_is_what_quotas_take_beyond_the_best_ones_by_the_true_means() -> None:
+    trace, cluster = Trace(), a_cluster(0.0, 0.0)
+    trace.know(Regret(np.array([1.0, 2.5]), budget=4))  # the best: 3 tasks and 1, which take max(3, 2.5)
+    trace.add(a_round(1), cluster)
+    assert trace.regret == 0.0
+    trace.add(replace(a_round(2), quota=counts(2, 2)), cluster)
+    trace.add(replace(a_round(3), quota=counts(4, 0)), cluster)
+    trace.record()
+    assert trace.rows[-1].regret == (5.0 - 3.0) + (4.0 - 3.0)
+    trace.add(replace(a_round(4), quota=counts(4, 4)), cluster)
+    assert math.isnan(trace.regret), "greedy quotas do not say who does how much"
 
 
 def test_elapsed_is_wall_time_and_grows_from_row_to_row() -> None:
