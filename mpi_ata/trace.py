@@ -49,6 +49,7 @@ class Trace:
         self.round = 0
         self.clock = self.worker_time = self.waste = 0.0
         self.used = self.wasted = self.lost = 0
+        self.delays = self.delay_sum = self.largest_delay = 0  # of asynchronous updates
         self.loss = self.gap = math.nan  # as of the latest evaluation
         self.regret = math.nan  # a sum over the rounds, where the true means are known
         self._regret: Regret | None = None
@@ -60,6 +61,11 @@ class Trace:
     def started(self) -> int:
         """Every task that was begun."""
         return self.used + self.wasted + self.lost
+
+    @property
+    def mean_delay(self) -> float:
+        """How many updates came between start and use of a gradient, on average; NaN in synchronous runs."""
+        return self.delay_sum / self.delays if self.delays else math.nan
 
     @property
     def elapsed(self) -> float:
@@ -81,6 +87,9 @@ class Trace:
         self.lost += int(round.lost.sum())
         if self._regret is not None:
             self.regret += self._regret.of(round.quota)
+        self.delays += len(round.delays)
+        self.delay_sum += int(round.delays.sum())
+        self.largest_delay = max(self.largest_delay, int(round.delays.max(initial=0)))
 
     def settle(self, cluster: Cluster) -> None:
         """Close the cluster after the last round, and take in what workers then tell of stopped tasks."""

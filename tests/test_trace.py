@@ -46,6 +46,15 @@ def test_the_totals_are_the_sums_over_the_rounds() -> None:
     assert trace.worker_time == 4.0, "the cluster's figure is a total already"
 
 
+def test_delays_are_counted_where_there_are_any() -> None:
+    trace, cluster = Trace(), a_cluster(0.0, 0.0)
+    trace.add(a_round(1), cluster)
+    assert math.isnan(trace.mean_delay)
+    trace.add(replace(a_round(2), delays=counts(0, 3, 1)), cluster)
+    trace.add(replace(a_round(3), delays=counts(2)), cluster)
+    assert (trace.delays, trace.delay_sum, trace.mean_delay, trace.largest_delay) == (4, 6, 1.5, 3)
+
+
 def test_a_row_holds_the_totals_and_the_loss_of_its_moment() -> None:
     trace = Trace()
     trace.record(loss=3.0, gap=2.0)

@@ -6,11 +6,11 @@ from typing import Any
 from mpi_ata.allocators.ata import ATA
 from mpi_ata.allocators.ata_empirical import ATAEmpirical
 from mpi_ata.allocators.gta import GTA
-from mpi_ata.allocators.interface import Allocator, State
+from mpi_ata.allocators.interface import Allocator
 from mpi_ata.allocators.ofta import OFTA
 from mpi_ata.allocators.uta import UTA
 
-__all__ = ["ALLOCATORS", "ATA", "GTA", "OFTA", "UTA", "ATAEmpirical", "Allocator", "State"]
+__all__ = ["ALLOCATORS", "ATA", "GTA", "OFTA", "UTA", "ATAEmpirical", "Allocator"]
 
 ALLOCATORS: dict[str, Callable[..., Any]] = {
     "ata": ATA,

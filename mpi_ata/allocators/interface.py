@@ -1,13 +1,9 @@
 """What every allocator promises."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
-import numpy.typing as npt
-
-from mpi_ata.arrays import IntArray
-
-State = Mapping[str, npt.NDArray[Any]]
+from mpi_ata.arrays import IntArray, State
 
 
 class Allocator(Protocol):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpi_ata.allocators.interface import State, checked_budget
+from mpi_ata.allocators.interface import checked_budget
 from mpi_ata.allocators.recursive import recursive_allocation
-from mpi_ata.arrays import Array, IntArray
+from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.randomness import Purpose, Streams
 
 
@@ -43,9 +43,8 @@ class LowerBoundAllocator(ABC):
 
     def restore(self, state: State) -> None:
         """Go on from an earlier state."""
-        if state["K"].shape != (self.n,) or state["T"].shape != (self.n,):
-            raise ValueError(f"the state is of {len(state['K'])} workers, but there are {self.n}")
-        self.k, self.K, self.T = int(state["k"]), state["K"].copy(), state["T"].copy()
+        K, T = entry(state, "K", self.K), entry(state, "T", self.T)
+        self.k, self.K, self.T = int(entry(state, "k", self.k)), K, T
 
     def means_and_widths(self) -> tuple[Array, Array]:
         """The empirical means, 0 for untried workers, and the width that all bounds of the paper share."""

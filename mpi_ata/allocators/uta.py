@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from mpi_ata.allocators.interface import State, Unlearning, checked_budget
+from mpi_ata.allocators.interface import Unlearning, checked_budget
 from mpi_ata.allocators.recursive import spread
-from mpi_ata.arrays import IntArray
+from mpi_ata.arrays import IntArray, State, entry
 from mpi_ata.randomness import Purpose, Streams
 
 
@@ -27,4 +27,4 @@ class UTA(Unlearning):
 
     def restore(self, state: State) -> None:
         """Go on from an earlier state."""
-        self.k = int(state["k"])
+        self.k = int(entry(state, "k", self.k))

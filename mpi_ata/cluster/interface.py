@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mpi_ata.arrays import Array, IntArray
+from mpi_ata.arrays import Array, IntArray, State
 from mpi_ata.errors import RunError, in_users_code
 from mpi_ata.problems import Problem, Task
 
@@ -14,7 +14,7 @@ class Arrival(NamedTuple):
     """Finished work coming back."""
 
     worker: int
-    result: Array  # the sum over the tasks in it
+    result: Array  # the sum over the tasks in it; whoever gets it may overwrite it
     seconds: list[float]  # one entry a task
     overhead: float = 0.0  # turnaround of its order minus those seconds: transfer, queueing, waking up
 
@@ -54,6 +54,15 @@ class Cluster(Protocol):
 
     def stop(self, workers: IntArray) -> Array:
         """Withdraw what these workers have not delivered; the seconds that each spent on it."""
+
+    def idle(self) -> IntArray:
+        """The workers that hold no order."""
+
+    def state(self) -> State:
+        """What must be saved at the end of a round so that the next one can come in another process."""
+
+    def restore(self, state: State) -> None:
+        """Go on from what `state` gave; orders that could not be saved are gone, and their workers idle."""
 
     def close(self) -> None:
         """End all work for good."""

@@ -13,7 +13,7 @@ from itertools import repeat
 import numpy as np
 from mpi4py import MPI
 
-from mpi_ata.arrays import Array, IntArray
+from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.cluster.bell import Bell
 from mpi_ata.cluster.interface import Arrival, set_up
 from mpi_ata.cluster.wire import Kind, Message, Post
@@ -179,6 +179,25 @@ class MPICluster:
                 self._stopping[worker] += 1
                 spent[j] = now - order.latest
         return spent
+
+    def idle(self) -> IntArray:
+        """The workers that hold no order."""
+        return np.array([worker for worker in range(self.n) if worker not in self._orders], np.int64)
+
+    def state(self) -> State:
+        """The accounts; what is under way on the ranks cannot be saved."""
+        return {
+            "worker_time": self.worker_time.copy(),
+            "undelivered": self.undelivered.copy(),
+            "undelivered_time": self.undelivered_time.copy(),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on with the accounts of an earlier run; all its workers are idle."""
+        accounts = {name: entry(state, name, own) for name, own in self.state().items()}
+        self.worker_time = accounts["worker_time"]
+        self.undelivered = accounts["undelivered"]
+        self.undelivered_time = accounts["undelivered_time"]
 
     def close(self) -> None:
         """Stop everyone, let the workers go, and settle the accounts."""

@@ -7,10 +7,15 @@ from itertools import accumulate
 
 import numpy as np
 
-from mpi_ata.arrays import Array, IntArray
+from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.cluster.interface import Arrival, compute, set_up
 from mpi_ata.problems import Problem, Task, task_streams
 from mpi_ata.times import DrawnTimes
+
+_SAVED = [  # attributes that are plain arrays, one entry a worker
+    *("worker_time", "undelivered", "undelivered_time"),
+    *("_began", "_due", "_seconds", "_left", "_round", "_number"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,7 @@ class VirtualCluster:
         self._orders = np.full(n, None, object)  # what each worker holds
         self._began = np.zeros(n)  # when its delivery in the making was begun
         self._due = np.full(n, np.inf)  # when that will arrive
+        self._seconds = np.zeros(n)  # how long it takes
         self._left = np.zeros(n, np.int64)  # tasks it has not delivered
         self._round = np.full(n, -1)  # of its latest order
         self._number = np.zeros(n, np.int64)  # of its next task in that round
@@ -60,9 +66,13 @@ class VirtualCluster:
         self._round[workers] = round
         self._left[workers] = counts
         self._began[workers] = self._now
-        self._due[workers] = due = self._now + self._lasting(workers, round, counts if together else 1)
-        self._events += zip(due.tolist(), workers.tolist(), strict=True)
-        heapify(self._events)
+        self._seconds[workers] = seconds = self._lasting(workers, round, counts if together else 1)
+        self._due[workers] = due = self._now + seconds
+        if len(workers) == 1:
+            heappush(self._events, (due.item(), workers.item()))
+        else:
+            self._events += zip(due.tolist(), workers.tolist(), strict=True)
+            heapify(self._events)
 
     def _lasting(self, workers: IntArray, round: int, counts: IntArray | int) -> Array:
         """How long the next counts[j] tasks of workers[j] take."""
@@ -90,13 +100,16 @@ class VirtualCluster:
         order = self._orders[worker]
         number, left = self._number.item(worker), self._left.item(worker)
         count = left if order.together else 1
-        seconds = self._times.of(worker, order.round, number, count)
+        seconds = [self._seconds.item(worker)]
+        if count > 1:
+            seconds = self._times.of(worker, order.round, number, count)
         self.worker_time[worker] += math.fsum(seconds)
         self._number[worker] = number + count
         self._left[worker] = left - count
         if left > count:
             self._began[worker] = self._now
-            self._due[worker] = due = self._now + self._times(order.round, number + count).item(worker)
+            self._seconds[worker] = self._times(order.round, number + count).item(worker)
+            self._due[worker] = due = self._now + self._seconds.item(worker)
             heappush(self._events, (due, worker))
         else:
             self._due[worker], self._orders[worker] = np.inf, None
@@ -124,6 +137,42 @@ class VirtualCluster:
         """How many tasks of an order that is to be delivered together were begun by now."""
         seconds = self._times.of(worker, round, self._number.item(worker), self._left.item(worker))
         return 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
+
+    def idle(self) -> IntArray:
+        """The workers that hold no order."""
+        return np.flatnonzero(self._left == 0)
+
+    def state(self) -> State:
+        """Clock, accounts and all orders in flight, with each point that they are about once."""
+        x0, running = self._problem.x0, np.flatnonzero(self._left)
+        orders = list(self._orders[running])
+        points = {order.x.ctypes.data: order.x for order in orders}
+        places = list(points)
+        point, together = np.full(self.n, -1), np.zeros(self.n, np.bool_)
+        point[running] = [places.index(order.x.ctypes.data) for order in orders]
+        together[running] = [order.together for order in orders]
+        return {
+            "now": np.array(self._now),
+            **{name.lstrip("_"): getattr(self, name).copy() for name in _SAVED},
+            "together": together,
+            "point": point,
+            "points": np.array(list(points.values()), x0.dtype).reshape(-1, *x0.shape),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from an earlier state, bit for bit as if there had been no break."""
+        saved = {name: entry(state, name.lstrip("_"), getattr(self, name)) for name in _SAVED}
+        now, point = entry(state, "now", self._now), entry(state, "point", self._round)
+        together = entry(state, "together", np.zeros(self.n, np.bool_))
+        x0 = self._problem.x0
+        points = entry(state, "points", np.broadcast_to(x0, (point.max() + 1, *x0.shape)))
+        points.flags.writeable = False
+        vars(self).update(saved, _now=now.item(), _orders=np.full(self.n, None, object))
+        running = np.flatnonzero(self._left).tolist()
+        for i in running:
+            self._orders[i] = _Order(points[point[i]], self._round.item(i), together.item(i))
+        self._events = [(self._due.item(i), i) for i in running]
+        heapify(self._events)
 
     def close(self) -> None:
         """Stop everyone."""

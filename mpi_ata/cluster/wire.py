@@ -105,7 +105,7 @@ class Post:
         sender, kind, order, round, tasks, together, *sizes = HEADER.unpack_from(self._buffer)
         parts, begin = [], HEADER.size
         for size in sizes[: _fitting(sizes)]:
-            parts.append(np.frombuffer(bytes(self._buffer[begin : begin + size]), np.uint8))
+            parts.append(np.frombuffer(self._buffer[begin : begin + size], np.uint8))
             begin += size
         parts += [self._following(sender, size) for size in sizes[len(parts) :]]
         self._request = self._comm.Irecv(self._buffer, self._source, MESSAGE)

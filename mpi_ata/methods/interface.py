@@ -1,10 +1,16 @@
 """What every method promises, and what it tells of a round."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from mpi_ata.arrays import Array, IntArray
+import numpy as np
+
+from mpi_ata.allocators import Allocator
+from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.cluster.interface import Cluster
+from mpi_ata.methods.updates import Update
+
+NO_DELAYS: IntArray = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +24,11 @@ class Round:
     lost: IntArray  # tasks that vanished with their worker
     waste: float  # seconds of worker time that went into wasted tasks
     duration: float  # from the first order to the last needed arrival, on the cluster's clock
+    delays: IntArray = field(default_factory=NO_DELAYS.copy)  # of asynchronous updates: how many came between
 
     @property
     def started(self) -> IntArray:
-        """Every task that was begun."""
+        """Every task that was begun, counted in the round in which its fate is known."""
         return self.used + self.wasted + self.lost
 
 
@@ -31,5 +38,36 @@ class Method(Protocol):
     x: Array
     k: int  # rounds done
 
+    @property
+    def allocator(self) -> Allocator | None:
+        """Who decides the quotas, where somebody does; its state is not part of the method's."""
+
     def step(self, cluster: Cluster) -> Round:
         """Do one round on the cluster, and move x."""
+
+    def state(self) -> State:
+        """What it must remember from round to round: x, k, what the update remembers, and more if need be."""
+
+    def restore(self, state: State) -> None:
+        """Go on from what `state` gave."""
+
+
+class Updating:
+    """What methods that move x by an update share."""
+
+    def __init__(self, x0: Array, update: Update) -> None:
+        self.x = np.array(x0)
+        self.k = 0
+        self.update = update
+
+    def state(self) -> State:
+        """The point, the number of rounds, and what the update remembers."""
+        inner = {f"update.{name}": array for name, array in self.update.state().items()}
+        return {"x": self.x.copy(), "k": np.array(self.k)} | inner
+
+    def restore(self, state: State) -> None:
+        """Go on from an earlier state."""
+        x, k = entry(state, "x", self.x), int(entry(state, "k", self.k))
+        inner = {name: array for name, array in state.items() if name.startswith("update.")}
+        self.update.restore({name.removeprefix("update."): array for name, array in inner.items()})
+        self.x, self.k = x, k

@@ -6,18 +6,16 @@ from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.cluster import Cluster
 from mpi_ata.errors import RunError
-from mpi_ata.methods.interface import Round
+from mpi_ata.methods.interface import Round, Updating
 from mpi_ata.methods.updates import Update
 
 
-class SGD:
+class SGD(Updating):
     """Algorithms SGD-ATA and SGD-GTA (homogeneous): the mean of B gradients moves x."""
 
     def __init__(self, x0: Array, allocator: Allocator, update: Update) -> None:
-        self.x = np.array(x0)
-        self.k = 0
+        super().__init__(x0, update)
         self.allocator = allocator
-        self.update = update
         self._count_overhead = bool(getattr(allocator, "overhead", False))
 
     def step(self, cluster: Cluster) -> Round:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from mpi_ata.arrays import Array
+from mpi_ata.arrays import Array, State
 
 
 class Update(Protocol):
@@ -11,6 +11,12 @@ class Update(Protocol):
 
     def __call__(self, x: Array, g: Array) -> Array:
         """The next point, in an array of its own; g may be overwritten."""
+
+    def state(self) -> State:
+        """What it remembers of the steps so far."""
+
+    def restore(self, state: State) -> None:
+        """Go on from what `state` gave."""
 
 
 class Plain:
@@ -26,6 +32,13 @@ class Plain:
         g *= -self.step_size
         g += x
         return g
+
+    def state(self) -> State:
+        """Nothing is remembered."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """There is nothing to take over."""
 
 
 UPDATES: dict[str, Callable[..., Any]] = {"plain": Plain}

@@ -156,6 +156,42 @@ def check_waiting_may_have_an_end(c: Cluster, unit: float) -> None:
     assert c.wait(timeout=60 * unit).worker == 2
 
 
+def check_who_holds_no_order_is_idle(c: Cluster, unit: float) -> None:
+    assert c.idle().tolist() == [0, 1, 2]
+    c.start(np.array([0, 2]), at(0.0), 1)
+    assert c.idle().tolist() == [1]
+    assert c.wait().worker == 0
+    assert c.idle().tolist() == [0, 1]
+    c.stop(np.array([2]))
+    assert c.idle().tolist() == [0, 1, 2]
+
+
+def check_a_result_belongs_to_whom_it_was_given(c: Cluster, unit: float) -> None:
+    c.start(np.array([0]), at(0.0), 1)
+    result = c.wait().result
+    result *= 2
+    assert result[0] == 2
+
+
+def check_accounts_go_on_from_an_earlier_state(c: Cluster, unit: float) -> None:
+    c.start(np.array([0, 1]), at(0.0), 1)
+    c.wait()
+    c.stop(np.array([1]))
+    c.start(np.array([1]), at(0.0), 2)
+    c.wait()
+    state = {name: np.array(array) for name, array in c.state().items()}
+    spent, stopped = c.worker_time.tolist(), c.undelivered.tolist()
+    c.start(np.array([0]), at(0.0), 3)
+    c.wait()
+    c.restore(state)
+    assert c.worker_time.tolist() == spent
+    assert c.undelivered.tolist() == stopped == [0, 1, 0]
+    c.start(np.array([0]), at(0.0), 4)
+    c.wait()
+    assert c.worker_time[0] > spent[0]
+    assert state["worker_time"].tolist() == spent
+
+
 def check_closing_twice_is_fine(c: Cluster, unit: float) -> None:
     c.start(EVERYONE, at(0.0), 1)
     c.close()

@@ -94,3 +94,35 @@ def test_a_hundred_thousand_workers_run() -> None:
     cluster.wait()
     assert cluster.stop(np.arange(n)).shape == (n,)
     assert cluster.undelivered.sum() == n
+
+
+def test_orders_in_flight_survive_in_another_cluster_bit_for_bit() -> None:
+    first, second = (VirtualCluster(*scene(unit=1.0), seed=3) for _ in range(2))
+    x = at(1.0)
+    first.start(np.array([0]), x, 4, 3)
+    first.start(np.array([2]), x, 5, np.array([2]), together=True)
+    first.start(np.array([1]), at(2.0), 5)
+    first.wait()
+    first.stop(np.array([1]))
+    first.start(np.array([1]), at(3.0), 5, 2)
+    first.wait()
+    state = first.state()
+    assert state["points"][:, 0].tolist() == [1.0, 3.0], "each point once, none that nobody works at"
+    second.restore(state)
+    for _ in range(4):
+        (worker, result, seconds, _), other = first.wait(), second.wait()
+        assert (worker, result.tolist(), seconds) == (other.worker, other.result.tolist(), other.seconds)
+        assert first.now() == second.now()
+    assert first.worker_time.tolist() == second.worker_time.tolist()
+    assert second.idle().tolist() == [0, 1, 2]
+
+
+def test_a_state_of_other_workers_or_points_is_refused() -> None:
+    cluster = VirtualCluster(*scene(unit=1.0))
+    cluster.start(np.arange(3), at(0.0), 1)
+    state = cluster.state()
+    with pytest.raises(ValueError, match=r"'worker_time' of the state is float64 of shape \(2,\)"):
+        cluster.restore(state | {"worker_time": np.zeros(2)})
+    with pytest.raises(ValueError, match=r"'points' of the state is float32 of shape \(1, 5\)"):
+        cluster.restore(state | {"points": state["points"].astype(np.float32)})
+    assert cluster.wait().worker == 0

@@ -1,0 +1,114 @@
+"""A run that was interrupted between two rounds and built anew goes on bit for bit as if nothing had been."""
+
+from dataclasses import astuple
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpi_ata.allocators import ALLOCATORS
+from mpi_ata.arrays import State, entry
+from mpi_ata.cluster import VirtualCluster
+from mpi_ata.component import Component
+from mpi_ata.methods import METHODS, UPDATES, Method, Round
+from mpi_ata.problems import Quadratic
+from mpi_ata.times import DrawnTimes, Sqrt
+
+N, B = 7, 5
+COMBINATIONS = [("sgd", allocator) for allocator in ALLOCATORS]
+CASES = [(method, allocator, update) for method, allocator in COMBINATIONS for update in UPDATES]
+KEYS: dict[str, dict[str, Any]] = {"plain": {"step_size": 0.1}, "ata": {"alpha": 8.0}}
+
+
+def built(method: str, allocator: str | None, update: str = "plain") -> tuple[Method, VirtualCluster]:
+    """A run at its beginning, on workers that are far from equally fast."""
+    problem, times = Quadratic(4, noise=1.0), DrawnTimes(Sqrt(N, 1.0), seed=3)
+    known = {"x0": problem.x0, "n": N, "seed": 3, "means": times.means}
+    if allocator is not None:
+        keys = {"budget": B} | KEYS.get(allocator, {})
+        known["allocator"] = Component("allocator", ALLOCATORS[allocator], keys).build(**known)
+    known["update"] = Component("method", UPDATES[update], KEYS[update]).build()
+    made: Method = Component("method", METHODS[method], KEYS.get(method, {})).build(**known)
+    return made, VirtualCluster(problem, times, seed=3)
+
+
+def saved(method: Method, cluster: VirtualCluster) -> list[State]:
+    """All that is saved of a run, as it would be after it was read from a file."""
+    states = [method.state(), cluster.state(), method.allocator.state() if method.allocator else {}]
+    return [{name: np.array(array) for name, array in state.items()} for state in states]
+
+
+def resumed(method: Method, cluster: VirtualCluster, states: list[State]) -> None:
+    method.restore(states[0])
+    cluster.restore(states[1])
+    if method.allocator:
+        method.allocator.restore(states[2])
+
+
+def plain(rounds: list[Round]) -> list[list[Any]]:
+    return [[np.asarray(part).tolist() for part in astuple(round)] for round in rounds]
+
+
+def bits(states: list[State]) -> list[dict[str, Any]]:
+    return [
+        {name: (array.shape, array.dtype, array.tobytes()) for name, array in state.items()}
+        for state in states
+    ]
+
+
+def steps(method: Method, cluster: VirtualCluster, count: int) -> list[Round]:
+    return [method.step(cluster) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("method", "allocator", "update"), CASES)
+@pytest.mark.parametrize("break_after", [0, 1, 9])
+def test_interrupted_and_resumed_is_the_same_as_never_interrupted(
+    method: str, allocator: str | None, update: str, break_after: int
+) -> None:
+    whole = built(method, allocator, update)
+    rounds = steps(*whole, 20)
+    first = built(method, allocator, update)
+    before = steps(*first, break_after)
+    states = saved(*first)
+    second = built(method, allocator, update)
+    resumed(*second, states)
+    assert bits(saved(*second)) == bits(states)
+    after = steps(*second, 20 - break_after)
+    assert plain(before + after) == plain(rounds)
+    assert bits(saved(*second)) == bits(saved(*whole))
+    assert second[0].k == 20
+    assert second[1].now() == whole[1].now() > 0
+
+
+@pytest.mark.parametrize(("method", "allocator", "update"), CASES)
+def test_what_was_saved_does_not_change_when_the_run_goes_on(
+    method: str, allocator: str | None, update: str
+) -> None:
+    run = built(method, allocator, update)
+    steps(*run, 3)
+    states = [run[0].state(), run[1].state()]
+    before = bits(states)
+    steps(*run, 3)
+    assert bits(states) == before
+    run[0].restore(states[0])
+    steps(*run, 1)
+    assert bits(states) == before
+
+
+@pytest.mark.parametrize(("method", "allocator"), COMBINATIONS)
+def test_a_point_of_another_shape_or_precision_is_refused(method: str, allocator: str | None) -> None:
+    run, _ = built(method, allocator)
+    state = run.state()
+    with pytest.raises(ValueError, match=r"'x' of the state is float64 of shape \(5,\).*shape \(4,\)"):
+        run.restore(state | {"x": np.zeros(5)})
+    with pytest.raises(ValueError, match=r"'x' of the state is float32"):
+        run.restore(state | {"x": np.zeros(4, np.float32)})
+    with pytest.raises(ValueError, match="the state has no 'k'; it has: x"):
+        run.restore({"x": state["x"]})
+    assert bits([run.state()]) == bits([state])
+
+
+def test_an_entry_is_a_copy() -> None:
+    state = {"x": np.zeros(2)}
+    entry(state, "x", np.ones(2))[:] = 5
+    assert state["x"].tolist() == [0, 0]
