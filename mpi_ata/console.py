@@ -101,10 +101,15 @@ def closing_table(figures: dict[str, Any], reason: str | None) -> str:
         ),
         ("loss", "not known" if figures["loss"] is None else f"{figures['loss']:.8g}"),
         ("gap", "not known" if figures["gap"] is None else f"{figures['gap']:.3g}"),
+        *((name, _known(value)) for name, value in figures["evaluation"].items()),
         ("elapsed", duration(figures["elapsed"])),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _known(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.6g}"
 
 
 def ratio(a: float, b: float) -> str:

@@ -31,7 +31,8 @@ def run(
 ) -> Iterator[Round]:
     """Yield one round after another until `stop` says enough; without it, for as long as you ask.
 
-    Every `evaluate_every` rounds the loss of `problem` goes into `trace`, off the clock.
+    Every `evaluate_every` rounds the loss of `problem`, and what its evaluate(x) tells, goes into `trace`,
+    off the clock.
     """
     stop, trace = stop or Stop(), trace or Trace()
     trace.record(*evaluate(problem, method))
@@ -46,18 +47,31 @@ def run(
         yield round
 
 
-def evaluate(problem: Problem | None, method: Method) -> tuple[float, float]:
-    """Loss and gap at the method's point, NaN where they are not known."""
+def evaluate(problem: Problem | None, method: Method) -> tuple[float, float, dict[str, float]]:
+    """Loss and gap at the method's point, NaN where they are not known, and what else the problem tells."""
     x = method.x.view()
     x.flags.writeable = False
-    try:
-        loss = float(problem.loss(x)) if problem is not None and hasattr(problem, "loss") else None
-        gap = math.nan if loss is None else loss - float(getattr(problem, "minimum", math.nan))
-    except Exception as error:
-        raise in_users_code("loss() of the problem failed", error) from None
+    figures = _asked(problem, "evaluate", x) or {}
+    loss = figures.pop("loss", None)  # who finds it on the way need not be asked twice
+    loss = _asked(problem, "loss", x) if loss is None else loss
     if not np.isfinite(x).all() or (loss is not None and not math.isfinite(loss)):
         raise RunError(f"the run diverged by round {method.k}, with loss {loss}; try a smaller step_size")
-    return math.nan if loss is None else loss, gap
+    if loss is None:
+        return math.nan, math.nan, figures
+    return loss, loss - float(getattr(problem, "minimum", math.nan)), figures
+
+
+def _asked(problem: Problem | None, name: str, x: Array) -> Any:
+    """What a problem says of x, as plain numbers; None where it says nothing."""
+    if not hasattr(problem, name):
+        return None
+    try:
+        answer = getattr(problem, name)(x)
+        if name == "loss":
+            return float(answer)
+        return {str(key): float(value) for key, value in answer.items()}
+    except Exception as error:
+        raise in_users_code(f"{name}() of the problem failed", error) from None
 
 
 @dataclass(frozen=True)
@@ -84,6 +98,7 @@ class Outcome:
             "waste": trace.waste,
             "loss": None if math.isnan(trace.loss) else trace.loss,
             "gap": None if math.isnan(trace.gap) else trace.gap,
+            "evaluation": {k: v if math.isfinite(v) else None for k, v in trace.evaluation.items()},
             "workers": self.workers,
             "finished": self.reason is not None,
         }

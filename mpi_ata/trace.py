@@ -2,12 +2,14 @@
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.cluster import Cluster
+from mpi_ata.errors import RunError
 from mpi_ata.methods import Round
 
 
@@ -42,6 +44,9 @@ class Regret:
         return float((quota * self._means).max()) - self._least  # (eq. 9)
 
 
+NAMES = 32  # of further figures: the history is bounded in bytes
+
+
 class Trace:
     """Adds up rounds, and keeps at most `capacity` rows of totals, evenly spaced over the run."""
 
@@ -53,7 +58,9 @@ class Trace:
         self.loss = self.gap = math.nan  # as of the latest evaluation
         self.regret = math.nan  # a sum over the rounds, where the true means are known
         self._regret: Regret | None = None
+        self.evaluation: dict[str, float] = {}  # further figures of the latest evaluation
         self.rows: list[Row] = []
+        self.figures: dict[str, list[float]] = {}  # those of each row, by name; NaN where a row has none
         self._capacity, self._stride, self._recorded = capacity, 1, 0
         self._began = time.monotonic()
 
@@ -99,15 +106,29 @@ class Trace:
         self.waste += float(cluster.undelivered_time.sum()) - seconds
         self.worker_time = float(cluster.worker_time.sum())
 
-    def record(self, loss: float = math.nan, gap: float = math.nan) -> None:
-        """Keep the totals with the loss they led to; when there are too many rows, every second one goes."""
-        self.loss, self.gap = loss, gap
+    def record(
+        self, loss: float = math.nan, gap: float = math.nan, evaluation: Mapping[str, float] | None = None
+    ) -> None:
+        """Keep the totals and what they led to; when there are too many rows, every second one goes."""
+        self.loss, self.gap, self.evaluation = loss, gap, dict(evaluation or {})
         if self._recorded % self._stride == 0:
-            self.rows.append(Row(*(getattr(self, name) for name in Row._fields)))
+            self._keep()
         self._recorded += 1
         if len(self.rows) > self._capacity:
             self.rows = self.rows[::2]
+            self.figures = {name: column[::2] for name, column in self.figures.items()}
             self._stride *= 2
+
+    def _keep(self) -> None:
+        for name in self.evaluation:
+            self.figures.setdefault(name, [math.nan] * len(self.rows))
+        if len(self.figures) > NAMES:
+            raise RunError(
+                f"evaluate() of the problem gave {len(self.figures)} names; at most {NAMES} are kept"
+            )
+        self.rows.append(Row(*(getattr(self, name) for name in Row._fields)))
+        for name, column in self.figures.items():
+            column.append(self.evaluation.get(name, math.nan))
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ KEYS = {
     "waste",
     "loss",
     "gap",
+    "evaluation",
     "workers",
     "finished",
 }
@@ -174,6 +175,14 @@ def test_what_is_not_known_is_null_in_json(job: str) -> None:
     assert (figures["loss"], figures["gap"]) == (None, None)
     table = called("run", job, "--virtual").stdout
     assert table.count("not known") == 2
+
+
+def test_what_a_problem_evaluates_stands_in_the_table_and_in_json(job: str) -> None:
+    own_problem(job, "return x\n    def evaluate(self, x): return {'accuracy': 0.25, 'odd': float('nan')}")
+    figures = json.loads(called("run", job, "--virtual", "--json").stdout)
+    assert figures["evaluation"] == {"accuracy": 0.25, "odd": None}
+    lines = called("run", job, "--virtual").stdout.splitlines()
+    assert [line.split() for line in lines[-3:-1]] == [["accuracy", "0.25"], ["odd", "not", "known"]]
 
 
 def test_compare_prints_a_row_for_each_allocator(job: str) -> None:

@@ -1,6 +1,7 @@
 """The loop: rounds one after another, evaluated off the clock, until a limit or the caller says enough."""
 
 import math
+import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -153,6 +154,64 @@ def test_the_loss_is_evaluated_before_the_first_round_every_so_often_and_at_the_
     assert problem.evaluated == len(expected)
     assert trace.loss == trace.rows[-1].loss == Quadratic.loss(problem, method.x)
     assert trace.gap == trace.loss - problem.minimum
+
+
+class Telling(Counting):
+    """The quadratic, which tells more than its loss."""
+
+    def evaluate(self, x: Array) -> dict[str, float]:
+        assert not x.flags.writeable
+        return {"norm": float(x @ x)}
+
+
+def test_what_else_a_problem_tells_is_kept_with_the_rows() -> None:
+    problem, method, cluster = parts(Telling(6))
+    trace = Trace()
+    for _ in run(method, cluster, problem, Stop(rounds=25), 10, trace):
+        pass
+    assert trace.evaluation == {"norm": pytest.approx(float(method.x @ method.x), rel=1e-6)}
+    assert len(trace.figures["norm"]) == len(trace.rows) == problem.evaluated
+    assert trace.figures["norm"][0] == 0.0
+
+
+def test_a_loss_found_while_evaluating_is_not_asked_for_again() -> None:
+    class Once(Counting):
+        def evaluate(self, x: Array) -> dict[str, float]:
+            return {"loss": 7.0}
+
+    problem, method, cluster = parts(Once(6))
+    trace = Trace()
+    for _ in run(method, cluster, problem, Stop(rounds=5), 10, trace):
+        pass
+    assert (trace.loss, trace.gap, trace.evaluation) == (7.0, 7.0 - problem.minimum, {})
+    assert problem.evaluated == 0
+
+
+def test_evaluating_takes_no_time_on_the_clock() -> None:
+    class Slow(Telling):
+        def evaluate(self, x: Array) -> dict[str, float]:
+            time.sleep(0.01)
+            return super().evaluate(x)
+
+    def clock(problem: Quadratic) -> tuple[float, float]:
+        trace = Trace()
+        _, method, cluster = parts(problem)
+        for _ in run(method, cluster, problem, Stop(rounds=5), 1, trace):
+            pass
+        return trace.clock, trace.elapsed
+
+    assert clock(Slow(6))[0] == clock(Quadratic(6))[0]
+    assert clock(Slow(6))[1] >= 0.06
+
+
+def test_an_evaluation_that_fails_ends_the_run_with_its_traceback() -> None:
+    class Failing(Quadratic):
+        def evaluate(self, x: Array) -> dict[str, float]:
+            raise KeyError("no such thing")
+
+    problem, method, cluster = parts(Failing(6))
+    with pytest.raises(RunError, match=r"(?s)evaluate\(\) of the problem failed:.*no such thing"):
+        next(run(method, cluster, problem))
 
 
 def test_a_problem_that_tells_no_loss_runs_and_its_loss_is_not_known() -> None:

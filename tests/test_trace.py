@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpi_ata import Constant, DrawnTimes, Quadratic, Round, Stop, Trace, VirtualCluster
+from mpi_ata.errors import RunError
 from mpi_ata.trace import Regret
 
 
@@ -110,6 +111,33 @@ def test_however_many_are_recorded_the_rows_are_few_evenly_spaced_and_from_the_f
     stride = rounds[1] if len(rounds) > 1 else records
     assert rounds == list(range(0, rounds[-1] + 1, stride))
     assert records - 1 - rounds[-1] < stride
+
+
+def test_further_figures_stand_beside_their_rows_and_are_nan_where_a_row_has_none() -> None:
+    trace = Trace()
+    trace.record(1.0, evaluation={"accuracy": 0.25})
+    trace.record(2.0, evaluation={"accuracy": 0.5, "norm": 3.0})
+    trace.record(3.0)
+    assert trace.figures["accuracy"] == pytest.approx([0.25, 0.5, math.nan], nan_ok=True)
+    assert trace.figures["norm"] == pytest.approx([math.nan, 3.0, math.nan], nan_ok=True)
+    assert trace.evaluation == {}, "of the latest evaluation"
+
+
+@given(st.integers(1, 9), st.integers(1, 100))
+def test_further_figures_are_thinned_out_with_their_rows(capacity: int, records: int) -> None:
+    trace = Trace(capacity)
+    for number in range(records):
+        trace.record(loss=number, evaluation={"same": number})
+    assert trace.figures["same"] == [row.loss for row in trace.rows]
+    assert trace.evaluation == {"same": records - 1}
+
+
+def test_names_without_end_are_refused_since_the_history_is_bounded() -> None:
+    trace = Trace()
+    for number in range(32):
+        trace.record(evaluation={f"name {number}": 1.0})
+    with pytest.raises(RunError, match="33 names; at most 32"):
+        trace.record(evaluation={"one more": 1.0})
 
 
 def test_a_million_records_leave_a_history_of_a_few_thousand_rows_that_reaches_to_the_end() -> None:

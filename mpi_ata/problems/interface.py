@@ -46,7 +46,8 @@ class Problem(Protocol):
     `setup(worker, n)`, called once on each rank before the clock starts, with worker None on a process
     that stands for no single worker (the manager, the virtual cluster);
     `loss(x)` and `minimum`, the least possible loss, for stopping at a gap;
-    `evaluate(x)`, a dict of further figures.
+    `evaluate(x)`, a dict of further figures by name; an entry "loss" is taken for `loss(x)`.
+    Both are asked on the manager, off the clock.
     """
 
     @property
