@@ -55,6 +55,8 @@ class VirtualCluster:
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
         workers = np.asarray(workers)
+        if not workers.size:
+            return
         if self._left[workers].any():
             raise RuntimeError("a worker holds one order at a time; stop it first")
         if not self._left.any():
@@ -68,10 +70,18 @@ class VirtualCluster:
         self._began[workers] = self._now
         self._seconds[workers] = seconds = self._lasting(workers, round, counts if together else 1)
         self._due[workers] = due = self._now + seconds
-        if len(workers) == 1:
-            heappush(self._events, (due.item(), workers.item()))
+        self._expect(due.tolist(), workers.tolist())
+
+    def _expect(self, due: list[float], workers: list[int]) -> None:
+        """Queue deliveries; a queue that is mostly out of date is made anew."""
+        if len(self._events) > 4 * self.n:
+            busy = np.flatnonzero(self._left)
+            due, workers, self._events = self._due[busy].tolist(), busy.tolist(), []
+        if 8 * len(workers) < len(self._events):
+            for event in zip(due, workers, strict=True):
+                heappush(self._events, event)
         else:
-            self._events += zip(due.tolist(), workers.tolist(), strict=True)
+            self._events += zip(due, workers, strict=True)
             heapify(self._events)
 
     def _lasting(self, workers: IntArray, round: int, counts: IntArray | int) -> Array:
@@ -171,8 +181,8 @@ class VirtualCluster:
         running = np.flatnonzero(self._left).tolist()
         for i in running:
             self._orders[i] = _Order(points[point[i]], self._round.item(i), together.item(i))
-        self._events = [(self._due.item(i), i) for i in running]
-        heapify(self._events)
+        self._events = []
+        self._expect(self._due[running].tolist(), running)
 
     def close(self) -> None:
         """Stop everyone."""

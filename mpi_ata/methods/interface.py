@@ -6,9 +6,8 @@ from typing import Protocol
 import numpy as np
 
 from mpi_ata.allocators import Allocator
-from mpi_ata.arrays import Array, IntArray, State, entry
+from mpi_ata.arrays import Array, IntArray, State
 from mpi_ata.cluster.interface import Cluster
-from mpi_ata.methods.updates import Update
 
 NO_DELAYS: IntArray = np.zeros(0, np.int64)
 
@@ -18,7 +17,7 @@ class Round:
     """What happened in one round; the arrays have one entry for each worker."""
 
     number: int  # the paper's k = 1, 2, ...
-    quota: IntArray
+    quota: IntArray  # tasks each could do; where nobody sets a limit, what was used
     used: IntArray  # tasks whose result went into an update
     wasted: IntArray  # tasks finished or begun, but not used
     lost: IntArray  # tasks that vanished with their worker
@@ -50,24 +49,3 @@ class Method(Protocol):
 
     def restore(self, state: State) -> None:
         """Go on from what `state` gave."""
-
-
-class Updating:
-    """What methods that move x by an update share."""
-
-    def __init__(self, x0: Array, update: Update) -> None:
-        self.x = np.array(x0)
-        self.k = 0
-        self.update = update
-
-    def state(self) -> State:
-        """The point, the number of rounds, and what the update remembers."""
-        inner = {f"update.{name}": array for name, array in self.update.state().items()}
-        return {"x": self.x.copy(), "k": np.array(self.k)} | inner
-
-    def restore(self, state: State) -> None:
-        """Go on from an earlier state."""
-        x, k = entry(state, "x", self.x), int(entry(state, "k", self.k))
-        inner = {name: array for name, array in state.items() if name.startswith("update.")}
-        self.update.restore({name.removeprefix("update."): array for name, array in inner.items()})
-        self.x, self.k = x, k

@@ -1,0 +1,43 @@
+"""Asynchronous SGD with an allocation: ASGD-ATA of the paper."""
+
+import numpy as np
+
+from mpi_ata.allocators import Allocator
+from mpi_ata.arrays import Array
+from mpi_ata.cluster import Cluster
+from mpi_ata.methods.interface import Round
+from mpi_ata.methods.rounds import Allocating, Tally, not_greedy
+from mpi_ata.methods.updates import Update
+
+
+class ASGD(Allocating):
+    """Algorithms ASGD-ATA and ASGD: B updates a round, by exactly a_i gradients of worker i, one by one."""
+
+    def __init__(self, x0: Array, allocator: Allocator, update: Update) -> None:
+        super().__init__(x0, not_greedy(allocator, "ringmaster"), update)
+
+    def step(self, cluster: Cluster) -> Round:
+        """Allocate, then update x by each gradient that comes; its worker goes on from the newest x."""
+        B, x, k = self.allocator.budget, self.x, self.k + 1
+        a = self.exact_quotas(cluster.n)
+        left, active = a.copy(), np.flatnonzero(a)
+        born = np.zeros_like(a)  # the update s after which each worker's gradient was begun
+        delays = np.zeros(B, np.int64)
+
+        tally = Tally(cluster)
+        cluster.start(active, x, k)
+        for s in range(B):
+            arrival = cluster.wait()
+            i = arrival.worker
+            x = self.update(x, arrival.result)
+            self.learn(arrival)
+            delays[s] = s - born[i]
+            left[i] -= 1
+            if left[i] > 0:
+                born[i] = s + 1
+                cluster.start(np.array([i]), x, k)
+        tally.all_in()
+
+        self.x, self.k = x, k
+        tally.used += a
+        return tally.round(k, a, delays)

@@ -1,0 +1,39 @@
+"""SGD where each worker owns its data: about unequal data, not about unequal nodes."""
+
+import numpy as np
+
+from mpi_ata.allocators import Allocator
+from mpi_ata.arrays import Array
+from mpi_ata.cluster import Cluster
+from mpi_ata.methods.interface import Round
+from mpi_ata.methods.rounds import Allocating, Sum, Tally, not_greedy
+from mpi_ata.methods.updates import Update
+
+
+class HeterogeneousDataSGD(Allocating):
+    """Algorithm SGD-ATA (heterogeneous): everyone computes a_i + 1 gradients; the mean of means moves x."""
+
+    def __init__(self, x0: Array, allocator: Allocator, update: Update) -> None:
+        super().__init__(x0, not_greedy(allocator, "malenia"), update)
+
+    def step(self, cluster: Cluster) -> Round:
+        """Allocate, collect everyone's gradients at x, learn all their times, update x."""
+        n, x, k = cluster.n, self.x, self.k + 1
+        a = self.exact_quotas(n) + 1
+        everyone = np.arange(n)
+        g = Sum(x, everyone)
+
+        tally = Tally(cluster)
+        cluster.start(everyone, x, k, a, together=True)
+        for _ in everyone:
+            arrival = cluster.wait()
+            i, g_i = arrival.worker, arrival.result
+            g_i /= a[i]
+            g.add(i, g_i)
+            self.learn(arrival)
+            tally.used[i] += len(arrival.seconds)
+        tally.all_in()
+
+        g.total /= n
+        self.x, self.k = self.update(x, g.total), k
+        return tally.round(k, a)
