@@ -13,7 +13,19 @@ if launch.under_launcher():
 
 from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAEmpirical
 from mpi_ata.cluster import VirtualCluster
-from mpi_ata.methods import SGD, Plain, Round
+from mpi_ata.methods import (
+    ASGD,
+    SGD,
+    Adam,
+    HeterogeneousDataSGD,
+    Malenia,
+    Momentum,
+    Nesterov,
+    Plain,
+    Ringmaster,
+    Round,
+    Stepping,
+)
 from mpi_ata.problems import Quadratic, Task
 from mpi_ata.run import run
 from mpi_ata.times import Constant, DrawnTimes, Exponential, Linear, Mix, Sqrt
@@ -21,21 +33,29 @@ from mpi_ata.trace import Stop, Trace
 from mpi_ata.version import __version__
 
 __all__ = [
+    "ASGD",
     "ATA",
     "GTA",
     "OFTA",
     "SGD",
     "UTA",
     "ATAEmpirical",
+    "Adam",
     "Constant",
     "DrawnTimes",
     "Exponential",
+    "HeterogeneousDataSGD",
     "Linear",
+    "Malenia",
     "Mix",
+    "Momentum",
+    "Nesterov",
     "Plain",
     "Quadratic",
+    "Ringmaster",
     "Round",
     "Sqrt",
+    "Stepping",
     "Stop",
     "Task",
     "Trace",

@@ -38,9 +38,13 @@ class Component:
         """Whether the constructor has a parameter of this name."""
         return key in self._parameters()
 
+    def accepts_any(self) -> bool:
+        """Whether the constructor takes keys of any name."""
+        return any(parameter.kind is parameter.VAR_KEYWORD for parameter in self._parameters().values())
+
     def known_keys(self) -> list[str]:
         """The names of the constructor's parameters."""
-        return list(self._parameters())
+        return [name for name, parameter in self._parameters().items() if parameter.kind not in _VARIADIC]
 
     def _parameters(self) -> Mapping[str, inspect.Parameter]:
         try:
@@ -53,7 +57,7 @@ class Component:
         parameters = self._parameters()
         given = {key: value for key, value in given.items() if key in parameters}
         named = {key: p for key, p in parameters.items() if key not in given and p.kind not in _VARIADIC}
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        if not self.accepts_any():
             check_keys(self.table, self.keys, [*self.others, *named])
         keys = dict(self.keys)
         for key, parameter in named.items():
@@ -73,18 +77,30 @@ class Component:
             raise UsageError(f"[{self.table}] {_name(self.factory)}: {_described(error)}") from None
 
 
-def choose(table: str, keys: Table, choices: Mapping[str, Callable[..., Any]], folder: Path) -> Component:
-    """The component that a table of a job names, by `name` or by `file` and `class`."""
+def choose(
+    table: str,
+    keys: Table,
+    choices: Mapping[str, Callable[..., Any]],
+    folder: Path,
+    key: str = "name",
+    default: str | None = None,
+) -> Component:
+    """The component that a table of a job names, by `name` or by `file` and `class`.
+
+    With another key than "name", that one stands for it, and is put before the others: `update`,
+    `update_file` and `update_class`.
+    """
     keys = dict(keys)
-    if "file" in keys or "class" in keys:
-        for key in ("file", "class"):
-            if key not in keys:
-                raise UsageError(f"[{table}] needs both 'file' and 'class'; '{key}' is missing")
-            checked(table, key, keys[key], str)
-        if "name" in keys:
-            raise UsageError(f"[{table}] has both 'name' and 'file'; keep one of them")
-        return Component(table, load_class(table, folder / keys.pop("file"), keys.pop("class")), keys)
-    return Component(table, pick(table, "name", keys, choices), keys)
+    file, cls = ("file", "class") if key == "name" else (f"{key}_file", f"{key}_class")
+    if file in keys or cls in keys:
+        for each in (file, cls):
+            if each not in keys:
+                raise UsageError(f"[{table}] needs both '{file}' and '{cls}'; '{each}' is missing")
+            checked(table, each, keys[each], str)
+        if key in keys:
+            raise UsageError(f"[{table}] has both '{key}' and '{file}'; keep one of them")
+        return Component(table, load_class(table, folder / keys.pop(file), keys.pop(cls)), keys)
+    return Component(table, pick(table, key, keys, choices, default), keys)
 
 
 def pick(table: str, key: str, keys: Table, choices: Mapping[str, Any], default: str | None = None) -> Any:

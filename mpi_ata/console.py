@@ -99,6 +99,7 @@ def closing_table(figures: dict[str, Any], reason: str | None) -> str:
             f"{figures['tasks_started']:,} = {figures['tasks_used']:,} used"
             f" + {figures['tasks_wasted']:,} wasted + {figures['tasks_lost']:,} lost",
         ),
+        *delays(figures),
         ("loss", "not known" if figures["loss"] is None else f"{figures['loss']:.8g}"),
         ("gap", "not known" if figures["gap"] is None else f"{figures['gap']:.3g}"),
         *((name, _known(value)) for name, value in figures["evaluation"].items()),
@@ -110,6 +111,14 @@ def closing_table(figures: dict[str, Any], reason: str | None) -> str:
 
 def _known(value: float | None) -> str:
     return "not known" if value is None else f"{value:.6g}"
+
+
+def delays(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """How late gradients were, where updates are asynchronous."""
+    if figures["mean_delay"] is None:
+        return []
+    mean, largest = figures["mean_delay"], figures["largest_delay"]
+    return [("delay", f"{mean:.3g} updates on average, at most {largest:,}")]
 
 
 def ratio(a: float, b: float) -> str:

@@ -15,6 +15,7 @@ from mpi_ata.allocators import ALLOCATORS, Allocator
 from mpi_ata.component import Component, Table, check_keys, checked, choose, one_line, pick
 from mpi_ata.errors import UsageError
 from mpi_ata.methods import METHODS, UPDATES, Method
+from mpi_ata.methods.torch_updates import TorchUpdate
 from mpi_ata.problems import PROBLEMS, Problem
 from mpi_ata.times import LAWS, DrawnTimes, Law
 from mpi_ata.trace import Stop
@@ -128,17 +129,25 @@ def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
             tables["allocator"] = _exchanged(changes["allocator"]["name"], tables.get("allocator", {})).keys
         for table, keys in changes.items():
             given = tables.get(table, {})
-            others = {"name"} if "file" in keys else {"file", "class"} if "name" in keys else set()
-            tables[table] = {key: value for key, value in given.items() if key not in others} | keys
+            tables[table] = {key: value for key, value in given.items() if key not in _replaced(keys)} | keys
         return replace(_job(path, tables), digest=_digest(path, tables))
+
+
+def _replaced(keys: Table) -> set[str]:
+    """The keys of a table that name something in another way than these do."""
+    replaced = set[str]()
+    for name, file, cls in (("name", "file", "class"), ("update", "update_file", "update_class")):
+        replaced |= {name} if file in keys else {file, cls} if name in keys else set()
+    return replaced
 
 
 def _digest(path: Path, tables: dict[str, Table]) -> bytes:
     """What all ranks must agree on."""
     digest = sha256(f"{__version__} {tables!r}".encode())
     for name in ("problem", "method", "allocator"):
-        if "file" in tables.get(name, {}):
-            digest.update((path.parent / tables[name]["file"]).read_bytes())
+        for key in ("file", "update_file"):
+            if key in tables.get(name, {}):
+                digest.update((path.parent / tables[name][key]).read_bytes())
     return digest.digest()
 
 
@@ -194,8 +203,11 @@ def _job(path: Path, tables: dict[str, Table]) -> Job:
             raise UsageError(f"the table [{name}] is missing or empty")
     method, update = _method(tables["method"], path.parent)
     if method.accepts("allocator") != ("allocator" in tables):
-        rule = "needs a table [allocator]" if method.accepts("allocator") else "takes no table [allocator]"
-        raise UsageError(f"this method {rule}")
+        if method.accepts("allocator"):
+            raise UsageError("this method needs a table [allocator]")
+        raise UsageError(
+            "this method decides by itself who works and takes no table [allocator]; leave it out"
+        )
     return Job(
         path=path,
         problem=choose("problem", tables["problem"], PROBLEMS, path.parent),
@@ -215,11 +227,24 @@ def _method(table: Table, folder: Path) -> tuple[Component, Component | None]:
     method = choose("method", table, METHODS, folder)
     if not method.accepts("update"):
         return method, None
-    keys = dict(method.keys)
-    update = Component("method", pick("method", "update", keys, UPDATES, "plain"), {})
-    own = {key: keys.pop(key) for key in list(keys) if update.accepts(key)}
-    others = ("name", "update", *update.known_keys())
+    update = _update(method.keys, folder)
+    takes_all = update.accepts_any() and not method.accepts_any()
+    keys, own = dict[str, Any](), dict[str, Any]()
+    for key, value in update.keys.items():
+        of_update = update.accepts(key) or (takes_all and not method.accepts(key))
+        (own if of_update else keys)[key] = value
+    others = ("name", "update", *(key for key in update.known_keys() if key != "optimizer"))
     return replace(method, keys=keys, others=others), replace(update, keys=own)
+
+
+def _update(keys: Table, folder: Path) -> Component:
+    """The update, by `update` or by `update_file` and `update_class`; still with all keys of the table."""
+    name = keys.get("update")
+    if isinstance(name, str) and name.startswith("torch."):
+        keys = {key: value for key, value in keys.items() if key != "update"}
+        return Component("method", TorchUpdate, keys | {"optimizer": name.removeprefix("torch.")})
+    choices = UPDATES | {"torch.<class of torch.optim>": TorchUpdate}
+    return choose("method", keys, choices, folder, key="update", default="plain")
 
 
 def _times(table: Table) -> Times:

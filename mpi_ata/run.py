@@ -99,6 +99,8 @@ class Outcome:
             "loss": None if math.isnan(trace.loss) else trace.loss,
             "gap": None if math.isnan(trace.gap) else trace.gap,
             "evaluation": {k: v if math.isfinite(v) else None for k, v in trace.evaluation.items()},
+            "mean_delay": None if math.isnan(trace.mean_delay) else trace.mean_delay,
+            "largest_delay": trace.largest_delay if trace.delays else None,
             "workers": self.workers,
             "finished": self.reason is not None,
         }

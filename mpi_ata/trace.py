@@ -28,6 +28,8 @@ class Row(NamedTuple):
     loss: float
     gap: float
     regret: float
+    mean_delay: float
+    largest_delay: int
 
 
 class Regret:

@@ -9,19 +9,23 @@ from mpi_ata.methods.interface import Method, Round
 from mpi_ata.methods.malenia import Malenia
 from mpi_ata.methods.ringmaster import Ringmaster
 from mpi_ata.methods.sgd import SGD
-from mpi_ata.methods.updates import UPDATES, Plain, Update
+from mpi_ata.methods.updates import Adam, Momentum, Nesterov, Plain, Stepping, Update
 
 __all__ = [
     "ASGD",
     "METHODS",
     "SGD",
     "UPDATES",
+    "Adam",
     "HeterogeneousDataSGD",
     "Malenia",
     "Method",
+    "Momentum",
+    "Nesterov",
     "Plain",
     "Ringmaster",
     "Round",
+    "Stepping",
     "Update",
 ]
 
@@ -31,4 +35,11 @@ METHODS: dict[str, Callable[..., Any]] = {
     "malenia": Malenia,
     "asgd": ASGD,
     "ringmaster": Ringmaster,
+}
+
+UPDATES: dict[str, Callable[..., Any]] = {
+    "plain": Plain,
+    "momentum": Momentum,
+    "nesterov": Nesterov,
+    "adam": Adam,
 }

@@ -14,7 +14,7 @@ class SGD(Allocating):
         """Allocate, collect B gradients at x, learn the times, update x."""
         B, x, k = self.allocator.budget, self.x, self.k + 1
         a = self.quotas(cluster.n)
-        fixed, active = a.sum() == B, np.flatnonzero(a)
+        fixed, active = int(a.sum()) == B, np.flatnonzero(a)
         g = Sum(x, active if fixed else None)
 
         tally = Tally(cluster)

@@ -1,9 +1,15 @@
-"""How a gradient moves the point."""
+"""How a gradient moves the point.
 
-from collections.abc import Callable
-from typing import Any, Protocol
+For a point of ten million numbers what counts is how often memory is walked through, in place each time:
+plain 2 times, momentum 4, nesterov 5, adam 13.
+"""
 
-from mpi_ata.arrays import Array, State
+import math
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from mpi_ata.arrays import Array, State, entry
 
 
 class Update(Protocol):
@@ -19,26 +25,168 @@ class Update(Protocol):
         """Go on from what `state` gave."""
 
 
-class Plain:
-    """x - gamma g."""
+class Stepping:
+    """x - gamma_t times a direction, for t = 1, 2, ...: what updates share, those of a user's own too.
 
-    def __init__(self, step_size: float) -> None:
+    The step size gamma_t is `step_size` after `warmup` steps in which it grows to it in equal parts.
+    With schedule = "cosine" it then falls along half a cosine to `final_step_size`, reached after `period`
+    steps, warm-up included, and kept from there on.
+    """
+
+    memory: ClassVar[tuple[str, ...]] = ()  # names of what is remembered, each an array like x
+
+    def __init__(
+        self,
+        step_size: float,
+        schedule: str = "constant",
+        warmup: int = 0,
+        period: int = 0,
+        final_step_size: float = 0.0,
+    ) -> None:
         if not step_size > 0:
             raise ValueError(f"{step_size=} must be above 0")
-        self.step_size = step_size
+        if schedule not in ("constant", "cosine"):
+            raise ValueError(f"{schedule=} must be 'constant' or 'cosine'")
+        if warmup < 0:
+            raise ValueError(f"{warmup=} must be at least 0 steps")
+        if schedule == "cosine" and period <= warmup:
+            raise ValueError(f"{period=} must be above {warmup=}: so many steps the cosine schedule lasts")
+        if schedule != "cosine" and (period or final_step_size):
+            raise ValueError("period and final_step_size are for schedule = 'cosine'")
+        if not 0 <= final_step_size < step_size:
+            raise ValueError(f"{final_step_size=} must be at least 0 and below {step_size=}")
+        self.step_size, self.final_step_size = step_size, final_step_size
+        self.schedule, self.warmup, self.period = schedule, warmup, period
+        self.t = 0  # steps done
+        self._arrays: State = {}
+
+    def gamma(self, t: int) -> float:
+        """The size of step t."""
+        if t <= self.warmup:
+            return self.step_size * t / self.warmup
+        if self.schedule == "constant":
+            return self.step_size
+        done = min((t - 1 - self.warmup) / (self.period - self.warmup), 1.0)
+        fall = self.step_size - self.final_step_size
+        return self.final_step_size + fall * (1 + math.cos(math.pi * done)) / 2
 
     def __call__(self, x: Array, g: Array) -> Array:
-        """One step against the gradient."""
-        g *= -self.step_size
+        """One step, made in the memory of g."""
+        self.t += 1
+        np.multiply(self.direction(x, g), -self.gamma(self.t), out=g)
         g += x
         return g
 
+    def direction(self, x: Array, g: Array) -> Array:
+        """What is to be subtracted, up to the step size; g may be overwritten and returned."""
+        return g
+
+    def remembered(self, name: str, x: Array) -> Array:
+        """The array of this name in `memory`, zeros at first; may be changed in place."""
+        if name not in self._arrays:
+            self._arrays[name] = np.zeros_like(x)
+        array: Array = self._arrays[name]
+        if array.shape != x.shape or array.dtype != x.dtype:
+            raise ValueError(f"{name!r} has shape {array.shape} and {array.dtype}, x {x.shape} and {x.dtype}")
+        return array
+
     def state(self) -> State:
-        """Nothing is remembered."""
-        return {}
+        """The number of steps, and the arrays in memory."""
+        return {"t": np.array(self.t)} | {name: array.copy() for name, array in self._arrays.items()}
 
     def restore(self, state: State) -> None:
-        """There is nothing to take over."""
+        """Go on from an earlier state."""
+        t = int(entry(state, "t", self.t))
+        arrays = {name: np.array(array) for name, array in state.items() if name != "t"}
+        wanted = self.memory if t else ()
+        if set(arrays) != set(wanted):
+            names = [", ".join(sorted(each)) or "nothing" for each in (arrays, wanted)]
+            raise ValueError(f"the state of the update remembers {names[0]}, but this one {names[1]}")
+        self.t, self._arrays = t, arrays
 
 
-UPDATES: dict[str, Callable[..., Any]] = {"plain": Plain}
+class Plain(Stepping):
+    """x - gamma g."""
+
+
+class Momentum(Stepping):
+    """Polyak's heavy ball: v = beta v + g, and x - gamma v."""
+
+    memory = ("v",)
+
+    def __init__(
+        self,
+        step_size: float,
+        beta: float = 0.9,
+        schedule: str = "constant",
+        warmup: int = 0,
+        period: int = 0,
+        final_step_size: float = 0.0,
+    ) -> None:
+        super().__init__(step_size, schedule, warmup, period, final_step_size)
+        if not 0 <= beta < 1:
+            raise ValueError(f"{beta=} must be at least 0 and below 1")
+        self.beta = beta
+
+    def direction(self, x: Array, g: Array) -> Array:
+        """The velocity."""
+        v = self.remembered("v", x)
+        v *= self.beta
+        v += g
+        return v
+
+
+class Nesterov(Momentum):
+    """The same, but looking ahead: v = beta v + g, and x - gamma (g + beta v)."""
+
+    def direction(self, x: Array, g: Array) -> Array:
+        """The gradient and the velocity; what is kept is beta v, which saves walking through memory."""
+        v = self.remembered("v", x)
+        v += g
+        v *= self.beta
+        g += v
+        return g
+
+
+class Adam(Stepping):
+    """Adam with bias correction: running means m of g and v of g^2, and x - gamma m / (sqrt(v) + epsilon)."""
+
+    memory = ("m", "v")
+
+    def __init__(
+        self,
+        step_size: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        schedule: str = "constant",
+        warmup: int = 0,
+        period: int = 0,
+        final_step_size: float = 0.0,
+    ) -> None:
+        super().__init__(step_size, schedule, warmup, period, final_step_size)
+        for name, beta in (("beta1", beta1), ("beta2", beta2)):
+            if not 0 <= beta < 1:
+                raise ValueError(f"{name}={beta} must be at least 0 and below 1")
+        if not epsilon > 0:
+            raise ValueError(f"{epsilon=} must be above 0")
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+
+    def direction(self, x: Array, g: Array) -> Array:
+        """The corrected mean over the root of the corrected mean square."""
+        m, v = self.remembered("m", x), self.remembered("v", x)
+        _mix(m, self.beta1, g)
+        np.square(g, out=g)
+        _mix(v, self.beta2, g)
+        short1, short2 = 1 - self.beta1**self.t, 1 - self.beta2**self.t  # of m and v, which began at 0
+        np.sqrt(v, out=g)
+        g *= short1 / math.sqrt(short2)
+        g += short1 * self.epsilon
+        return np.divide(m, g, out=g)
+
+
+def _mix(mean: Array, beta: float, new: Array) -> None:
+    """Let a running mean take in something new: beta mean + (1 - beta) new, in place."""
+    mean -= new
+    mean *= beta
+    mean += new

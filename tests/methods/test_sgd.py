@@ -1,52 +1,18 @@
 """Minibatch SGD on the virtual cluster."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mpi_ata.allocators import GTA, Allocator, ATAEmpirical
-from mpi_ata.allocators.interface import Unlearning
 from mpi_ata.arrays import Array
 from mpi_ata.cluster import Task, VirtualCluster
 from mpi_ata.errors import RunError
-from mpi_ata.methods import SGD, Plain, Round
-from mpi_ata.problems import Problem, Quadratic
+from mpi_ata.methods import SGD, Plain
+from mpi_ata.problems import Quadratic
 from mpi_ata.times import LAWS, DrawnTimes
-
-
-class Ramp:
-    """A gradient that needs no random numbers: (x_1, 1 + worker)."""
-
-    def __init__(self, dtype: Any = np.float64) -> None:
-        self.x0: Array = np.array([8.0, 0.0], dtype)
-
-    def gradient(self, x: Array, task: Task) -> Array:
-        return np.array([x[0], 1.0 + task.worker])
-
-
-class Fixed(Unlearning):
-    """The same quota in every round, and a diary of what could be learned."""
-
-    def __init__(self, quota: Sequence[int], budget: int | None = None) -> None:
-        self.quota = np.array(quota)
-        self.n, self.budget = len(quota), budget or sum(quota)
-        self.diary: list[tuple[int, list[float], float]] = []
-
-    def allocate(self) -> Any:
-        return self.quota
-
-    def observe(self, worker: int, seconds: Sequence[float], unfinished: float = 0.0) -> None:
-        self.diary.append((worker, list(seconds), unfinished))
-
-
-def cluster_of(problem: Problem, seconds: Sequence[float], seed: int = 0) -> VirtualCluster:
-    return VirtualCluster(problem, DrawnTimes(LAWS["constant"](len(seconds), seconds)), seed)
-
-
-def counts(round: Round) -> tuple[list[int], list[int], list[int], list[int]]:
-    return round.started.tolist(), round.used.tolist(), round.wasted.tolist(), round.lost.tolist()
+from tests.methods.scene import Fixed, Ramp, cluster_of, counts
 
 
 def test_a_fixed_quota_is_done_to_the_letter() -> None:

@@ -1,0 +1,58 @@
+"""Small things that the tests of all methods play with."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpi_ata.allocators.interface import Unlearning
+from mpi_ata.arrays import Array
+from mpi_ata.cluster import Task, VirtualCluster
+from mpi_ata.methods import Round
+from mpi_ata.problems import Problem
+from mpi_ata.times import LAWS, DrawnTimes
+
+
+class Ramp:
+    """A gradient that needs no random numbers: (x_1, 1 + worker)."""
+
+    def __init__(self, dtype: Any = np.float64) -> None:
+        self.x0: Array = np.array([8.0, 0.0], dtype)
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        return np.array([x[0], 1.0 + task.worker])
+
+
+class Fixed(Unlearning):
+    """The same quota in every round, and a diary of what could be learned."""
+
+    def __init__(self, quota: Sequence[int], budget: int | None = None) -> None:
+        self.quota = np.array(quota)
+        self.n, self.budget = len(quota), budget or sum(quota)
+        self.diary: list[tuple[int, list[float], float]] = []
+
+    def allocate(self) -> Any:
+        return self.quota
+
+    def observe(self, worker: int, seconds: Sequence[float], unfinished: float = 0.0) -> None:
+        self.diary.append((worker, list(seconds), unfinished))
+
+
+def cluster_of(problem: Problem, seconds: Sequence[float], seed: int = 0) -> VirtualCluster:
+    return VirtualCluster(problem, DrawnTimes(LAWS["constant"](len(seconds), seconds)), seed)
+
+
+def counts(round: Round) -> tuple[list[int], list[int], list[int], list[int]]:
+    return round.started.tolist(), round.used.tolist(), round.wasted.tolist(), round.lost.tolist()
+
+
+class Recording:
+    """A gradient of nothing but noise, and a list of the tasks that were done: round, worker, number."""
+
+    def __init__(self) -> None:
+        self.x0: Array = np.zeros(2)
+        self.tasks: list[tuple[int, int, int]] = []
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        self.tasks.append((task.round, task.worker, task.number))
+        return task.rng.standard_normal(2)

@@ -1,0 +1,206 @@
+"""Asynchronous SGD, with quotas and greedy, on the virtual cluster."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mpi_ata.allocators import GTA, ATAEmpirical
+from mpi_ata.arrays import Array, State
+from mpi_ata.cluster import Cluster, VirtualCluster
+from mpi_ata.errors import RunError
+from mpi_ata.methods import ASGD, Method, Plain, Ringmaster
+from mpi_ata.problems import Quadratic
+from mpi_ata.times import LAWS, DrawnTimes
+from mpi_ata.trace import Trace
+from tests.methods.scene import Fixed, Ramp, Recording, cluster_of, counts
+
+
+def test_a_round_of_asgd_by_hand() -> None:
+    problem, allocator = Ramp(), Fixed([2, 1, 0])
+    cluster = cluster_of(problem, [1.0, 1.5, 9.0])
+    method = ASGD(problem.x0, allocator, Plain(0.5))
+    round = method.step(cluster)
+    # At 1 worker 0 gives (8, 1), taken at (8, 0): x = (4, -0.5), from where it goes on.  At 1.5 worker 1
+    # gives (8, 2), one update old: x = (0, -1.5).  At 2 worker 0 gives (4, 1), from (4, -0.5): x = (-2, -2).
+    assert method.x.tolist() == [-2.0, -2.0]
+    assert (method.k, round.number, round.quota.tolist()) == (1, 1, [2, 1, 0])
+    assert round.delays.tolist() == [0, 1, 1]
+    assert counts(round) == ([2, 1, 0], [2, 1, 0], [0, 0, 0], [0, 0, 0])
+    assert (round.duration, round.waste) == (2.0, 0.0)
+    assert allocator.diary == [(0, [1.0], 0.0), (1, [1.5], 0.0), (0, [1.0], 0.0)]
+    assert cluster.idle().tolist() == [0, 1, 2]
+
+
+def test_a_round_of_ringmaster_by_hand() -> None:
+    problem = Ramp()
+    cluster = cluster_of(problem, [1.0, 1.5, 9.0])
+    method = Ringmaster(problem.x0, 3, Plain(0.5), delay=2, budget=3)
+    first = method.step(cluster)
+    # At 1 worker 0 gives (8, 1): x = (4, -0.5), which is update 1.  At 1.5 worker 1 gives (8, 2), one update
+    # old: x = (0, -1.5), update 2.  Worker 2 began two updates ago: it is stopped and begins anew.  At 2
+    # worker 0 gives (4, 1), one update old: x = (-2, -2), update 3.
+    assert method.x.tolist() == [-2.0, -2.0]
+    assert first.delays.tolist() == [0, 1, 1]
+    assert counts(first) == ([2, 1, 1], [2, 1, 0], [0, 0, 1], [0, 0, 0])
+    assert (first.duration, first.waste) == (2.0, 1.5)
+    assert first.quota.tolist() == [2, 1, 0]
+    second = method.step(cluster)
+    # Workers 0 and 1 are both due at 3, and worker 0 is taken first, by (-2, 1): x = (-1, -2.5), update 4.
+    # Workers 1 and 2 began with update 2 and are stopped; all begin anew.  At 4 worker 0 gives (-1, 1):
+    # x = (-0.5, -3), update 5.  At 4.5 worker 1 gives (-1, 2), one update old: x = (0, -4), update 6, and
+    # worker 2, which began with update 4, is stopped again.
+    assert method.x.tolist() == [0.0, -4.0]
+    assert second.delays.tolist() == [0, 0, 1]
+    assert counts(second) == ([2, 2, 2], [2, 1, 0], [0, 1, 2], [0, 0, 0])
+    assert (second.duration, second.waste) == (2.5, 3 * 1.5)
+    assert (method.k, method.s, method.allocator) == (2, 6, None)
+    assert cluster.idle().size == 0
+
+
+def settled(method: Method, cluster: VirtualCluster, rounds: int) -> tuple[Trace, list[int]]:
+    """What some rounds came to, with everything stopped at the end, and all delays."""
+    trace, delays = Trace(), list[int]()
+    for _ in range(rounds):
+        round = method.step(cluster)
+        trace.add(round, cluster)
+        delays += round.delays.tolist()
+    trace.settle(cluster)
+    return trace, delays
+
+
+@pytest.mark.parametrize("delay", [1, 2, 5, 20])
+def test_ringmaster_uses_no_gradient_that_is_too_old_and_accounts_for_all(delay: int) -> None:
+    problem = Recording()
+    cluster = VirtualCluster(problem, DrawnTimes(LAWS["linear"](9, 1.0), seed=4))
+    trace, delays = settled(Ringmaster(problem.x0, 9, Plain(0.01), delay, budget=11), cluster, 30)
+    assert max(delays) < delay
+    assert len(delays) == trace.used == len(problem.tasks) == 30 * 11
+    assert trace.largest_delay == max(delays)
+    assert trace.wasted == cluster.undelivered.sum() >= 9
+    assert trace.worker_time == pytest.approx(9 * cluster.now()), "everyone is always busy"
+    assert trace.waste == pytest.approx(cluster.undelivered_time.sum())
+
+
+def test_the_largest_delay_is_reached() -> None:
+    problem = Ramp()
+    cluster = cluster_of(problem, [1.0, 3.5])
+    _, delays = settled(Ringmaster(problem.x0, 2, Plain(0.01), delay=4, budget=40), cluster, 1)
+    assert max(delays) == 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x0: ASGD(x0, ATAEmpirical(7, 5), Plain(0.1)),
+        lambda x0: Ringmaster(x0, 7, Plain(0.1), delay=10, budget=5),
+    ],
+    ids=["asgd", "ringmaster"],
+)
+def test_they_converge_on_the_quadratic(make: Callable[[Array], Method]) -> None:
+    problem = Quadratic(5, noise=0.01)
+    cluster = VirtualCluster(problem, DrawnTimes(LAWS["sqrt"](7)))
+    method = make(problem.x0)
+    gap = problem.loss(method.x) - problem.minimum
+    for _ in range(400):
+        method.step(cluster)
+    # Five updates a round with a fifth of the step: the gap that the noise leaves is that of homogeneous SGD.
+    assert gap > 0.1
+    assert -1e-15 <= problem.loss(method.x) - problem.minimum < 2.5e-5
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x0: ASGD(x0, Fixed([4, 1, 2]), Plain(0.01)),
+        lambda x0: Ringmaster(x0, 3, Plain(0.01), delay=3, budget=7),
+    ],
+    ids=["asgd", "ringmaster"],
+)
+def test_no_task_is_given_twice(make: Callable[[Array], Method]) -> None:
+    problem = Recording()
+    cluster, method = cluster_of(problem, [1.0, 1.3, 2.9]), make(problem.x0)
+    trace, _ = settled(method, cluster, 6)
+    assert len(problem.tasks) == trace.used == 6 * 7 == len(set(problem.tasks))
+
+
+def test_a_task_of_an_earlier_round_keeps_its_round() -> None:
+    problem = Recording()
+    cluster = cluster_of(problem, [1.0, 10.5])
+    method = Ringmaster(problem.x0, 2, Plain(0.01), delay=100, budget=4)
+    for _ in range(3):
+        method.step(cluster)
+    assert (1, 1, 0) in problem.tasks[10:], "worker 1 began in round 1 and arrives in round 3"
+
+
+class Forgetful:
+    """A cluster that comes back from a break without the orders that were in flight, as real ranks do."""
+
+    def __init__(self, cluster: VirtualCluster) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._cluster, name)
+
+    def restore(self, state: State) -> None:
+        names = ("worker_time", "undelivered", "undelivered_time")
+        fresh = self._cluster.state()
+        self._cluster.restore(fresh | {name: state[name] for name in names})
+
+
+def test_orders_that_a_break_took_away_count_as_lost_and_are_given_anew() -> None:
+    def built() -> tuple[Ringmaster, VirtualCluster]:
+        problem = Ramp()
+        method = Ringmaster(problem.x0, 3, Plain(0.01), delay=5, budget=4)
+        return method, cluster_of(problem, [1.0, 1.5, 9.0])
+
+    method, cluster = built()
+    method.step(cluster)
+    states = method.state(), cluster.state()
+    method, cluster = built()
+    method.restore(states[0])
+    forgetful: Cluster = Forgetful(cluster)  # type: ignore[assignment]
+    forgetful.restore(states[1])
+    round = method.step(forgetful)
+    assert round.lost.tolist() == [1, 1, 1]
+    assert round.used.sum() == 4
+    assert round.started.tolist() == (round.used + round.wasted + 1).tolist()
+    assert method.step(forgetful).lost.tolist() == [0, 0, 0]
+
+
+def test_greedy_allocation_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ValueError, match=r"gta .* or ringmaster, the greedy method"):
+        ASGD(np.zeros(2), GTA(3, 4), Plain(0.5))
+    problem = Ramp()
+    with pytest.raises(RunError, match="gave 12 tasks, but this method needs exactly its budget, 4"):
+        ASGD(problem.x0, Fixed([4, 4, 4], budget=4), Plain(0.5)).step(cluster_of(problem, [1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize(
+    ("delay", "budget", "what"), [(0, 1, "delay=0"), (1, 0, "budget=0"), (-3, 1, "delay=-3")]
+)
+def test_nonsense_is_refused_by_the_value(delay: int, budget: int, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        Ringmaster(np.zeros(2), 3, Plain(0.5), delay, budget)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_x_keeps_its_precision(dtype: type) -> None:
+    problem = Ramp(dtype)
+    for method in (
+        ASGD(problem.x0, Fixed([2, 1]), Plain(0.5)),
+        Ringmaster(problem.x0, 2, Plain(0.5), delay=9, budget=3),
+    ):
+        method.step(cluster_of(problem, [1.0, 2.0]))
+        assert method.x.dtype == dtype
+
+
+def test_no_point_that_was_handed_over_is_written_into() -> None:
+    problem = Ramp()
+    for method in (
+        ASGD(problem.x0, Fixed([2, 1]), Plain(0.5)),
+        Ringmaster(problem.x0, 2, Plain(0.5), delay=9, budget=3),
+    ):
+        before = method.x
+        method.step(cluster_of(problem, [1.0, 2.0]))
+        assert before.tolist() == problem.x0.tolist() == [8.0, 0.0]

@@ -1,0 +1,167 @@
+"""Each worker owns its data: heterogeneous-data SGD and Malenia on the virtual cluster."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mpi_ata.allocators import GTA, Allocator, ATAEmpirical
+from mpi_ata.arrays import Array
+from mpi_ata.cluster import Task, VirtualCluster
+from mpi_ata.errors import RunError
+from mpi_ata.methods import SGD, HeterogeneousDataSGD, Malenia, Method, Plain
+from mpi_ata.methods.malenia import harmonic_mean
+from mpi_ata.problems import Quadratic
+from mpi_ata.times import LAWS, DrawnTimes
+from tests.methods.scene import Fixed, Ramp, Recording, cluster_of, counts
+
+
+def test_everyone_computes_one_more_than_its_quota_and_the_mean_of_means_moves_x() -> None:
+    problem, allocator = Ramp(), Fixed([3, 1, 0])
+    cluster = cluster_of(problem, [1.0, 4.0, 9.0])
+    method = HeterogeneousDataSGD(problem.x0, allocator, Plain(0.5))
+    round = method.step(cluster)
+    # The workers' means are (8, 1), (8, 2) and (8, 3), however many gradients each gave; theirs is (8, 2).
+    assert method.x.tolist() == [4.0, -1.0]
+    assert (method.k, round.number, round.quota.tolist()) == (1, 1, [4, 2, 1])
+    assert counts(round) == ([4, 2, 1], [4, 2, 1], [0, 0, 0], [0, 0, 0])
+    assert (round.duration, round.waste) == (9.0, 0.0)
+    assert cluster.worker_time.tolist() == [4.0, 8.0, 9.0]
+    assert allocator.diary == [(0, [1.0] * 4, 0.0), (1, [4.0] * 2, 0.0), (2, [9.0], 0.0)]
+
+
+def test_malenia_ends_when_the_harmonic_mean_of_the_counts_is_large_enough() -> None:
+    problem = Ramp()
+    cluster = cluster_of(problem, [1.0, 1.75, 4.0])
+    method = Malenia(problem.x0, Plain(0.5), S=5.5)
+    for k, x in [(1, [4.0, -1.0]), (2, [2.0, -2.0])]:
+        round = method.step(cluster)
+        # Worker 2 is in for the first time at 4, and workers 0 and 1 have then given 4 and 2 gradients:
+        # 3 / (1/4 + 1/2 + 1) = 1.714 < 5.5 / 3 = 1.833.  One more of worker 0 at 5 makes 1.765, and of
+        # worker 1 at 5.25, its third, 1.957.
+        assert method.x.tolist() == x
+        assert round.used.tolist() == [5, 3, 1]
+        assert counts(round) == ([6, 4, 2], [5, 3, 1], [1, 1, 1], [0, 0, 0])
+        assert (round.duration, round.waste) == (5.25, 0.25 + 0.0 + 1.25)
+        assert cluster.worker_time.tolist() == [5.25 * k] * 3
+    assert (method.k, method.allocator) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("s", "mean"), [([0, 5], 0.0), ([3, 3, 3], 3.0), ([1, 2, 4], 3 / 1.75), ([7], 7.0), ([1, 1], 1.0)]
+)
+def test_the_harmonic_mean(s: list[int], mean: float) -> None:
+    assert harmonic_mean(np.array(s)) == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("each", range(1, 60))
+def test_rounding_asks_for_no_task_too_many(each: int) -> None:
+    # Equal workers give `each` gradients apiece at the same time, which is just enough for S = n * each.
+    problem = Ramp()
+    round = Malenia(problem.x0, Plain(0.5), S=7 * each).step(cluster_of(problem, [1.0] * 7))
+    assert round.used.tolist() == [each] * 7
+
+
+class Centres:
+    """f_i(x) = h_i (x - i)^2 / 2 with curvatures h_i = 1, 2, ..., n: each worker knows its own only."""
+
+    def __init__(self, n: int = 4) -> None:
+        self.x0: Array = np.zeros(1)
+        self.h = np.arange(1.0, n + 1)
+        self.solution = (self.h * np.arange(n)).sum() / self.h.sum()
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        return np.asarray(self.h[task.worker] * (x - task.worker))
+
+
+def end_on_centres(make: Callable[[Array, Allocator], Method]) -> tuple[float, float]:
+    """Where a method ends with workers 1, 2, 3 and 4 times as slow, and where it should."""
+    problem = Centres()
+    cluster = cluster_of(problem, [1.0, 2.0, 3.0, 4.0])
+    method = make(problem.x0, ATAEmpirical(4, budget=5, eta=0.05))
+    for _ in range(300):
+        method.step(cluster)
+    return method.x.item(), problem.solution
+
+
+def test_homogeneous_sgd_is_biased_to_the_fast_workers_on_heterogeneous_data() -> None:
+    x, solution = end_on_centres(lambda x0, allocator: SGD(x0, allocator, Plain(0.2)))
+    # Quotas of 2, 1, 1, 1, say, instead of equal ones pull x from 2 to (2 + 6 + 12) / (2 + 2 + 3 + 4) = 1.8.
+    assert solution == 2.0
+    assert x < 1.9
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x0, allocator: HeterogeneousDataSGD(x0, allocator, Plain(0.2)),
+        lambda x0, allocator: Malenia(x0, Plain(0.2), S=5.0),
+    ],
+    ids=["heterogeneous-data-sgd", "malenia"],
+)
+def test_the_methods_for_heterogeneous_data_are_not(make: Callable[[Array, Allocator], Method]) -> None:
+    x, solution = end_on_centres(make)
+    assert x == pytest.approx(solution, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x0: HeterogeneousDataSGD(x0, ATAEmpirical(7, 5), Plain(0.5)),
+        lambda x0: Malenia(x0, Plain(0.5), S=10.0),
+    ],
+    ids=["heterogeneous-data-sgd", "malenia"],
+)
+def test_they_converge_on_the_quadratic(make: Callable[[Array], Method]) -> None:
+    problem = Quadratic(5, noise=0.01)
+    cluster = VirtualCluster(problem, DrawnTimes(LAWS["sqrt"](7)))
+    method = make(problem.x0)
+    gap = problem.loss(method.x) - problem.minimum
+    for _ in range(400):
+        method.step(cluster)
+    # As for homogeneous SGD: the noise alone leaves a gap of about step / 4 * noise^2 / 10, ten times less.
+    assert gap > 0.1
+    assert -1e-15 <= problem.loss(method.x) - problem.minimum < 2.5e-5
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x0: HeterogeneousDataSGD(x0, Fixed([4, 1, 0]), Plain(0.5)),
+        lambda x0: Malenia(x0, Plain(0.5), S=6.0),
+    ],
+    ids=["heterogeneous-data-sgd", "malenia"],
+)
+def test_no_task_is_given_twice(make: Callable[[Array], Method]) -> None:
+    problem = Recording()
+    cluster, method = cluster_of(problem, [1.0, 1.3, 2.9]), make(problem.x0)
+    used = sum(method.step(cluster).used.sum() for _ in range(6))
+    assert len(problem.tasks) == used == len(set(problem.tasks))
+    assert {task[0] for task in problem.tasks} == {1, 2, 3, 4, 5, 6}
+
+
+def test_greedy_allocation_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ValueError, match=r"gta .* or malenia, the greedy method"):
+        HeterogeneousDataSGD(np.zeros(2), GTA(3, 4), Plain(0.5))
+    problem = Ramp()
+    method = HeterogeneousDataSGD(problem.x0, Fixed([4, 4, 4], budget=4), Plain(0.5))
+    with pytest.raises(RunError, match="gave 12 tasks, but this method needs exactly its budget, 4"):
+        method.step(cluster_of(problem, [1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize("S", [0.0, -1.0, float("nan")])
+def test_a_condition_that_is_not_above_0_is_refused(S: float) -> None:
+    with pytest.raises(ValueError, match=f"S={S}"):
+        Malenia(np.zeros(2), Plain(0.5), S)
+
+
+@pytest.mark.parametrize("method", [HeterogeneousDataSGD, Malenia])
+def test_x_keeps_its_precision(method: type) -> None:
+    problem = Ramp(np.float32)
+    update = Plain(0.5)
+    made = (
+        method(problem.x0, update, S=4.0) if method is Malenia else method(problem.x0, Fixed([1, 2]), update)
+    )
+    made.step(cluster_of(problem, [1.0, 2.0]))
+    assert made.x.dtype == np.float32
+    assert made.x[0] == 4.0

@@ -1,0 +1,107 @@
+"""Runs every job of a list on the ranks of one world, then breaks and resumes one; tells by JSON lines."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpi_ata.arrays import Array
+from mpi_ata.cluster import Arrival, Cluster
+from mpi_ata.cluster.mpi import joined, workers_in_world
+from mpi_ata.job import load_job
+from mpi_ata.methods import Plain, Ringmaster
+from mpi_ata.problems import Task
+from mpi_ata.run import parts_of, run
+from mpi_ata.times import DrawnTimes, Linear
+from mpi_ata.trace import Trace
+
+
+class Listening:
+    """A cluster, and a list of what came from it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.arrivals: list[Arrival] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    def wait(self) -> Arrival:
+        worker, result, seconds, overhead = self._cluster.wait()
+        self.arrivals.append(Arrival(worker, result.copy(), seconds, overhead))  # the method may overwrite it
+        return Arrival(worker, result, seconds, overhead)
+
+
+class Telling:
+    """A result tells which tasks are in it: how many, and the sums of their rounds, workers and numbers."""
+
+    def __init__(self) -> None:
+        self.x0: Array = np.zeros(4)
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        return np.array([1.0, task.round, task.worker, task.number])
+
+
+def run_job(path: str, settings: list[str]) -> dict[str, Any] | None:
+    """What a job comes to; None on the rank of a worker."""
+    job = load_job(Path(path), settings)
+    problem, times, method = parts_of(job, workers_in_world())
+    trace, used = Trace(), 0
+    with joined(problem, times, job.run.seed, True, job.digest) as cluster:
+        if cluster is None:
+            return None
+        for round in run(method, cluster, problem, job.stop, trace=trace):
+            used += int(round.used.sum())
+            assert (round.started == round.used + round.wasted + round.lost).all()
+            assert min(round.used.min(), round.wasted.min(), round.lost.min()) >= 0
+        trace.settle(cluster)
+        assert trace.wasted == cluster.undelivered.sum()
+        assert used == trace.used
+    counts = {name: getattr(trace, name) for name in ("used", "wasted", "lost", "largest_delay")}
+    return counts | {"x": method.x.tobytes().hex(), "loss": trace.loss, "worker_time": trace.worker_time}
+
+
+def tell_tasks(make: Any) -> dict[str, Any] | None:
+    """The tasks that were delivered to a method in three rounds: round, worker, number."""
+    problem, times = Telling(), DrawnTimes(Linear(workers_in_world(), 1.0), 2, unit=2e-3)
+    with joined(problem, times, 2, False, b"") as cluster:
+        if cluster is None:
+            return None
+        method, listening = make(problem.x0, cluster.n), Listening(cluster)
+        for _ in range(3):
+            method.step(listening)
+        return {"tasks": [arrival.result[1:].tolist() for arrival in listening.arrivals]}
+
+
+def break_and_resume() -> dict[str, Any] | None:
+    """Ringmaster, interrupted after three rounds, goes on in a new cluster on the same ranks."""
+    states: list[Any] = []
+    lost, accounts = list[list[int]](), list[list[float]]()
+    for _ in range(2):
+        problem, times = Telling(), DrawnTimes(Linear(workers_in_world(), 1.0), 2, unit=2e-3)
+        with joined(problem, times, 2, False, b"") as cluster:
+            if cluster is None:
+                continue
+            method = Ringmaster(problem.x0, cluster.n, Plain(0.1), delay=50, budget=6)
+            if states:
+                method.restore(states[0])
+                cluster.restore(states[1])
+            accounts.append(cluster.worker_time.tolist())
+            for _ in range(3):
+                lost.append(method.step(cluster).lost.tolist())
+            states = [method.state(), cluster.state()]
+            accounts.append(cluster.worker_time.tolist())
+    return {"lost": lost, "accounts": accounts, "k": method.k, "s": method.s} if states else None
+
+
+def ringmaster(x0: Array, n: int) -> Ringmaster:
+    return Ringmaster(x0, n, Plain(0.1), delay=3, budget=9)
+
+
+if __name__ == "__main__":
+    stories = [run_job(*each) for each in json.loads(sys.argv[1])]
+    for story in [*stories, tell_tasks(ringmaster), break_and_resume()]:
+        if story is not None:
+            print(json.dumps(story), flush=True)

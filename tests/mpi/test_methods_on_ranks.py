@@ -1,0 +1,118 @@
+"""Every method with every allocator that makes sense on real ranks, all in one world to save time."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpi_ata.cluster import VirtualCluster
+from mpi_ata.job import load_job
+from mpi_ata.run import parts_of, run
+from mpi_ata.trace import Trace
+from tests.mpi.starting import mpirun
+from tests.test_job_methods import SENSIBLE
+
+JOB = """
+[problem]
+name = "quadratic"
+[method]
+name = "sgd"
+step_size = 0.05
+[allocator]
+name = "uta"
+budget = 5
+[times]
+law = "linear"
+scale = 1.0
+unit = 1e-3
+report = "drawn"
+[stop]
+rounds = 6
+[run]
+workers = 3
+seed = 11
+"""
+N, B, ROUNDS = 3, 5, 6
+KEYS = {"malenia": ["S=4.0"], "ringmaster": ["delay=4", f"budget={B}"], "ata": ["alpha=4.0"]}
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, list[str]]]:
+    """The jobs, each a file and settings."""
+    folder = tmp_path_factory.mktemp("methods")
+    (folder / "job.toml").write_text(JOB)
+    before, _, after = JOB.partition('[allocator]\nname = "uta"\nbudget = 5\n')
+    (folder / "greedy.toml").write_text(before + after)
+    jobs = []
+    for method, allocator in SENSIBLE:
+        settings = [f"method.name={method}", *(f"method.{key}" for key in KEYS.get(method, []))]
+        if allocator:
+            settings += [f"allocator.name={allocator}"]
+            settings += [f"allocator.{key}" for key in KEYS.get(allocator, [])]
+        jobs.append((str(folder / ("job.toml" if allocator else "greedy.toml")), settings))
+    return jobs
+
+
+@pytest.fixture(scope="module")
+def stories(chosen: list[tuple[str, list[str]]]) -> list[dict[str, Any]]:
+    """What the ranks told, one entry a job and two more."""
+    script = Path(__file__).with_name("methods_on_ranks.py")
+    done = mpirun(N + 1, sys.executable, script, json.dumps(chosen), seconds=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_all_of_them_ran(stories: list[dict[str, Any]]) -> None:
+    assert len(stories) == len(SENSIBLE) + 2
+
+
+def simulated(path: str, settings: list[str]) -> tuple[str, float]:
+    """The end point of the same job on the virtual cluster, and its worker time."""
+    job = load_job(Path(path), settings)
+    problem, times, method = parts_of(job)
+    assert times is not None
+    cluster = VirtualCluster(problem, times, job.run.seed)
+    trace = Trace()
+    for _ in run(method, cluster, problem, job.stop, trace=trace):
+        pass
+    trace.settle(cluster)
+    return method.x.tobytes().hex(), trace.worker_time
+
+
+@pytest.mark.parametrize("number", range(len(SENSIBLE)), ids=["-".join(each) for each in SENSIBLE])
+def test_what_each_promises(
+    chosen: list[tuple[str, list[str]]], stories: list[dict[str, Any]], number: int
+) -> None:
+    (method, allocator), told = SENSIBLE[number], stories[number]
+    if method in ("sgd", "heterogeneous-data-sgd") and allocator != "gta":
+        x, worker_time = simulated(*chosen[number])
+        assert told["x"] == x, "the same numbers as simulated, bit for bit"
+        assert told["worker_time"] == pytest.approx(worker_time)
+    if method == "heterogeneous-data-sgd":
+        assert told["used"] == ROUNDS * (B + N)
+    elif method == "malenia":
+        assert told["used"] >= ROUNDS * 4
+    else:
+        assert told["used"] == ROUNDS * B
+    assert told["lost"] == 0
+    assert (told["wasted"] > 0) == (allocator in ("", "gta"))
+    assert told["largest_delay"] <= {"asgd": B - 1, "ringmaster": 3}.get(method, 0)
+    assert (told["largest_delay"] > 0) == (method in ("asgd", "ringmaster"))
+
+
+def test_no_task_is_delivered_twice(stories: list[dict[str, Any]]) -> None:
+    tasks = [tuple(task) for task in stories[-2]["tasks"]]
+    assert len(tasks) == 3 * 9 == len(set(tasks))
+    assert {worker for _, worker, _ in tasks} <= {0, 1, 2}
+
+
+def test_after_a_break_orders_in_flight_are_lost_and_accounts_go_on(stories: list[dict[str, Any]]) -> None:
+    told = stories[-1]
+    assert told["lost"] == [[0] * N] * 3 + [[1] * N] + [[0] * N] * 2
+    assert (told["k"], told["s"]) == (6, 36)
+    begin, middle, resumed, end = told["accounts"]
+    assert begin == [0.0] * N
+    assert middle == resumed
+    assert sum(end) > sum(resumed) > 0
