@@ -35,6 +35,8 @@ KEYS = {
     "loss",
     "gap",
     "evaluation",
+    "mean_delay",
+    "largest_delay",
     "workers",
     "finished",
 }
