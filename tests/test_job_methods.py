@@ -1,5 +1,8 @@
 """Methods and updates in job files: what goes together, and what is refused with the reason."""
 
+import json
+import re
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -156,3 +159,26 @@ def test_an_optimizer_of_torch_is_named_with_its_keys(tmp_path: Path) -> None:
 def test_an_optimizer_of_torch_without_torch_is_refused(tmp_path: Path) -> None:
     told = refusal(written(tmp_path, {"method.update": '"torch.AdamW"'}))
     assert "torch.AdamW needs PyTorch; pip install" in told
+
+
+DOCS = (Path(__file__).parent.parent / "docs" / "methods.md").read_text()
+
+
+def test_the_update_in_the_documents_works_as_it_stands_there(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+    (tmp_path / "my_update.py").write_text(code)
+    tables = [tomllib.loads(text)["method"] for text in re.findall(r"```toml\n(.*?)```", DOCS, re.DOTALL)]
+    for table in tables:
+        change: Change = {"method": None}
+        change |= {f"method.{key}": json.dumps(value) for key, value in table.items()}
+        assert execute(load_job(written(tmp_path, change))).reason is not None
+    assert [table.get("update_class") for table in tables] == [None, "Lion"]
+
+
+def test_the_documents_list_every_method_and_every_update_and_no_other() -> None:
+    methods, updates = (
+        [name.split(".")[0] for name in re.findall(r"(?m)^\| `([^`]+)`", part)[1:]]
+        for part in DOCS.split("## Updates")
+    )
+    assert methods == list(METHODS)
+    assert updates == [*UPDATES, "torch"]

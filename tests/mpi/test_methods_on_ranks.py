@@ -11,7 +11,7 @@ from mpi_ata.cluster import VirtualCluster
 from mpi_ata.job import load_job
 from mpi_ata.run import parts_of, run
 from mpi_ata.trace import Trace
-from tests.mpi.starting import mpirun
+from tests.mpi.starting import COMMAND, ROOT, finished, mpirun
 from tests.test_job_methods import SENSIBLE
 
 JOB = """
@@ -116,3 +116,14 @@ def test_after_a_break_orders_in_flight_are_lost_and_accounts_go_on(stories: lis
     assert begin == [0.0] * N
     assert middle == resumed
     assert sum(end) > sum(resumed) > 0
+
+
+def test_each_rank_loads_its_own_data_only_and_the_numbers_are_those_of_the_simulation() -> None:
+    path = str(ROOT / "jobs" / "heterogeneous_data.toml")
+    chosen = [path, "--json", "--workers", "3", "--set", "stop.rounds=20", "--set", "times.report=drawn"]
+    found = []
+    for done in (mpirun(4, COMMAND, "run", *chosen), finished([str(COMMAND), "run", "--virtual", *chosen])):
+        assert done.returncode == 0, done.stdout + done.stderr
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    real, virtual = found
+    assert (real["loss"], real["tasks_used"]) == (virtual["loss"], virtual["tasks_used"])

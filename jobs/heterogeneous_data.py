@@ -1,0 +1,38 @@
+"""Unequal data, not unequal nodes: each worker owns a stretch of a curve, and together they fit a line to it.
+
+Named by jobs/heterogeneous_data.toml and jobs/malenia.toml.  Worker i alone has the points of its stretch,
+so whoever is asked more often must not count for more: the line would follow the fast workers' stretches.
+"""
+
+import numpy as np
+
+from mpi_ata import Task
+from mpi_ata.arrays import Array
+
+
+class Stretches:
+    """Least squares for x = (slope, intercept) on y = exp(t); f is the mean of the workers' own losses."""
+
+    def __init__(self, points: int = 200) -> None:
+        self.points = points  # of each worker
+        self.x0 = np.zeros(2)
+
+    def setup(self, worker: int | None, n: int) -> None:
+        """On a worker's rank load its own data only; where no single worker lives, all of it."""
+        mine = range(n) if worker is None else [worker]
+        self.t = {i: (i + np.random.default_rng(i).uniform(0, 1, self.points)) * 2 / n - 1 for i in mine}
+        if worker is None:
+            t = np.concatenate([self.t[i] for i in range(n)])
+            self.all = np.column_stack([t, np.ones_like(t)]), np.exp(t)
+            self.minimum = self.loss(np.linalg.lstsq(*self.all)[0])
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        """One task: the gradient at one of the worker's own points; task.worker says whose."""
+        t = task.rng.choice(self.t[task.worker])
+        error = x[0] * t + x[1] - np.exp(t)
+        return np.array([error * t, error])
+
+    def loss(self, x: Array) -> float:
+        """Half the mean squared error over everybody's points."""
+        inputs, outputs = self.all
+        return float(np.mean((inputs @ x - outputs) ** 2) / 2)

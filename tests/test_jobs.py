@@ -1,0 +1,56 @@
+"""The jobs that ship with the project do what their comments say."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpi_ata.console import closing_table
+from mpi_ata.job import load_job
+from mpi_ata.run import execute
+
+JOBS = Path(__file__).parent.parent / "jobs"
+
+
+def figures(name: str, *settings: str) -> dict[str, Any]:
+    """What a job comes to on the virtual cluster, with these settings."""
+    return execute(load_job(JOBS / name, settings)).figures()
+
+
+SHORT = ("stop.rounds=300", "method.period=300")
+
+
+def test_heterogeneous_data_ends_at_the_line_of_all_data_and_homogeneous_sgd_does_not() -> None:
+    fair = figures("heterogeneous_data.toml", *SHORT)
+    biased = figures("heterogeneous_data.toml", *SHORT, "method.name=sgd")
+    assert 0 <= fair["gap"] < 1e-4
+    assert biased["gap"] > 0.01, "the line follows the stretches of the fast workers"
+    assert fair["tasks_used"] == 300 * (8 + 6)
+
+
+def test_malenia_ends_at_the_line_of_all_data_greedily() -> None:
+    greedy = figures("malenia.toml", *SHORT)
+    assert 0 <= greedy["gap"] < 1e-4
+    assert greedy["tasks_wasted"] == 300 * 6, "everyone is stopped in every round"
+
+
+@pytest.mark.parametrize(("name", "largest"), [("asgd.toml", 22), ("ringmaster.toml", 19)])
+def test_asynchronous_jobs_descend_and_tell_delays(name: str, largest: int) -> None:
+    begin, end = figures(name, "stop.rounds=1"), figures(name)
+    assert end["gap"] < 0.2 * begin["gap"]
+    assert 0 < end["mean_delay"] < end["largest_delay"] == largest
+    assert end["tasks_used"] == 300 * 23
+    assert f"{end['mean_delay']:.3g} updates on average, at most {largest}" in closing_table(end, "its end")
+
+
+def test_delays_are_not_shown_where_there_are_none() -> None:
+    synchronous = figures("heterogeneous_data.toml", "stop.rounds=1")
+    assert (synchronous["mean_delay"], synchronous["largest_delay"]) == (None, None)
+    assert "delay" not in closing_table(synchronous, "its end")
+
+
+def test_an_evolution_strategy_gets_by_without_gradients() -> None:
+    assert figures("evolution.toml", "stop.rounds=1")["loss"] > 0.2
+    end = figures("evolution.toml")
+    assert end["loss"] < 0.085
+    assert end["rounds"] < 500
