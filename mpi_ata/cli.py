@@ -6,18 +6,23 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
 from mpi_ata import launch
-from mpi_ata.console import ProgressLine, closing_table, comparison_table, finding_text
+from mpi_ata.console import ProgressLine, closing_table, comparison_table, finding_text, shown
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import Job, load_job
+from mpi_ata.keeper import Keeping, load
+from mpi_ata.record import told as told_of
 from mpi_ata.run import Outcome, execute, execute_on_ranks, parts_of
+from mpi_ata.store import RunFile
 from mpi_ata.version import __version__
+
+CONTINUE = 85  # the exit code of a run that was stopped early, and can go on
 
 
 class Refused(click.ClickException):
@@ -68,9 +73,45 @@ def told(error: click.ClickException) -> click.ClickException:
     return error
 
 
+def keeping_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where a run is kept, and what it starts from."""
+
+    @click.option(
+        "--out", type=click.Path(path_type=Path), help="The run file; a fresh name in runs/ if left out."
+    )
+    @click.option("--resume", is_flag=True, help="Go on with the run in --out, if there is one.")
+    @click.option(
+        "--warm-start",
+        multiple=True,
+        type=click.Path(path_type=Path, exists=True),
+        help="A run file, or a folder of them, whose knowledge of the workers is taken over.",
+    )
+    @click.option(
+        "--prior-weight",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=1.0,
+        help="How much that knowledge counts; below 1 it is soon outweighed.",
+    )
+    @click.option("--any-problem", is_flag=True, help="Warm-start from runs of other problems too.")
+    @wraps(command)
+    def wrapped(
+        job: Job,
+        out: Path | None,
+        resume: bool,
+        warm_start: tuple[Path, ...],
+        prior_weight: float,
+        any_problem: bool,
+        **options: Any,
+    ) -> None:
+        command(job, keeping=Keeping(out, resume, warm_start, prior_weight, any_problem), **options)
+
+    return wrapped
+
+
 @main.command(name="run")
 @job_options
-def run_command(job: Job, virtual: bool, as_json: bool) -> None:
+@keeping_options
+def run_command(job: Job, keeping: Keeping, virtual: bool, as_json: bool) -> None:
     """Run a job: on the ranks that mpirun or srun started, else on ranks of its own.
 
     \b
@@ -80,16 +121,40 @@ def run_command(job: Job, virtual: bool, as_json: bool) -> None:
       mpirun -n 5 mpi-ata run jobs/emulated.toml
       mpi-ata run jobs/quadratic.toml --virtual --workers 51 --set allocator.name=gta
       mpi-ata run jobs/own_problem.toml --virtual --json
+      mpi-ata run jobs/quadratic.toml --virtual --out runs/mine.h5 --resume
+      mpi-ata run jobs/emulated.toml --warm-start runs/
     """
     if starts_ranks(virtual):
+        keeping.check()
         parts_of(job)
         launch.start_ranks(job.run.workers or 1, sys.argv[1:])
-    outcome = watched(job, virtual)
+    outcome = watched(job, virtual, keeping)
     if outcome is None:
         return
-    show(json.dumps(outcome.figures()) if as_json else closing_table(outcome.figures(), outcome.reason))
+    show(json.dumps(outcome.figures()) if as_json else closing_table(outcome))
     if outcome.reason is None:
-        sys.exit(1)
+        sys.exit(CONTINUE if outcome.out else 1)
+
+
+@main.command(name="show")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on the last line.")
+def show_command(run: Path, as_json: bool) -> None:
+    """Tell what a run file knows: the job, how far it is, what happened, and who its workers are.
+
+    \b
+    Examples:
+      mpi-ata show runs/mine.h5
+      mpi-ata show runs/mine.h5 --json
+    """
+    try:
+        record, complaint = load(RunFile(run))
+    except UsageError as error:
+        raise Refused(str(error)) from None
+    if complaint:
+        click.echo(f"Note: {complaint}", err=True)
+    found = told_of(record)
+    show(json.dumps(found) if as_json else shown(found))
 
 
 @main.command()
@@ -137,8 +202,9 @@ def show(text: str) -> None:
         raise click.ClickException(f"cannot write the result: {error.strerror}") from None
 
 
-def note(text: str) -> None:
+def noted(line: ProgressLine, text: str) -> None:
     """Tell the user something beside the result."""
+    line.clear()
     click.echo(f"Note: {text}", err=True)
 
 
@@ -147,11 +213,11 @@ def starts_ranks(virtual: bool) -> bool:
     return not virtual and not launch.under_launcher()
 
 
-def watched(job: Job, virtual: bool, label: str = "") -> Outcome | None:
+def watched(job: Job, virtual: bool, keeping: Keeping | None = None, label: str = "") -> Outcome | None:
     """Execute a job with a progress line; None on the rank of a worker."""
     line = ProgressLine(job.stop, sys.stderr, label, bool(os.environ.get(launch.TERMINAL)))
     try:
-        return execute(job, line) if virtual else execute_on_ranks(job, line, note)
+        return (execute if virtual else execute_on_ranks)(job, line, keeping, partial(noted, line))
     finally:
         line.clear()
 

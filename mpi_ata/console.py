@@ -11,6 +11,9 @@ from mpi_ata.trace import Stop, Trace
 
 if TYPE_CHECKING:
     from mpi_ata.doctor import Finding
+    from mpi_ata.run import Outcome
+
+MOST_WORKERS = 100  # rows of a table for a person
 
 
 class ProgressLine:
@@ -83,10 +86,22 @@ def table(rows: Sequence[Sequence[Any]], header: Sequence[str] = ()) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def closing_table(figures: dict[str, Any], reason: str | None) -> str:
+def closing_table(outcome: "Outcome") -> str:
     """How a run ended."""
-    rows = [
-        ("ended", f"at {reason}" if reason else "early, by Ctrl-C"),
+    ended = (
+        f"at {outcome.reason}"
+        if outcome.reason
+        else f"early, by {'Ctrl-C' if outcome.signal in ('', 'SIGINT') else outcome.signal}"
+    )
+    rows = [("ended", ended), *figure_rows(outcome.figures())]
+    if outcome.out:
+        rows.append(("saved", f"{outcome.out}" + ("" if outcome.reason else ", to go on with: --resume")))
+    return aligned(rows)
+
+
+def figure_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a run came to, each figure in words."""
+    return [
         ("rounds", f"{figures['rounds']:,}"),
         ("clock", f"{figures['clock']:,.6g} s"),
         ("worker time", f"{figures['worker_time']:,.6g} s on {figures['workers']:,} workers"),
@@ -105,8 +120,49 @@ def closing_table(figures: dict[str, Any], reason: str | None) -> str:
         *((name, _known(value)) for name, value in figures["evaluation"].items()),
         ("elapsed", duration(figures["elapsed"])),
     ]
+
+
+def aligned(rows: Sequence[tuple[str, str]]) -> str:
+    """Names and what is said of them, in two columns."""
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def shown(found: dict[str, Any]) -> str:
+    """What a run file tells, as a person wants to read it."""
+    rows = [
+        ("run", found["run"]),
+        ("state", f"finished: {found['reason']}" if found["finished"] else "to be continued with --resume"),
+        *figure_rows(found),
+    ]
+    if found["billed"] is not None:
+        ranks = f"{found['workers'] + 1:,} ranks, idle ones included"
+        rows.append(("billed", f"{found['billed']:,.6g} s: {ranks}"))
+    events = [(when(event["time"]), f"{event['kind']}: {event['text']}") for event in found["events"]]
+    header = ["worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "overhead [s]", "share"]
+    workers = [
+        [
+            number,
+            worker["host"],
+            worker["slot"],
+            f"{worker['tasks']:,}",
+            *(_known(worker[name]) for name in ("mean", "spread", "overhead")),
+            share(worker["share"], 1.0),
+        ]
+        for number, worker in enumerate(found["workers_table"][:MOST_WORKERS])
+    ]
+    rest = len(found["workers_table"]) - len(workers)
+    parts = [
+        aligned(rows),
+        aligned(events),
+        table(workers, header) + (f"\n... and {rest:,} more" if rest else ""),
+    ]
+    return "\n\n".join(parts) + f"\n\n{found['job'].rstrip()}"
+
+
+def when(seconds: float) -> str:
+    """A moment, by the local clock."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _known(value: float | None) -> str:

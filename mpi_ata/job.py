@@ -17,9 +17,16 @@ from mpi_ata.errors import UsageError
 from mpi_ata.methods import METHODS, UPDATES, Method
 from mpi_ata.methods.torch_updates import TorchUpdate
 from mpi_ata.problems import PROBLEMS, Problem
+from mpi_ata.record import JobText
 from mpi_ata.times import LAWS, DrawnTimes, Law
 from mpi_ata.trace import Stop
 from mpi_ata.version import __version__
+
+# Keys that may differ between a run and its resumption: they change nothing in what it computes.
+FREE = {"run.workers", "run.evaluate_every", "run.checkpoint_rounds", "run.checkpoint_seconds", "run.grace"}
+
+
+NO_TEXT = JobText("")  # of a job that did not come from a file
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,9 @@ class Run:
     workers: int | None = None
     seed: int = 0
     evaluate_every: int = 10
+    checkpoint_rounds: int | None = None
+    checkpoint_seconds: float | None = None
+    grace: float = 20.0  # seconds that a round may still take after a signal
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -37,6 +47,12 @@ class Run:
             raise ValueError(f"seed={self.seed} must be from 0 to 2**64 - 1")
         if self.evaluate_every < 1:
             raise ValueError(f"evaluate_every={self.evaluate_every} must be at least 1 round")
+        if self.checkpoint_rounds is not None and self.checkpoint_rounds < 1:
+            raise ValueError(f"checkpoint_rounds={self.checkpoint_rounds} must be at least 1")
+        if self.checkpoint_seconds is not None and not self.checkpoint_seconds >= 0:
+            raise ValueError(f"checkpoint_seconds={self.checkpoint_seconds} must be at least 0")
+        if not self.grace >= 0:
+            raise ValueError(f"grace={self.grace} must be at least 0 seconds")
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,12 @@ class Times:
         if self.report not in ("measured", "drawn"):
             raise ValueError(f"report={self.report!r} must be 'measured' or 'drawn'")
 
+    @property
+    def label(self) -> str:
+        """The law in words, short enough for a run file."""
+        text = f"{self.law.factory.__name__} {self.law.keys} x {self.unit:g} s".replace("'", "")
+        return text if len(text) <= 80 else f"{text[:60]} {sha256(text.encode()).hexdigest()[:16]}"
+
 
 @dataclass(frozen=True)
 class Job:
@@ -66,6 +88,7 @@ class Job:
     times: Times | None
     stop: Stop
     run: Run
+    source: JobText = NO_TEXT
     digest: bytes = b""  # of the package's version, the job as it is to be run, and the files it names
 
     def build_problem(self) -> Problem:
@@ -81,7 +104,7 @@ class Job:
             return None
         with _named(self.path):
             law: Law = self.times.law.build(n=n)
-            times = DrawnTimes(law, self.run.seed, self.times.unit)
+            times = DrawnTimes(law, self.run.seed, self.times.unit, self.times.label)
             if not np.isfinite(times.means).all():
                 raise UsageError("[times] the times overflow; choose a smaller scale")
             return times
@@ -120,17 +143,72 @@ class Job:
 
 def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
     """Read a job file; `settings` are table.key=value and override it."""
-    tables, changes = _read(path), dict[str, Table]()
+    text, settings = _read(path), tuple(settings)
+    with _named(path):
+        tables = _changed(_tables(text), settings)
+        job = _job(path, tables)
+        files = _files(path.parent, tables)
+        return replace(job, source=JobText(text, settings, files), digest=_digest(tables, files))
+
+
+def problem_of(source: JobText) -> tuple[Table, str]:
+    """The table [problem] of a job, and the text of the file that it names."""
+    tables = _changed(_tables(source.text), source.settings)
+    return tables.get("problem", {}), source.files.get("problem.file", "")
+
+
+def load_again(path: Path, stored: JobText, settings: Sequence[str]) -> tuple[Job, list[str]]:
+    """Read a job file that an earlier run was of, with the changes made then; and tell what changes now."""
+    text, latest = (
+        _read(path),
+        {setting.partition("=")[0].strip(): setting for setting in [*stored.settings, *settings]},
+    )
+    with _named(path):
+        differing = [
+            name
+            for name in _differing(_tables(text), _tables(stored.text))
+            if name not in FREE and not name.startswith("stop.")
+        ]
+        job = load_job(path, latest.values())
+        differing += [
+            f"the file {name}" for name, text in stored.files.items() if job.source.files.get(name) != text
+        ]
+        if differing:
+            raise UsageError(
+                f"differs from the job of that run in {', '.join(differing)}; change keys with --set, "
+                "or start another run with another --out"
+            )
+        before = _changed(_tables(stored.text), stored.settings)
+        after = _changed(_tables(text), latest.values())
+        changes = [
+            f"{name}: {_value(before, name)} -> {_value(after, name)}" for name in _differing(after, before)
+        ]
+    return job, changes
+
+
+def _differing(tables: dict[str, Table], others: dict[str, Table]) -> list[str]:
+    """The keys in which two jobs differ, as table.key."""
+    names = {f"{table}.{key}": None for both in (tables, others) for table in both for key in both[table]}
+    return [name for name in names if _value(tables, name) != _value(others, name)]
+
+
+def _value(tables: dict[str, Table], name: str) -> Any:
+    table, _, key = name.partition(".")
+    return tables.get(table, {}).get(key)
+
+
+def _changed(tables: dict[str, Table], settings: Iterable[str]) -> dict[str, Table]:
+    """Tables with the values that --set gives."""
+    changes = dict[str, Table]()
     for setting in settings:
         table, key, value = parse_setting(setting)
         changes.setdefault(table, {})[key] = value
-    with _named(path):
-        if "name" in changes.get("allocator", {}):
-            tables["allocator"] = _exchanged(changes["allocator"]["name"], tables.get("allocator", {})).keys
-        for table, keys in changes.items():
-            given = tables.get(table, {})
-            tables[table] = {key: value for key, value in given.items() if key not in _replaced(keys)} | keys
-        return replace(_job(path, tables), digest=_digest(path, tables))
+    if "name" in changes.get("allocator", {}):
+        tables["allocator"] = _exchanged(changes["allocator"]["name"], tables.get("allocator", {})).keys
+    for table, keys in changes.items():
+        given = tables.get(table, {})
+        tables[table] = {key: value for key, value in given.items() if key not in _replaced(keys)} | keys
+    return tables
 
 
 def _replaced(keys: Table) -> set[str]:
@@ -141,14 +219,18 @@ def _replaced(keys: Table) -> set[str]:
     return replaced
 
 
-def _digest(path: Path, tables: dict[str, Table]) -> bytes:
+def _files(folder: Path, tables: dict[str, Table]) -> dict[str, str]:
+    """The texts of the users' files that a job names, by table.key."""
+    keys = [(name, key) for name in tables for key in ("file", "update_file") if key in tables[name]]
+    try:
+        return {f"{name}.{key}": (folder / tables[name][key]).read_text() for name, key in keys}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"a file that it names cannot be read: {error}") from None
+
+
+def _digest(tables: dict[str, Table], files: dict[str, str]) -> bytes:
     """What all ranks must agree on."""
-    digest = sha256(f"{__version__} {tables!r}".encode())
-    for name in ("problem", "method", "allocator"):
-        for key in ("file", "update_file"):
-            if key in tables.get(name, {}):
-                digest.update((path.parent / tables[name][key]).read_bytes())
-    return digest.digest()
+    return sha256(f"{__version__} {tables!r} {files!r}".encode()).digest()
 
 
 def _exchanged(name: str, keys: Table) -> Component:
@@ -179,17 +261,23 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
     return table, key, values["value"] if list(values) == ["value"] else text
 
 
-def _read(path: Path) -> dict[str, Table]:
+def _read(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            tables = tomllib.load(file)
+        return path.read_bytes().decode()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise UsageError(f"{path}: is not valid TOML: {error}") from None
+
+
+def _tables(text: str) -> dict[str, Table]:
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"is not valid TOML: {error}") from None
     for name, table in tables.items():
         if not isinstance(table, dict):
-            raise UsageError(f"{path}: {name!r} stands outside of a table; put it under [run] or the like")
+            raise UsageError(f"{name!r} stands outside of a table; put it under [run] or the like")
     return tables
 
 

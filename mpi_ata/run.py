@@ -1,10 +1,12 @@
 """The loop: a generator of rounds; execute() builds it from a job and drives it to its end."""
 
+import json
 import math
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
-from dataclasses import dataclass
-from typing import Any
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +14,12 @@ from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array
 from mpi_ata.cluster import Cluster, VirtualCluster
 from mpi_ata.errors import RunError, UsageError, in_users_code
-from mpi_ata.job import Job
+from mpi_ata.job import Job, load_job
+from mpi_ata.keeper import Keeper, Keeping, Note
+from mpi_ata.launch import rank
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import Problem
+from mpi_ata.signals import Interruption, Overdue
 from mpi_ata.times import DrawnTimes
 from mpi_ata.trace import Regret, Stop, Trace
 
@@ -35,7 +40,8 @@ def run(
     off the clock.
     """
     stop, trace = stop or Stop(), trace or Trace()
-    trace.record(*evaluate(problem, method))
+    if not trace.rows:
+        trace.record(*evaluate(problem, method))
     done = stop.reached(trace)
     while not done:
         round = method.step(cluster)
@@ -82,27 +88,15 @@ class Outcome:
     trace: Trace
     x: Array
     reason: str | None  # which limit was reached; None where it was interrupted
+    signal: str = ""  # by which it was
+    out: Path | None = None  # where it was saved
 
     def figures(self) -> dict[str, Any]:
         """What the run came to, in plain numbers; None where one is not known."""
-        trace = self.trace
-        return {
-            "rounds": trace.round,
-            "clock": trace.clock,
-            "worker_time": trace.worker_time,
-            "elapsed": trace.elapsed,
-            "tasks_started": trace.started,
-            "tasks_used": trace.used,
-            "tasks_wasted": trace.wasted,
-            "tasks_lost": trace.lost,
-            "waste": trace.waste,
-            "loss": None if math.isnan(trace.loss) else trace.loss,
-            "gap": None if math.isnan(trace.gap) else trace.gap,
-            "evaluation": {k: v if math.isfinite(v) else None for k, v in trace.evaluation.items()},
-            "mean_delay": None if math.isnan(trace.mean_delay) else trace.mean_delay,
-            "largest_delay": trace.largest_delay if trace.delays else None,
+        return self.trace.summary() | {
             "workers": self.workers,
             "finished": self.reason is not None,
+            "out": self.out and str(self.out),
         }
 
 
@@ -115,39 +109,64 @@ def parts_of(job: Job, n: int | None = None) -> tuple[Problem, DrawnTimes | None
     return problem, times, job.build_method(problem, n, times)
 
 
-def execute(job: Job, progress: Progress | None = None) -> Outcome:
-    """Run a job on the virtual cluster; Ctrl-C ends it early, with what was reached."""
+def execute(
+    job: Job, progress: Progress | None = None, keeping: Keeping | None = None, note: Note = print
+) -> Outcome:
+    """Run a job on the virtual cluster; a signal ends it early, with what was reached."""
     trace = Trace()
-    problem, times, method = parts_of(job)
-    if times is None:
-        raise UsageError(f"{job.path}: a virtual clock needs a table [times], which says how long tasks take")
-    _tell_means(trace, method, times)
-    with closing(VirtualCluster(problem, times, job.run.seed)) as cluster:
-        return _driven(job, problem, method, cluster, trace, progress)
+    with Interruption(job.run.grace) as asked:
+        job, keeper = keeping.open(job, note) if keeping else (job, None)
+        problem, times, method = parts_of(job)
+        if times is None:
+            rule = "a virtual clock needs a table [times], which says how long tasks take"
+            raise UsageError(f"{job.path}: {rule}")
+        _tell_means(trace, method, times)
+        with closing(VirtualCluster(problem, times, job.run.seed)) as cluster:
+            return _driven(job, problem, method, cluster, trace, _Watch(progress, keeper, asked))
 
 
 def execute_on_ranks(
-    job: Job, progress: Progress | None = None, note: Callable[[str], None] = print
+    job: Job, progress: Progress | None = None, keeping: Keeping | None = None, note: Note = print
 ) -> Outcome | None:
     """Run a job on the ranks of this MPI world; on a worker's rank there is no outcome."""
-    from mpi_ata.cluster.mpi import all_agreed, joined, workers_in_world
+    from mpi_ata.cluster.mpi import joined
 
     trace = Trace()
+    with Interruption(job.run.grace, leave_it=rank() > 0) as asked:
+        job, keeper, (problem, times, method) = _agreed(job, keeping, note)
+        _tell_means(trace, method, times)
+        drawn = job.times is not None and job.times.report == "drawn"
+        with joined(problem, times, job.run.seed, drawn, job.digest) as cluster:
+            if cluster is None:
+                return None
+            if job.run.workers not in (None, cluster.n):
+                note(
+                    f"the job says workers = {job.run.workers}, but this world has {cluster.n}, which counts"
+                )
+            for text in cluster.notes(sleeping=times is not None):
+                note(text)
+            outcome = _driven(job, problem, method, cluster, trace, _Watch(progress, keeper, asked))
+            if outcome.reason is None:
+                cluster.abandon()
+            return outcome
+
+
+def _agreed(
+    job: Job, keeping: Keeping | None, note: Note
+) -> tuple[Job, Keeper | None, tuple[Problem, DrawnTimes | None, Method]]:
+    """The job as all ranks are to run it, and its parts; only the manager need see the run file."""
+    from mpi_ata.cluster.mpi import all_agreed, from_manager, workers_in_world
+
+    keeper = None
     with all_agreed():
-        problem, times, method = parts_of(job, workers_in_world())
-    _tell_means(trace, method, times)
-    drawn = job.times is not None and job.times.report == "drawn"
-    with joined(problem, times, job.run.seed, drawn, job.digest) as cluster:
-        if cluster is None:
-            return None
-        if job.run.workers not in (None, cluster.n):
-            note(f"the job says workers = {job.run.workers}, but this world has {cluster.n}, which counts")
-        for text in cluster.notes(sleeping=times is not None):
-            note(text)
-        outcome = _driven(job, problem, method, cluster, trace, progress)
-        if outcome.reason is None:
-            cluster.abandon()
-        return outcome
+        n = workers_in_world()
+        if keeping and rank() == 0:
+            job, keeper = keeping.open(job, note)
+    settings = json.loads(from_manager(json.dumps(job.source.settings)))
+    with all_agreed():
+        if keeping and rank() > 0:
+            job = replace(load_job(job.path, settings), run=job.run)
+        return job, keeper, parts_of(job, n)
 
 
 def _tell_means(trace: Trace, method: Method, times: DrawnTimes | None) -> None:
@@ -157,18 +176,39 @@ def _tell_means(trace: Trace, method: Method, times: DrawnTimes | None) -> None:
         trace.know(Regret(times.means, allocator.budget))
 
 
+class _Watch(NamedTuple):
+    """Who looks on while a run is driven."""
+
+    progress: Progress | None
+    keeper: Keeper | None
+    asked: Interruption  # to end
+
+
 def _driven(
-    job: Job, problem: Problem, method: Method, cluster: Cluster, trace: Trace, progress: Progress | None
+    job: Job, problem: Problem, method: Method, cluster: Cluster, trace: Trace, watch: _Watch
 ) -> Outcome:
-    quiet = np.errstate(over="ignore", invalid="ignore")  # evaluate() says it better
+    progress, keeper, asked = watch
+    cluster.overdue = asked.overdue
     try:
-        with suppress(KeyboardInterrupt), quiet:
+        with np.errstate(over="ignore", invalid="ignore"):  # evaluate() says it better
+            if keeper:
+                keeper.begin(method, cluster, trace)
             for _ in run(method, cluster, problem, job.stop, job.run.evaluate_every, trace):
                 if progress:
                     progress(trace)
-            trace.settle(cluster)
+                if asked:
+                    break
+                if keeper:
+                    keeper.after_round(method, cluster, trace)
+            reason = job.stop.reached(trace)
+            if keeper:
+                keeper.end(method, cluster, trace, reason, asked.name)
+            elif reason:
+                trace.settle(cluster)
+    except (Overdue, KeyboardInterrupt):  # in the middle of a round: what was saved last is what is left
+        reason = None
     except (RunError, UsageError):
         raise
     except Exception as error:  # in an allocator or a method of the user's own
         raise in_users_code(f"round {method.k + 1} failed", error) from None
-    return Outcome(cluster.n, trace, method.x, job.stop.reached(trace))
+    return Outcome(cluster.n, trace, method.x, reason, asked.name, keeper.path if keeper else None)

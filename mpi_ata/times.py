@@ -143,10 +143,11 @@ class DrawnTimes:
     process knows any time, in any order of asking.
     """
 
-    def __init__(self, law: Law, seed: int = 0, unit: float = 1.0) -> None:
+    def __init__(self, law: Law, seed: int = 0, unit: float = 1.0, label: str = "") -> None:
         if not unit > 0:
             raise ValueError(f"{unit=} must be above 0 seconds")
         self.n = law.n
+        self.label = label or type(law).__name__  # tells times that are drawn from other ones
         self.means = law.means * unit
         self._law, self._unit = law, unit
         self._streams = Streams(seed, Purpose.TIMES)

@@ -4,10 +4,12 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from mpi_ata.allocators.recursive import recursive_allocation
-from mpi_ata.arrays import Array, IntArray
+from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.cluster import Cluster
 from mpi_ata.errors import RunError
 from mpi_ata.methods import Round
@@ -47,6 +49,8 @@ class Regret:
 
 
 NAMES = 32  # of further figures: the history is bounded in bytes
+TOTALS: tuple[str, ...] = ("round", "clock", "worker_time", "waste", "used", "wasted", "lost", "delays")
+TOTALS += ("delay_sum", "largest_delay", "loss", "gap", "regret", "elapsed", "earlier", "stride", "recorded")
 
 
 class Trace:
@@ -63,7 +67,8 @@ class Trace:
         self.evaluation: dict[str, float] = {}  # further figures of the latest evaluation
         self.rows: list[Row] = []
         self.figures: dict[str, list[float]] = {}  # those of each row, by name; NaN where a row has none
-        self._capacity, self._stride, self._recorded = capacity, 1, 0
+        self.earlier = 0.0  # worker time of workers that are gone
+        self.capacity, self.stride, self.recorded = capacity, 1, 0
         self._began = time.monotonic()
 
     @property
@@ -85,11 +90,59 @@ class Trace:
         """Add up the regret too, from now on."""
         self._regret, self.regret = regret, 0.0
 
+    def summary(self) -> dict[str, Any]:
+        """What the run came to, in plain numbers; None where one is not known."""
+        return {
+            "rounds": self.round,
+            "clock": self.clock,
+            "worker_time": self.worker_time,
+            "elapsed": self.elapsed,
+            "tasks_started": self.started,
+            "tasks_used": self.used,
+            "tasks_wasted": self.wasted,
+            "tasks_lost": self.lost,
+            "waste": self.waste,
+            "loss": None if math.isnan(self.loss) else self.loss,
+            "gap": None if math.isnan(self.gap) else self.gap,
+            "evaluation": {k: v if math.isfinite(v) else None for k, v in self.evaluation.items()},
+            "mean_delay": None if math.isnan(self.mean_delay) else self.mean_delay,
+            "largest_delay": self.largest_delay if self.delays else None,
+        }
+
+    def totals(self) -> State:
+        """The sums so far, and how the history is thinned."""
+        return {name: np.array(getattr(self, name)) for name in TOTALS}
+
+    def history(self) -> State:
+        """The rows, column by column."""
+        columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in Row._fields)
+        return {name: np.array(column) for name, column in zip(Row._fields, columns, strict=True)}
+
+    def evaluations(self) -> State:
+        """The further figures of the rows, column by column, and the latest of each."""
+        columns = {name: np.array(column) for name, column in self.figures.items()}
+        latest = {f"latest.{name}": np.array(value) for name, value in self.evaluation.items()}
+        return columns | latest
+
+    def restore(self, totals: State, history: State, evaluations: State) -> None:
+        """Go on from an earlier run's."""
+        for name in TOTALS:
+            if name != "elapsed":
+                setattr(self, name, entry(totals, name, getattr(self, name)).item())
+        self._began = time.monotonic() - float(totals["elapsed"])
+        columns = [history[name].tolist() for name in Row._fields]
+        self.rows = [Row(*values) for values in zip(*columns, strict=True)]
+        for name, array in evaluations.items():
+            if name.startswith("latest."):
+                self.evaluation[name.removeprefix("latest.")] = array.item()
+            else:
+                self.figures[name] = entry({name: array}, name, np.zeros(len(self.rows))).tolist()
+
     def add(self, round: Round, cluster: Cluster) -> None:
         """Take in one round."""
         self.round = round.number
         self.clock += round.duration
-        self.worker_time = float(cluster.worker_time.sum())
+        self.worker_time = self.earlier + float(cluster.worker_time.sum())
         self.waste += round.waste
         self.used += int(round.used.sum())
         self.wasted += int(round.wasted.sum())
@@ -106,23 +159,27 @@ class Trace:
         cluster.close()
         self.wasted += int(cluster.undelivered.sum()) - tasks
         self.waste += float(cluster.undelivered_time.sum()) - seconds
-        self.worker_time = float(cluster.worker_time.sum())
+        self.worker_time = self.earlier + float(cluster.worker_time.sum())
 
     def record(
         self, loss: float = math.nan, gap: float = math.nan, evaluation: Mapping[str, float] | None = None
     ) -> None:
         """Keep the totals and what they led to; when there are too many rows, every second one goes."""
         self.loss, self.gap, self.evaluation = loss, gap, dict(evaluation or {})
-        if self._recorded % self._stride == 0:
+        if self.recorded % self.stride == 0:
             self._keep()
-        self._recorded += 1
-        if len(self.rows) > self._capacity:
+        self.recorded += 1
+        if len(self.rows) > self.capacity:
             self.rows = self.rows[::2]
             self.figures = {name: column[::2] for name, column in self.figures.items()}
-            self._stride *= 2
+            self.stride *= 2
 
     def _keep(self) -> None:
         for name in self.evaluation:
+            if "/" in name:
+                raise RunError(
+                    f"evaluate() of the problem gave the name {name!r}; a name may not contain '/'"
+                )
             self.figures.setdefault(name, [math.nan] * len(self.rows))
         if len(self.figures) > NAMES:
             raise RunError(

@@ -20,7 +20,7 @@ def output_of(command: str) -> str:
     """What a command of the README prints, with the elapsed time left out."""
     words = shlex.split(command)
     done = subprocess.run([COMMAND, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
-    return re.sub(r"(?m)^elapsed .*\n", "", done.stdout)
+    return re.sub(r"(?m)^(elapsed|saved) .*\n", "", done.stdout)
 
 
 def with_output(block: re.Match[str]) -> str:

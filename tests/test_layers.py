@@ -15,15 +15,17 @@ ROOT = Path(mpi_ata.__file__).parent
 
 # From the bottom up: who stands in a line may import from the lines before it.
 LAYERS: list[list[str]] = [
-    ["errors", "arrays", "version", "randomness"],
+    ["errors", "arrays", "version", "randomness", "signals"],
     ["times", "problems", "allocators", "launch"],
     ["cluster"],
     ["methods"],
     ["trace"],
     ["store"],
     ["prior"],
-    ["component"],
+    ["record"],
+    ["component", "checkpoint"],
     ["job"],
+    ["keeper"],
     ["run", "slurm", "doctor"],
     ["console"],
     ["paper"],

@@ -27,6 +27,9 @@ class Allocator(Protocol):
     def restore(self, state: State) -> None:
         """Take over what `state` gave."""
 
+    def inherit(self, rounds: int, known: State) -> None:
+        """Begin with what earlier rounds taught: sums of tasks, seconds, squares, ... of each worker."""
+
 
 def checked_budget(n: int, budget: int) -> int:
     """The budget, where it and the number of workers make sense."""
@@ -49,3 +52,6 @@ class Unlearning:
 
     def restore(self, state: State) -> None:
         """There is nothing to take over."""
+
+    def inherit(self, rounds: int, known: State) -> None:
+        """What others learned is of no use here."""

@@ -46,6 +46,12 @@ class LowerBoundAllocator(ABC):
         K, T = entry(state, "K", self.K), entry(state, "T", self.T)
         self.k, self.K, self.T = int(entry(state, "k", self.k)), K, T
 
+    def inherit(self, rounds: int, known: State) -> None:
+        """Add the samples of earlier rounds, so that the widths of the bounds continue theirs."""
+        self.k += rounds
+        self.K += known["tasks"]
+        self.T += known["seconds"] + known["unfinished"] + (known["overhead"] if self.overhead else 0.0)
+
     def means_and_widths(self) -> tuple[Array, Array]:
         """The empirical means, 0 for untried workers, and the width that all bounds of the paper share."""
         K = np.maximum(self.K, 1)

@@ -28,3 +28,7 @@ class UTA(Unlearning):
     def restore(self, state: State) -> None:
         """Go on from an earlier state."""
         self.k = int(entry(state, "k", self.k))
+
+    def inherit(self, rounds: int, known: State) -> None:
+        """Go on drawing where the earlier rounds have ended."""
+        self.k += rounds

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State
+from mpi_ata.cluster.place import Place
+from mpi_ata.cluster.speeds import Speeds
 from mpi_ata.errors import RunError, in_users_code
 from mpi_ata.problems import Problem, Task
 
@@ -28,6 +30,12 @@ class Cluster(Protocol):
     """
 
     n: int
+    speeds: Speeds  # what each worker delivered so far
+    overdue: Callable[[], bool]  # asked while waiting: whether to give up, and raise Overdue
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Who the workers are, so that later runs recognise them."""
 
     @property
     def worker_time(self) -> Array:

@@ -16,16 +16,19 @@ from mpi4py import MPI
 from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.cluster.bell import Bell
 from mpi_ata.cluster.interface import Arrival, set_up
+from mpi_ata.cluster.speeds import Speeds
 from mpi_ata.cluster.wire import Kind, Message, Post
 from mpi_ata.cluster.worker import Worker
-from mpi_ata.cluster.world import check_same, introduce
+from mpi_ata.cluster.world import check_same, introduce, places
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import step_tasks
 from mpi_ata.problems import Problem
+from mpi_ata.signals import Overdue
 from mpi_ata.times import DrawnTimes
 from mpi_ata.version import __version__
 
 REFUSAL = 1000  # bytes of what a rank may say against a job
+LOOK_UP = 0.5  # seconds after which a manager that waits sees whether it was asked to end
 GRACE = 2.0  # seconds that workers get to leave when a run has failed
 
 
@@ -46,15 +49,18 @@ class _Order:
 class MPICluster:
     """Real workers on the ranks 1 to n of a communicator; its rank 0 must make this."""
 
-    def __init__(self, comm: MPI.Comm, problem: Problem, digest: bytes = b"") -> None:
+    def __init__(self, comm: MPI.Comm, problem: Problem, digest: bytes = b"", times: str = "") -> None:
         n = comm.Get_size() - 1
         self.n = n
+        self.speeds = Speeds(n)
+        self.overdue: Callable[[], bool] = lambda: False  # whether to give up waiting for the end of a round
         self.worker_time = np.zeros(n)
         self.undelivered = np.zeros(n, np.int64)
         self.undelivered_time = np.zeros(n)
         self._comm, self._problem = comm, problem
         self._bell = Bell()
         self._ranks = introduce(comm, self._bell, digest)
+        self.places = places(self._ranks, times)
         self._ring: list[Callable[[], None]] = [
             self._bell.ringer(rank.host, rank.bell, rank.port, number)
             for number, rank in enumerate(self._ranks)
@@ -122,9 +128,12 @@ class MPICluster:
         """The next arrival."""
         until = math.inf if timeout is None else self.now() + timeout
         while self._orders:
-            if (message := self._receive(until)) is None:
+            message = self._receive(min(until, self.now() + LOOK_UP))
+            if message is None and self.overdue():
+                raise Overdue
+            if message is None and self.now() >= until:
                 raise TimeoutError(f"nothing arrived within {timeout} seconds")
-            if (arrival := self._taken(self._checked(message))) is not None:
+            if message is not None and (arrival := self._taken(self._checked(message))) is not None:
                 return arrival
         raise RuntimeError("nothing is running, so there is nothing to wait for")
 
@@ -154,6 +163,7 @@ class MPICluster:
             order.left -= message.tasks
             if not order.left:
                 del self._orders[worker]
+            self.speeds.add(worker, message.seconds, max(overhead, 0.0))
             return Arrival(worker, self._result(message), message.seconds, max(overhead, 0.0))
         self.undelivered[worker] += message.tasks
         self.undelivered_time[worker] += seconds
@@ -190,6 +200,7 @@ class MPICluster:
             "worker_time": self.worker_time.copy(),
             "undelivered": self.undelivered.copy(),
             "undelivered_time": self.undelivered_time.copy(),
+            "stopping": self._stopping.copy(),  # what these began is not known yet
         }
 
     def restore(self, state: State) -> None:
@@ -271,7 +282,7 @@ def joined(
         comm.Free()
         yield None
         return
-    cluster = MPICluster(comm, problem, digest)
+    cluster = MPICluster(comm, problem, digest, times.label if times else "")
     try:
         yield cluster
         cluster.close()
@@ -280,6 +291,16 @@ def joined(
         raise
     if not cluster.ended_for_good:
         comm.Free()
+
+
+def from_manager(text: str) -> str:
+    """A text of rank 0's, for every rank."""
+    comm = MPI.COMM_WORLD
+    size = np.array([len(text.encode())])
+    comm.Bcast(size)
+    data = np.frombuffer(bytearray(text.encode()[: size[0]].ljust(size[0])), np.uint8)
+    comm.Bcast(data)
+    return data.tobytes().decode()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The in-process cluster: drawn task times on a virtual clock, results computed only when they arrive."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
@@ -9,6 +10,8 @@ import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.cluster.interface import Arrival, compute, set_up
+from mpi_ata.cluster.place import Place
+from mpi_ata.cluster.speeds import Speeds
 from mpi_ata.problems import Problem, Task, task_streams
 from mpi_ata.times import DrawnTimes
 
@@ -31,6 +34,8 @@ class VirtualCluster:
     def __init__(self, problem: Problem, times: DrawnTimes, seed: int = 0) -> None:
         n = times.n
         self.n = n
+        self.speeds = Speeds(n)
+        self.overdue: Callable[[], bool] = lambda: False  # nobody waits long here
         self.worker_time = np.zeros(n)
         self.undelivered = np.zeros(n, np.int64)
         self.undelivered_time = np.zeros(n)
@@ -45,6 +50,11 @@ class VirtualCluster:
         self._number = np.zeros(n, np.int64)  # of its next task in that round
         self._events: list[tuple[float, int]] = []  # a heap of (due, worker); a stopped one is out of date
         set_up(problem, None, n)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Each worker by its index, and by the law of its times in place of hardware."""
+        return tuple(Place("virtual", worker, self._times.label) for worker in range(self.n))
 
     def now(self) -> float:
         """The time on the virtual clock."""
@@ -114,6 +124,7 @@ class VirtualCluster:
         if count > 1:
             seconds = self._times.of(worker, order.round, number, count)
         self.worker_time[worker] += math.fsum(seconds)
+        self.speeds.add(worker, seconds)
         self._number[worker] = number + count
         self._left[worker] = left - count
         if left > count:

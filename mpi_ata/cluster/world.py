@@ -1,17 +1,19 @@
 """Who is there: what the ranks tell each other before the clock starts."""
 
+from collections import Counter
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from mpi_ata.cluster.bell import Bell, host_name
+from mpi_ata.cluster.place import Place, hardware
 from mpi_ata.errors import RunError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-RECORD = Struct("<64s64sq32s")  # host, name and port of the bell, digest of what the rank was given
+RECORD = Struct("<64s64sq32s192s")  # host, bell: name and port, digest of what it was given, hardware
 
 
 class Rank(NamedTuple):
@@ -21,6 +23,7 @@ class Rank(NamedTuple):
     bell: str
     port: int
     digest: bytes
+    hardware: str
 
 
 def introduce(comm: "MPI.Comm", bell: Bell, digest: bytes) -> list[Rank]:
@@ -28,7 +31,8 @@ def introduce(comm: "MPI.Comm", bell: Bell, digest: bytes) -> list[Rank]:
     size, rank = comm.Get_size(), comm.Get_rank()
     if rank == 0:
         bell.share_flags(bell.name, size, rank)
-    record = RECORD.pack(host_name().encode()[:64], bell.name.encode(), bell.port, digest)
+    host, own_hardware = host_name().encode()[:64], hardware().encode(errors="replace")[:192]
+    record = RECORD.pack(host, bell.name.encode(), bell.port, digest, own_hardware)
     own = np.frombuffer(record, np.uint8)
     everyone = np.empty((size, RECORD.size), np.uint8)
     comm.Allgather(own, everyone)
@@ -48,6 +52,20 @@ def check_same(ranks: list[Rank]) -> None:
             )
 
 
-def _rank(fields: tuple[bytes, bytes, int, bytes]) -> Rank:
-    host, bell, port, digest = fields
-    return Rank(host.rstrip(b"\0").decode(), bell.rstrip(b"\0").decode(), port, digest)
+def places(ranks: list[Rank], times: str = "") -> tuple[Place, ...]:
+    """Who the workers are; where times are drawn, they depend on a worker's index, not on its host."""
+    met, found = Counter[str](), []
+    all_here = Counter(rank.host for rank in ranks)
+    for number, rank in enumerate(ranks):
+        text = f"{rank.hardware}, {all_here[rank.host]} ranks" + (
+            f", {times}, worker {number - 1}" if times else ""
+        )
+        found.append(Place(rank.host, met[rank.host], text))
+        met[rank.host] += 1
+    return tuple(found[1:])
+
+
+def _rank(fields: tuple[bytes, bytes, int, bytes, bytes]) -> Rank:
+    host, bell, port, digest, own_hardware = fields
+    names = [name.rstrip(b"\0").decode(errors="replace") for name in (host, bell, own_hardware)]
+    return Rank(names[0], names[1], port, digest, names[2])

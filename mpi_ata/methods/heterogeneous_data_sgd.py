@@ -13,6 +13,8 @@ from mpi_ata.methods.updates import Update
 class HeterogeneousDataSGD(Allocating):
     """Algorithm SGD-ATA (heterogeneous): everyone computes a_i + 1 gradients; the mean of means moves x."""
 
+    owns_data = True  # each worker, by its index
+
     def __init__(self, x0: Array, allocator: Allocator, update: Update) -> None:
         super().__init__(x0, not_greedy(allocator, "malenia"), update)
 

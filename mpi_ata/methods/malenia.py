@@ -15,6 +15,8 @@ ROUNDING = 1e-9  # in the mean of counts: it shall not ask for one more
 class Malenia(Updating):
     """Algorithm SGD-GTA (heterogeneous): everyone works until the harmonic mean of the counts is S / n."""
 
+    owns_data = True  # each worker, by its index
+
     def __init__(self, x0: Array, update: Update, S: float) -> None:
         if not S > 0:
             raise ValueError(

@@ -24,6 +24,7 @@ class Ringmaster(Updating):
         super().__init__(x0, update)
         self.R, self.B = delay, budget
         self.s = 0  # updates so far
+        self.gone = 0  # gradients that were under way on workers which are no longer there
         self.born = np.full(n, -1)  # the update after which each worker's gradient was begun; -1: none was
 
     def step(self, cluster: Cluster) -> Round:
@@ -33,6 +34,8 @@ class Ringmaster(Updating):
         tally = Tally(cluster)
         idle = cluster.idle()  # everyone in the first round, and after a break on real ranks
         tally.lost[idle] = self.born[idle] >= 0
+        tally.lost[0] += self.gone
+        self.gone = 0
         self._begin(cluster, idle, k)
         for b in range(self.B):
             i, gradient, _, _ = cluster.wait()
@@ -59,6 +62,11 @@ class Ringmaster(Updating):
 
     def restore(self, state: State) -> None:
         """Go on from an earlier state."""
-        s, born = int(entry(state, "s", self.s)), entry(state, "born", self.born)
+        s, born = (
+            int(entry(state, "s", self.s)),
+            entry(state, "born", np.full_like(self.born, 0, shape=len(state["born"]))),
+        )
         super().restore(state)
-        self.s, self.born = s, born
+        others = len(born) != len(self.born)  # what they had under way is lost, and they begin anew
+        self.s, self.gone = s, int((born >= 0).sum()) if others else 0
+        self.born = np.full_like(self.born, -1) if others else born

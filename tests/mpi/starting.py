@@ -34,7 +34,7 @@ def finished(command: list[str], seconds: float = 60) -> "subprocess.CompletedPr
 
 
 @contextmanager
-def started(command: list[str], folder: Path = ROOT) -> "Iterator[subprocess.Popen[str]]":
+def started(command: list[str], folder: Path | None = None) -> "Iterator[subprocess.Popen[str]]":
     """A command in a session of its own, of which nothing is left in the end."""
     pipe = subprocess.PIPE
     with subprocess.Popen(

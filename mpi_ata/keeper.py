@@ -1,0 +1,205 @@
+"""Keeps a run in its file: where it starts from, what is saved of it, how it goes on."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from mpi_ata.checkpoint import Checkpoints, fresh_path
+from mpi_ata.cluster import Cluster
+from mpi_ata.errors import UsageError
+from mpi_ata.job import Job, load_again, problem_of
+from mpi_ata.methods import Method
+from mpi_ata.prior import Source, discounted, inherited, merged
+from mpi_ata.record import Record, from_tree
+from mpi_ata.store import DamagedError, RunFile, check_place, read
+from mpi_ata.trace import Trace
+
+Note = Callable[[str], None]
+ANOTHER_ALLOCATOR = ("allocator.name", "allocator.file", "allocator.class")
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How the user wants a run to be kept."""
+
+    out: Path | None = None  # a fresh name in runs/, if not given
+    resume: bool = False
+    warm_start: tuple[Path, ...] = ()
+    prior_weight: float = 1.0
+    any_problem: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot be, before anything else is done."""
+        if self.out is None:
+            if self.resume:
+                raise UsageError("--resume goes on with a run; say with which one: --out RUN.h5 --resume")
+            return
+        check_place(self.out)
+        if not self.resume and RunFile(self.out).exists():
+            raise UsageError(f"{self.out}: exists; go on with it by --resume, or choose another --out")
+
+    def open(self, job: Job, note: Note) -> tuple[Job, "Keeper"]:
+        """The job as it is to be run, and who keeps the run; on the manager only."""
+        self.check()
+        file = RunFile(self.out or fresh_path(job.path))
+        if file.exists():
+            return self._again(job, file, note)
+        if self.resume:
+            note(f"there is no {file.path} yet: the run starts afresh")
+        sources = list(_sources(self.warm_start, None if self.any_problem else job, file.path, note))
+        return job, Keeper(
+            job, file, note, sources=[discounted(source, self.prior_weight) for source in merged(sources)]
+        )
+
+    def _again(self, job: Job, file: RunFile, note: Note) -> tuple[Job, "Keeper"]:
+        record, complaint = load(file)
+        if complaint:
+            note(complaint)
+        merged_job, changes = load_again(job.path, record.job, job.source.settings)
+        merged_job = replace(merged_job, run=replace(merged_job.run, workers=job.run.workers))
+        return merged_job, Keeper(merged_job, file, note, record, changes=changes)
+
+
+def load(file: RunFile) -> tuple[Record, str]:
+    """The record in a run file's newest intact generation; and a word on a newer one that is not."""
+    attributes, groups, complaint = file.load()
+    try:
+        return from_tree(attributes, groups), complaint
+    except DamagedError as error:
+        raise DamagedError(f"{file.path}: {error}") from None
+
+
+def _sources(paths: Iterable[Path], job: Job | None, own: Path, note: Note) -> Iterable[Source]:
+    """What the runs in these files and folders know; those of another problem than the job's are refused."""
+    for path in paths:
+        for file in sorted(path.glob("*.h5")) if path.is_dir() else [path]:
+            if file.exists() and own.exists() and file.samefile(own):
+                continue
+            try:
+                record = from_tree(*read(file))
+                if job is not None:
+                    _check_problem(record, job)
+            except UsageError as error:
+                text = str(error) if str(error).startswith(str(file)) else f"{file}: {error}"
+                if not path.is_dir():
+                    raise UsageError(text) from None
+                note(f"not taken into account: {text}")
+                continue
+            yield from record.prior
+            yield record.source
+
+
+def _check_problem(record: Record, job: Job) -> None:
+    (then, then_file), (now, now_file) = problem_of(record.job), problem_of(job.source)
+    keys = [f"{key} = {then.get(key)!r}" for key in {**then, **now} if then.get(key) != now.get(key)]
+    if then_file != now_file:
+        keys.append("another problem file")
+    if keys:
+        raise UsageError(
+            f"is of another problem ({', '.join(keys)}), whose tasks take other times; "
+            "take them all the same with --any-problem"
+        )
+
+
+class Keeper:
+    """Saves a run as it goes, and lets it begin where an earlier one has ended."""
+
+    def __init__(
+        self,
+        job: Job,
+        file: RunFile,
+        note: Note,
+        earlier: Record | None = None,
+        sources: list[Source] | None = None,
+        changes: Iterable[str] = (),
+    ) -> None:
+        self.path = file.path
+        self._job, self._note = job, note
+        self._earlier, self._sources, self._changes = earlier, sources or [], list(changes)
+        self._checkpoints = Checkpoints(file, job.run.checkpoint_rounds, job.run.checkpoint_seconds, note)
+        self._record = earlier or Record(secrets.token_hex(16), job.source, (), {}, prior=self._sources)
+
+    def begin(self, method: Method, cluster: Cluster, trace: Trace) -> None:
+        """Bring a run to where it starts from, and see that it can be saved."""
+        if self._earlier is None:
+            self._say("started", f"on {cluster.n:,} workers")
+            self._warm_start(method, cluster)
+        else:
+            try:
+                self._resume(self._earlier, method, cluster, trace)
+            except (ValueError, KeyError) as error:
+                raise UsageError(f"{self.path}: cannot go on: {error}") from None
+        self._record.job, self._record.places, self._record.reason = self._job.source, cluster.places, ""
+        self._checkpoints.save_first(self._filled(method, cluster, trace))
+
+    def _warm_start(self, method: Method, cluster: Cluster) -> None:
+        if self._sources and method.allocator is not None:
+            known = inherited(self._sources, cluster.places)
+            method.allocator.inherit(known.rounds, known.columns)
+            self._say("warm-started", known.summary())
+
+    def _resume(self, record: Record, method: Method, cluster: Cluster, trace: Trace) -> None:
+        method.restore(record.method)
+        trace.restore(record.totals, record.trace, record.figures)
+        self._say("resumed", f"at round {method.k:,} on {cluster.n:,} workers")
+        for change in self._changes:
+            self._say("changed", change)
+        trace.lost += int(record.cluster.get("stopping", np.zeros(0)).sum())
+        exchanged = any(change.startswith(ANOTHER_ALLOCATOR) for change in self._changes)
+        if record.places == cluster.places:
+            cluster.restore(record.cluster)
+            cluster.speeds.restore(record.workers)
+        else:
+            self._move(record, method, cluster, trace)
+        if method.allocator is not None and record.places == cluster.places and not exchanged:
+            method.allocator.restore(record.allocator)
+        elif method.allocator is not None:
+            known = inherited([*record.prior, record.source], cluster.places)
+            method.allocator.inherit(known.rounds, known.columns)
+            self._say("warm-started", known.summary())
+
+    def _move(self, record: Record, method: Method, cluster: Cluster, trace: Trace) -> None:
+        """Go on with other workers: those that are gone are dropped."""
+        if getattr(method, "owns_data", False) and len(record.places) != cluster.n:
+            raise ValueError(
+                f"each worker owns its part of the data, and there were {len(record.places)} workers; "
+                f"now there are {cluster.n}"
+            )
+        trace.earlier = trace.worker_time
+        rows = {place: row for row, place in enumerate(record.places)}
+        stayed = [(worker, rows[place]) for worker, place in enumerate(cluster.places) if place in rows]
+        cluster.speeds.take_over(record.workers, stayed)
+
+    def after_round(self, method: Method, cluster: Cluster, trace: Trace) -> None:
+        """Save, if it is time."""
+        if self._checkpoints.due(method.k):
+            self._checkpoints.save(self._filled(method, cluster, trace))
+
+    def end(self, method: Method, cluster: Cluster, trace: Trace, reason: str | None, by: str) -> None:
+        """Save for the last time: the state as it is, so that the run can go on, and what it came to."""
+        self._record.event(time.time(), "ended", reason or f"early, by {by}")
+        record = self._filled(method, cluster, trace, reason)
+        if reason is not None:
+            trace.settle(cluster)
+            record.summary |= trace.summary()
+        self._checkpoints.save_last(record)
+
+    def _filled(self, method: Method, cluster: Cluster, trace: Trace, reason: str | None = None) -> Record:
+        record = self._record
+        record.method = method.state()
+        record.allocator = method.allocator.state() if method.allocator is not None else {}
+        record.cluster = cluster.state()
+        record.workers = cluster.speeds.state() | {"unfinished": cluster.undelivered_time.copy()}
+        record.totals, record.trace, record.figures = trace.totals(), trace.history(), trace.evaluations()
+        record.summary = trace.summary() | {"workers": cluster.n}
+        record.reason = reason or ""
+        return record
+
+    def _say(self, kind: str, text: str) -> None:
+        self._record.event(time.time(), kind, text)
+        if kind != "started":
+            self._note(f"{kind} {text}")

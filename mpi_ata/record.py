@@ -1,0 +1,226 @@
+"""What a run file says: the record of one run, and its schema (docs/run-file.md tells it to users)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpi_ata.arrays import State
+from mpi_ata.cluster import Place
+from mpi_ata.prior import COLUMNS, Source
+from mpi_ata.store import Attributes, DamagedError, texts, untexts
+from mpi_ata.version import __version__
+
+MOST_EVENTS = 1000
+MAYBE = ("loss", "gap", "mean_delay", "largest_delay")  # figures that not every run has
+GROUPS = ("job", "method", "allocator", "cluster", "workers", "prior", "totals", "trace", "figures", "events")
+
+
+class Event(NamedTuple):
+    """Something that happened to a run beside its rounds."""
+
+    time: float  # seconds since 1970
+    worker: int  # -1: about the whole run
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class JobText:
+    """A job as it was given: the file, what --set changed, and the files of the user's that it names."""
+
+    text: str
+    settings: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)  # text by table
+
+
+@dataclass
+class Record:
+    """All that is kept of a run: enough to go on, to warm-start others, and to tell what happened."""
+
+    run: str  # a name for this run that no other has
+    job: JobText
+    places: tuple[Place, ...]
+    workers: State  # of this run alone, one entry a worker
+    method: State = field(default_factory=dict)
+    allocator: State = field(default_factory=dict)
+    cluster: State = field(default_factory=dict)
+    totals: State = field(default_factory=dict)
+    trace: State = field(default_factory=dict)
+    figures: State = field(default_factory=dict)
+    prior: list[Source] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)  # what the run came to, late answers included
+    reason: str = ""  # which limit was reached; empty while unfinished
+
+    @property
+    def source(self) -> Source:
+        """What this run learned of its workers by itself."""
+        return Source(
+            self.run, int(self.method["k"]), self.places, {name: self.workers[name] for name in COLUMNS}
+        )
+
+    def event(self, time: float, kind: str, text: str, worker: int = -1) -> None:
+        """Note that something happened; of very many the oldest are forgotten."""
+        self.events.append(Event(time, worker, kind, text))
+        del self.events[:-MOST_EVENTS]
+
+
+def told(record: Record) -> dict[str, Any]:
+    """What a record tells, as plain numbers and texts; None where something is not known."""
+    summary: dict[str, Any] = dict.fromkeys(MAYBE) | record.summary
+    workers = record.workers
+    tasks, seconds = workers["tasks"], workers["seconds"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = seconds / tasks
+        spread = np.sqrt(np.maximum(workers["squares"] / tasks - mean**2, 0.0))
+        overhead = workers["overhead"] / workers["arrivals"]
+        spent = seconds + workers["unfinished"]
+        shares = spent / spent.sum()
+    columns = {"tasks": tasks, "mean": mean, "spread": spread, "overhead": overhead, "share": shares}
+    known = {
+        name: [None if value != value else value for value in column.tolist()]
+        for name, column in columns.items()
+    }
+    latest, virtual = "latest.", record.places[0].host == "virtual"
+    return {
+        "run": record.run,
+        "finished": bool(record.reason),
+        "reason": record.reason,
+        **summary,
+        "evaluation": {
+            name.removeprefix(latest): value.item()
+            for name, value in record.figures.items()
+            if name.startswith(latest)
+        },
+        "billed": None if virtual else (summary["workers"] + 1) * summary["elapsed"],
+        "events": [event._asdict() for event in record.events],
+        "workers_table": [
+            place._asdict() | {name: column[worker] for name, column in known.items()}
+            for worker, place in enumerate(record.places)
+        ],
+        "job": record.job.text,
+        "settings": list(record.job.settings),
+    }
+
+
+def to_tree(record: Record) -> tuple[Attributes, dict[str, State]]:
+    """The record as attributes and groups of arrays."""
+    attributes = {
+        "run": record.run,
+        "package": __version__,
+        "finished": bool(record.reason),
+        "reason": record.reason,
+        **{name: value for name, value in record.summary.items() if isinstance(value, int | float)},
+    }
+    job, events = record.job, record.events
+    groups: dict[str, State] = {
+        "job": {
+            "text": np.array(job.text.encode() or b"\0"),
+            "settings": texts(list(job.settings)),
+            "file_tables": texts(list(job.files)),
+            "file_texts": texts(list(job.files.values())),
+        },
+        "method": record.method,
+        "allocator": record.allocator,
+        "cluster": record.cluster,
+        "workers": {**_places(record.places), **record.workers},
+        "prior": _prior(record.prior),
+        "totals": record.totals,
+        "trace": record.trace,
+        "figures": record.figures,
+        "events": {
+            "time": np.array([event.time for event in events], np.float64),
+            "worker": np.array([event.worker for event in events], np.int64),
+            "kind": texts([event.kind for event in events]),
+            "text": texts([event.text for event in events]),
+        },
+    }
+    return attributes, groups
+
+
+def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Record:
+    """The record in what was read, refused where something is missing or of another kind."""
+    try:
+        job, workers, events = groups["job"], dict(groups["workers"]), groups["events"]
+        files = dict(zip(untexts(job["file_tables"]), untexts(job["file_texts"]), strict=True))
+        places = _unplaced(workers)
+        columns = {name: array for name, array in workers.items() if name not in _PLACE}
+        for name in COLUMNS:
+            if columns[name].shape != (len(places),):
+                raise ValueError(f"workers/{name} has not one entry a worker")
+        record = Record(
+            run=str(attributes["run"]),
+            job=JobText(bytes(job["text"].item()).decode(), tuple(untexts(job["settings"])), files),
+            places=places,
+            workers=columns,
+            method=groups["method"],
+            allocator=groups["allocator"],
+            cluster=groups["cluster"],
+            totals=groups["totals"],
+            trace=groups["trace"],
+            figures=groups["figures"],
+            prior=_unprior(groups["prior"]),
+            events=[
+                Event(*row)
+                for row in zip(
+                    events["time"].tolist(),
+                    events["worker"].tolist(),
+                    untexts(events["kind"]),
+                    untexts(events["text"]),
+                    strict=True,
+                )
+            ],
+            summary={name: value for name, value in attributes.items() if name not in _OTHER},
+            reason=str(attributes["reason"]),
+        )
+        int(record.method["k"])
+        return record
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        raise DamagedError(f"lacks what a run file has: {error}") from None
+
+
+_OTHER = ("run", "package", "finished", "reason")
+_PLACE = ("host", "slot", "hardware", "hardware_names")
+
+
+@lru_cache(maxsize=2)  # they stay the same from save to save
+def _places(places: Sequence[Place]) -> State:
+    names = {name: number for number, name in enumerate(dict.fromkeys(place.hardware for place in places))}
+    return {
+        "host": texts([place.host for place in places]),
+        "slot": np.array([place.slot for place in places], np.int64),
+        "hardware": np.array([names[place.hardware] for place in places], np.int64),
+        "hardware_names": texts(list(names)),
+    }
+
+
+def _unplaced(columns: State) -> tuple[Place, ...]:
+    names = untexts(columns["hardware_names"])
+    rows = zip(untexts(columns["host"]), columns["slot"].tolist(), columns["hardware"].tolist(), strict=True)
+    return tuple(Place(host, slot, names[number]) for host, slot, number in rows)
+
+
+def _prior(sources: Sequence[Source]) -> State:
+    counts = [len(source.places) for source in sources]
+    tree = _places(tuple(place for source in sources for place in source.places))
+    for name in COLUMNS:
+        parts = [source.columns[name] for source in sources]
+        tree = {**tree, name: np.concatenate(parts) if parts else np.zeros(0)}
+    return {
+        **tree,
+        "run": texts([source.run for source in sources]),
+        "rounds": np.array([source.rounds for source in sources], np.int64),
+        "source": np.repeat(np.arange(len(counts)), counts),
+    }
+
+
+def _unprior(group: State) -> list[Source]:
+    places, sources = _unplaced(group), []
+    for number, (run, rounds) in enumerate(zip(untexts(group["run"]), group["rounds"].tolist(), strict=True)):
+        rows = np.flatnonzero(group["source"] == number)
+        columns = {name: group[name][rows] for name in COLUMNS}
+        sources.append(Source(run, rounds, [places[row] for row in rows], columns))
+    return sources

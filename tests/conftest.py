@@ -1,0 +1,11 @@
+"""What all tests share."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test works in a folder of its own: runs are kept in runs/ below the working folder."""
+    monkeypatch.chdir(tmp_path)
