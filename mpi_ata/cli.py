@@ -5,22 +5,28 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mpi_ata import launch
-from mpi_ata.console import ProgressLine, closing_table, comparison_table, finding_text, shown
+from mpi_ata.console import Line, ProgressLine, closing_table, comparison_table, finding_text, shown
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import Job, load_job
 from mpi_ata.keeper import Keeping, load
 from mpi_ata.record import told as told_of
 from mpi_ata.run import Outcome, execute, execute_on_ranks, parts_of
 from mpi_ata.store import RunFile
+from mpi_ata.times import LAWS
 from mpi_ata.version import __version__
+
+if TYPE_CHECKING:
+    from mpi_ata.paper.experiments import Request
+    from mpi_ata.paper.report import Report
+    from mpi_ata.paper.runs import Standing, Watch
 
 CONTINUE = 85  # the exit code of a run that was stopped early, and can go on
 
@@ -250,3 +256,117 @@ def doctor_command(as_json: bool) -> None:
         click.echo(json.dumps([asdict(finding) for finding in findings]))
     if not all(finding.ok for finding in findings):
         sys.exit(1)
+
+
+class Numbers(click.ParamType[tuple[int, ...]]):
+    """Whole numbers from 1 on, comma-separated."""
+
+    name = "N,N,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A tuple of them."""
+        parts = value.split(",") if isinstance(value, str) else value
+        if not all(str(part).strip().isdecimal() and int(part) >= 1 for part in parts):
+            self.fail(f"{value!r} is not a list of whole numbers from 1 on, such as 17,51", param, ctx)
+        return tuple(int(part) for part in parts)
+
+
+@main.group()
+def paper() -> None:
+    """The paper's experiments: our figures beside the printed ones, and the choices that were made.
+
+    \b
+    Examples:
+      mpi-ata paper table1
+      mpi-ata paper table1 --workers 17,51 --seeds 5 --out results
+      mpi-ata paper mix --budget 10 --json
+    """
+
+
+def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that all experiments have; their report is printed as it is asked for."""
+
+    @click.option("--workers", type=Numbers(), help="Numbers of workers; else those of the paper.")
+    @click.option("--budget", type=click.IntRange(min=1), help="Tasks a round; else that of the paper.")
+    @click.option("--law", type=click.Choice(sorted(LAWS)), help="Law of task times; else that of the paper.")
+    @click.option("--allocators", help="Names, comma-separated; ata-half is ata with half of its alpha.")
+    @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of a run, at most.")
+    @click.option("--seeds", type=click.IntRange(min=1), help="How many seeds to repeat everything with.")
+    @click.option("--seed", "first_seed", type=click.IntRange(0, 2**32), default=1, help="The first of them.")
+    @click.option("--cores", type=click.IntRange(min=1), help="Processes at a time; else one for each core.")
+    @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the figure.")
+    @click.option("--markdown", is_flag=True, help="Print the table for a document.")
+    @click.option(
+        "--json", "as_json", is_flag=True, help="Print the figures as a JSON list on the last line."
+    )
+    @wraps(command)
+    def wrapped(markdown: bool, as_json: bool, **options: Any) -> None:
+        line = Line(sys.stderr)
+
+        def watch(standing: "Standing") -> None:
+            if line.due():
+                line.show(standing.text())
+
+        try:
+            report: Report = command(asked(options), watch, **options)
+        except UsageError as error:
+            raise Refused(str(error)) from None
+        except RunError as error:
+            raise click.ClickException(str(error)) from None
+        finally:
+            line.clear()
+        show(report.json() if as_json else report.markdown() if markdown else report.text())
+
+    return wrapped
+
+
+def asked(options: dict[str, Any]) -> "Request":
+    """Take out of the options what all experiments understand."""
+    from mpi_ata.paper.experiments import Request
+    from mpi_ata.paper.runs import cores
+
+    given = {field.name: options.pop(field.name) for field in fields(Request)}
+    given["allocators"] = given["allocators"] and tuple(
+        name.strip() for name in given["allocators"].split(",")
+    )
+    given["cores"] = given["cores"] or cores()
+    if given["out"] is not None:
+        given["out"].mkdir(parents=True, exist_ok=True)
+    return Request(**given)
+
+
+@paper.command()
+@experiment_options
+def table1(request: "Request", watch: "Watch") -> "Report":
+    """Ratios to greedy allocation under the square-root law: Table 1 and Figure 1."""
+    from mpi_ata.paper import experiments, tables
+
+    return tables.make_table(experiments.TABLE1, request, watch)
+
+
+@paper.command()
+@experiment_options
+def table2(request: "Request", watch: "Watch") -> "Report":
+    """The same under the linear law: Table 2 and its figure."""
+    from mpi_ata.paper import experiments, tables
+
+    return tables.make_table(experiments.TABLE2, request, watch)
+
+
+@paper.command()
+@experiment_options
+def mix(request: "Request", watch: "Watch") -> "Report":
+    """The same where workers follow five different laws: the figure on heterogeneous distributions."""
+    from mpi_ata.paper import experiments, tables
+
+    return tables.make_table(experiments.MIX, request, watch)
+
+
+@paper.command()
+@experiment_options
+def regret(request: "Request", watch: "Watch") -> "Report":
+    """How the regret of ATA and ATA-Empirical grows with the rounds, and a fit against ln k."""
+    from mpi_ata.paper import experiments
+    from mpi_ata.paper.regret import make_regret
+
+    return make_regret(experiments.REGRET, request, watch)

@@ -16,22 +16,25 @@ if TYPE_CHECKING:
 MOST_WORKERS = 100  # rows of a table for a person
 
 
-class ProgressLine:
-    """One line on a terminal that tells how far a run is; silent where there is no terminal."""
+class Line:
+    """One line on a terminal that is written anew again and again; silent where there is no terminal."""
 
-    def __init__(self, stop: Stop, stream: TextIO | None, label: str = "", terminal: bool = False) -> None:
-        self._stop, self._label = stop, label
+    def __init__(self, stream: TextIO | None, terminal: bool = False) -> None:
         self._stream = stream or io.StringIO()  # a closed stderr is None
         self._next = time.monotonic() if terminal or self._stream.isatty() else math.inf
         self._width = 0
 
-    def __call__(self, trace: Trace) -> None:
-        """Write the line anew, if it is old enough."""
+    def due(self) -> bool:
+        """Whether what is written there is old enough to be written anew; the caller then does so."""
         now = time.monotonic()
-        if now >= self._next:
-            self._next = now + 0.1
-            columns = shutil.get_terminal_size().columns
-            self._write((self._label + progress_text(trace, self._stop))[: columns - 1])
+        if now < self._next:
+            return False
+        self._next = now + 0.1
+        return True
+
+    def show(self, text: str) -> None:
+        """Write the line."""
+        self._write(text[: shutil.get_terminal_size().columns - 1])
 
     def clear(self) -> None:
         """Take the line away."""
@@ -44,6 +47,19 @@ class ProgressLine:
         width, self._width = self._width, max(self._width, len(text))  # first: Ctrl-C may come at any time
         self._stream.write(f"\r{text:<{width}}")
         self._stream.flush()
+
+
+class ProgressLine(Line):
+    """Tells how far a run is."""
+
+    def __init__(self, stop: Stop, stream: TextIO | None, label: str = "", terminal: bool = False) -> None:
+        super().__init__(stream, terminal)
+        self._stop, self._label = stop, label
+
+    def __call__(self, trace: Trace) -> None:
+        """Write the line anew, if it is old enough."""
+        if self.due():
+            self.show(self._label + progress_text(trace, self._stop))
 
 
 def progress_text(trace: Trace, stop: Stop) -> str:
@@ -84,6 +100,12 @@ def table(rows: Sequence[Sequence[Any]], header: Sequence[str] = ()) -> str:
     if header:
         lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(line.rstrip() for line in lines)
+
+
+def markdown_table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
+    """The same for a Markdown document."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
 
 
 def closing_table(outcome: "Outcome") -> str:

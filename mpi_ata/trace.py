@@ -39,13 +39,13 @@ class Regret:
 
     def __init__(self, means: Array, budget: int) -> None:
         self._means, self._budget = means, budget
-        self._least = float((recursive_allocation(means, budget) * means).max())
+        self.least = float((recursive_allocation(means, budget) * means).max())
 
     def of(self, quota: IntArray) -> float:
         """That of one round; NaN where the quotas leave open who does how much, as greedy ones do."""
         if quota.sum() != self._budget:
             return math.nan
-        return float((quota * self._means).max()) - self._least  # (eq. 9)
+        return float((quota * self._means).max()) - self.least  # (eq. 9)
 
 
 NAMES = 32  # of further figures: the history is bounded in bytes

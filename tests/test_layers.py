@@ -48,7 +48,11 @@ ROOMS: dict[str, list[str]] = {
 }
 
 # Slow to import or not always there, so imported where needed, but for these files.
-LAZY: dict[str, list[str]] = {"torch": ["problems/torch*.py"], "matplotlib": [], "numba": []}
+LAZY: dict[str, list[str]] = {
+    "torch": ["problems/torch*.py"],
+    "matplotlib": [],
+    "numba": ["paper/kernel.py"],
+}
 
 # Files, and all that they may import: an allocator knows no clock.
 FRUGAL: dict[str, set[str]] = {

@@ -1,0 +1,154 @@
+"""What each experiment of the paper consists of, and the figures that the paper prints for it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mpi_ata.allocators import ALLOCATORS
+from mpi_ata.errors import UsageError
+from mpi_ata.job import Job, load_job
+from mpi_ata.times import LAWS
+
+FOLDER = Path(__file__).parent
+GREEDY = "gta"  # what ratios refer to
+BUDGET = 23
+
+# Beside the package's own names: the paper's ATA with half of the alpha that its text gives.
+HALF = "ata-half"
+NAMES = (*ALLOCATORS, HALF)
+USUAL = (GREEDY, "ofta", "uta", "ata", HALF, "ata-empirical")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run to be made: names and numbers only, so that another process can make it."""
+
+    law: str
+    n: int
+    allocator: str
+    seed: int
+    file: Path
+    settings: tuple[str, ...] = ()
+
+    def job(self) -> Job:
+        """The job, ready to be executed."""
+        return load_job(self.file, self.settings)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks for; what is None is as in the paper."""
+
+    workers: tuple[int, ...] | None = None
+    budget: int | None = None
+    law: str | None = None
+    allocators: tuple[str, ...] | None = None
+    rounds: int | None = None
+    seeds: int | None = None  # how many
+    first_seed: int = 1
+    cores: int = 1
+    out: Path | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Runs under several allocators for several numbers of workers."""
+
+    name: str
+    law: str
+    workers: tuple[int, ...]
+    title: str
+    budget: int = BUDGET
+    file: str = "quadratic.toml"
+    allocators: tuple[str, ...] = USUAL
+    seeds: tuple[int, ...] = (1,)
+    rounds: int | None = None  # at most; None: as the job file says
+    unit: float = 1.0
+
+    def asked(self, request: Request) -> "Experiment":
+        """The experiment as a user asks for it."""
+        names = request.allocators
+        asked: dict[str, Any] = {
+            "workers": request.workers,
+            "budget": request.budget,
+            "law": request.law,
+            "allocators": names and checked_names(names, self.allocators),
+            "rounds": request.rounds,
+        }
+        first, count = request.first_seed, request.seeds or len(self.seeds)
+        given = {key: value for key, value in asked.items() if value is not None}
+        return replace(self, seeds=tuple(range(first, first + count)), **given)
+
+    def plans(self) -> list[Plan]:
+        """All runs, those that take longest first, so that no core is left with a long one in the end."""
+        return [
+            Plan(self.law, n, name, seed, FOLDER / self.file, tuple(self._settings(n, name, seed)))
+            for n in sorted(self.workers, reverse=True)
+            for name in self.allocators
+            for seed in self.seeds
+        ]
+
+    def _settings(self, n: int, name: str, seed: int) -> Iterator[str]:
+        yield f"times.law={self.law}"
+        yield f"times.unit={self.unit}"
+        yield f"run.workers={n}"
+        yield f"run.seed={seed}"
+        yield f"allocator.name={'ata' if name == HALF else name}"
+        yield f"allocator.budget={self.budget}"
+        if name in ("ata", HALF):
+            yield f"allocator.alpha={alpha(self.law, n, half=name == HALF) * self.unit}"
+        if self.rounds is not None:
+            yield f"stop.rounds={self.rounds}"
+
+
+def alpha(law: str, n: int, half: bool = False) -> float:
+    """Twice the largest mean: the paper's alpha where it prints one, and its analogue where it does not."""
+    largest = float(LAWS[law](n).means.max())
+    return largest if half else 2 * largest
+
+
+def checked_names(names: Sequence[str], usual: Sequence[str]) -> tuple[str, ...]:
+    """Names of allocators, with greedy allocation where it is usual, since ratios refer to it."""
+    for name in names:
+        if name not in NAMES:
+            raise UsageError(f"unknown allocator {name!r}; valid names: {', '.join(NAMES)}")
+    return tuple(dict.fromkeys((*((GREEDY,) if GREEDY in usual else ()), *names)))
+
+
+TABLE1 = Experiment("table1", "sqrt", (17, 51, 153, 459), "the paper's Table 1 and Figure 1")
+TABLE2 = Experiment("table2", "linear", (17, 51, 153), "the paper's Table 2 and its figure on linear noise")
+MIX = Experiment("mix", "mix", (15, 45, 150), "the paper's figure on heterogeneous time distributions")
+REGRET = Experiment(
+    "regret",
+    "exponential",
+    (20,),
+    "the paper's figure on regret",
+    budget=5,
+    allocators=("ata", HALF, "ata-empirical"),
+    seeds=(1, 2, 3, 4, 5),
+    rounds=1_000_000,
+)
+
+# (worker time of greedy / worker time, clock / clock of greedy) at f - f* < 1e-5 with B = 23
+_COLUMNS = ("ata", "ata-empirical", "ofta")
+_ROWS = {
+    ("sqrt", 17): ((1.3, 1.26, 1.26), (1.73, 1.75, 1.74)),
+    ("sqrt", 51): ((2.91, 2.69, 3.03), (2.43, 2.45, 2.17)),
+    ("sqrt", 153): ((7.22, 7.02, 9.1), (3.44, 3.14, 2.17)),
+    ("sqrt", 459): ((12.45, 14.1, 27.3), (6.36, 5.51, 2.17)),
+    ("linear", 17): ((2.32, 1.91, 2.1), (1.71, 1.71, 1.58)),
+    ("linear", 51): ((6.71, 5.02, 6.29), (3.27, 2.12, 1.58)),
+    ("linear", 153): ((3.41, 8.68, 18.87), (7.96, 4.5, 1.58)),
+}
+PRINTED = {
+    (law, n, name): (worker_time, runtime)
+    for (law, n), (worker_times, runtimes) in _ROWS.items()
+    for name, worker_time, runtime in zip(_COLUMNS, worker_times, runtimes, strict=True)
+}
+
+
+def printed(law: str, n: int, allocator: str, budget: int) -> tuple[float, float] | tuple[None, None]:
+    """The two ratios that the paper prints, where it does; both alphas stand beside its column ATA."""
+    name = "ata" if allocator == HALF else allocator
+    return PRINTED.get((law, n, name), (None, None)) if budget == BUDGET else (None, None)

@@ -1,0 +1,102 @@
+"""Draws the paper's figures; needs matplotlib, from the extra [plot]."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from mpi_ata.arrays import Array
+from mpi_ata.errors import UsageError
+from mpi_ata.paper.runs import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = {
+    "gta": "tab:red",
+    "ofta": "black",
+    "uta": "tab:gray",
+    "ata": "tab:blue",
+    "ata-half": "tab:cyan",
+    "ata-empirical": "tab:green",
+}
+Columns = dict[str, Array]  # those of a trace, by name
+
+
+class Panel(NamedTuple):
+    """What one picture of a figure shows of each run."""
+
+    x: str
+    y: str
+    of: Callable[[Columns], tuple[Array, Array]]
+    log_x: bool = False
+    log_y: bool = False
+
+
+PANELS = [
+    Panel("runtime", "f - f*", lambda c: (c["clock"], c["gap"]), log_y=True),
+    Panel("total worker time", "f - f*", lambda c: (c["worker_time"], c["gap"]), log_x=True, log_y=True),
+    Panel("round", "average iteration time", lambda c: (c["round"], c["clock"] / c["round"]), log_x=True),
+    Panel("round", "averaged regret", lambda c: (c["round"], c["regret"] / c["round"]), True, True),
+]
+
+
+def available() -> bool:
+    """Whether matplotlib is there."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def new_figure(
+    rows: int, columns: int, width: float = 4.0, height: float = 3.0
+) -> "tuple[Figure, list[list[Axes]]]":
+    """An empty figure that no display is needed for."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height * rows + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False).tolist()
+
+
+def draw_runs(results: Sequence[Result], path: Path, panels: Sequence[Panel] = PANELS) -> None:
+    """One row of pictures for each number of workers, with a curve for each allocator, of the first seed."""
+    seed = min(result.plan.seed for result in results)
+    workers = sorted({result.plan.n for result in results})
+    figure, axes = new_figure(len(workers), len(panels))
+    for n, row in zip(workers, axes, strict=True):
+        shown = [result for result in results if result.plan.n == n and result.plan.seed == seed]
+        for panel, picture in zip(panels, row, strict=True):
+            _draw(picture, panel, shown)
+        row[0].set_title(f"n = {n}", loc="left")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    save(figure, path)
+
+
+def _draw(picture: "Axes", panel: Panel, results: Sequence[Result]) -> None:
+    for result in results:
+        columns = dict(zip(result.rows[0]._fields, np.array(result.rows[1:]).T, strict=True))
+        x, y = panel.of(columns)
+        shown = np.isfinite(y) & ((y > 0) | (not panel.log_y))
+        if shown.any():
+            name = result.plan.allocator
+            dashes = "--" if name == "ofta" else "-"
+            picture.plot(x[shown], y[shown], dashes, color=COLOURS.get(name), label=name, linewidth=1.2)
+    picture.set(xlabel=panel.x, ylabel=panel.y)
+    picture.set_xscale("log" if panel.log_x else "linear")
+    picture.set_yscale("log" if panel.log_y else "linear")
+    picture.grid(alpha=0.3)
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Write a figure in the format that its name asks for."""
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: the figure cannot be written: {error}") from None

@@ -1,0 +1,140 @@
+"""Makes the runs of an experiment, on all cores."""
+
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from ctypes import c_int64
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.sharedctypes import RawArray
+from typing import Any, TypeVar, cast
+
+from mpi_ata import launch
+from mpi_ata.console import duration
+from mpi_ata.errors import RunError
+from mpi_ata.paper.experiments import Plan
+from mpi_ata.run import execute
+from mpi_ata.trace import Row
+
+T = TypeVar("T")
+POLL = 0.1  # seconds between two looks at how far the runs are
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one run."""
+
+    plan: Plan
+    figures: dict[str, Any]
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far the runs are."""
+
+    rounds: list[int]  # done, of each run
+    finished: list[bool]
+    elapsed: float
+
+    def text(self) -> str:
+        """All of it in one line."""
+        done = [rounds for rounds, finished in zip(self.rounds, self.finished, strict=True) if finished]
+        rate = sum(self.rounds) / self.elapsed
+        parts = [
+            f"{len(done)} of {len(self.rounds)} runs",
+            f"{sum(self.rounds):,} rounds",
+            f"{rate:,.0f} rounds/s",
+        ]
+        if done and rate:
+            expected = statistics.fmean(done) * len(self.rounds)
+            parts.append(f"about {duration(max(expected - sum(self.rounds), 0) / rate)} to go")
+        return ", ".join(parts)
+
+
+class Board:
+    """Where processes write how far their runs are, and read whether to stop."""
+
+    def __init__(self, runs: int) -> None:
+        self._cells = RawArray(c_int64, runs + 1)
+        self._parent = os.getpid()
+
+    def rounds(self) -> list[int]:
+        """The rounds done of each run."""
+        return list(self._cells[:-1])
+
+    def stop(self) -> None:
+        """Let all runs end."""
+        self._cells[-1] = 1
+
+    def note(self, number: int, rounds: int) -> None:
+        """Tell how far a run is; ends it where nobody waits for it any more."""
+        self._cells[number] = rounds
+        if self._cells[-1] or os.getppid() != self._parent:
+            raise KeyboardInterrupt
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+Note = Callable[[int], None]  # how many rounds are done
+Watch = Callable[[Standing], None]
+
+
+def execute_plan(plan: Plan, note: Note) -> Result:
+    """Make one run."""
+    outcome = execute(plan.job(), lambda trace: note(trace.round))
+    return Result(plan, outcome.figures(), outcome.trace.rows)
+
+
+def on_cores(
+    do: Callable[[Plan, Note], T], plans: Sequence[Plan], processes: int, watch: Watch = lambda _: None
+) -> list[T]:
+    """Do something with each plan, so many at a time; the results in the order of the plans."""
+    board, began = Board(len(plans)), time.monotonic()
+    launch.one_thread_a_rank(os.environ)  # of the processes, which are as many as the cores already
+    pool = ProcessPoolExecutor(min(processes, len(plans)), get_context("spawn"), _begin, (board,))
+    futures = [pool.submit(_make, do, plan, number) for number, plan in enumerate(plans)]
+    try:
+        while wait(futures, POLL, FIRST_EXCEPTION).not_done and not any(map(_failed, futures)):
+            standing = [future.done() for future in futures]
+            watch(Standing(board.rounds(), standing, time.monotonic() - began))
+    except KeyboardInterrupt:
+        done = sum(future.done() for future in futures)
+        raise RunError(f"interrupted after {done} of {len(plans)} runs") from None
+    finally:
+        board.stop()
+        pool.shutdown(cancel_futures=True)
+    try:
+        for future in filter(_failed, futures):
+            future.result()
+        return [cast(T, future.result()) for future in futures]
+    except BrokenProcessPool:
+        raise RunError("a process was killed, perhaps for want of memory; try --cores 1") from None
+
+
+def _failed(future: "Future[Any]") -> bool:
+    return future.done() and not future.cancelled() and future.exception() is not None
+
+
+_board: Board
+
+
+def _begin(board: Board) -> None:
+    """In a process of the pool: Ctrl-C is left to the parent, which tells it by the board."""
+    global _board
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _board = board
+
+
+def _make(do: Callable[[Plan, Note], T], plan: Plan, number: int) -> T | None:
+    with suppress(KeyboardInterrupt):  # of the board: nobody waits for a result
+        return do(plan, lambda rounds: _board.note(number, rounds))
+    return None

@@ -1,0 +1,115 @@
+"""The bandit alone decides and learns as runs do, compiled or not."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpi_ata import ATA, ATAEmpirical, DrawnTimes, Exponential, Linear, Mix, Sqrt
+from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
+from mpi_ata.allocators.recursive import recursive_allocation
+from mpi_ata.errors import UsageError
+from mpi_ata.paper.bandit import Play, compiled, has_numba, interpreted, learn
+from mpi_ata.paper.experiments import REGRET, TABLE1, Experiment, Request
+from mpi_ata.randomness import Purpose, Streams
+from mpi_ata.run import execute
+from mpi_ata.times import Law
+
+SEED = 5
+LAWS: dict[str, Callable[[int], Law]] = {"sqrt": Sqrt, "linear": Linear, "exponential": Exponential}
+with_numba = pytest.mark.skipif(not has_numba(), reason="numba is not installed")
+
+
+def allocator(name: str, law: Law, budget: int, width: float = 1.0) -> LowerBoundAllocator:
+    """One that leaves the zero scores behind sooner or later, by its width."""
+    if name == "ata":
+        return ATA(law.n, budget, alpha=width * float(law.means.mean()), seed=SEED)
+    return ATAEmpirical(law.n, budget, eta=width, seed=SEED)
+
+
+def in_python(allocator: LowerBoundAllocator, law: Law) -> Play:
+    return interpreted(allocator, DrawnTimes(law, SEED))
+
+
+@with_numba
+@pytest.mark.parametrize("name", ["ata", "ata-empirical"])
+@pytest.mark.parametrize("kind", LAWS)
+@pytest.mark.parametrize(("n", "budget"), [(51, 23), (5, 23), (17, 4), (1, 3), (20, 1)])
+def test_compiled_rounds_decide_and_learn_bit_for_bit_as_the_classes_do(
+    name: str, kind: str, n: int, budget: int
+) -> None:
+    law = LAWS[kind](n)
+    for width in (0.05, 1.0):  # one leaves the phase of zero scores at once, the other late
+        slow, fast = allocator(name, law, budget, width), allocator(name, law, budget, width)
+        play = compiled(fast, law, SEED)
+        assert play is not None
+        regrets = in_python(slow, law)(300), play(120) + play(180)
+        assert fast.k == slow.k == 300
+        assert fast.K.tolist() == slow.K.tolist()
+        assert fast.T.tolist() == slow.T.tolist()
+        assert regrets[1] == pytest.approx(regrets[0], rel=1e-12)  # the order of the sum differs
+        assert fast.allocate().tolist() == slow.allocate().tolist()
+
+
+@with_numba
+@pytest.mark.parametrize(("round", "number"), [(1, 0), (7, 3), (5_000_000, 22)])
+def test_compiled_exponentials_are_those_of_numpy(round: int, number: int) -> None:
+    from mpi_ata.paper import kernel
+
+    ours = np.empty(5000)
+    kernel.exponentials(np.uint64(SEED), round, number, np.empty(4, np.uint64), ours)
+    numpys = Streams(SEED, Purpose.TIMES).at(round, number=number).standard_exponential(5000)
+    assert ours.tolist() == numpys.tolist()
+    assert ours.max() > 7.7, "the tail was drawn from as well"
+
+
+@with_numba
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=9), st.integers(1, 30))
+def test_compiled_allocation_breaks_ties_as_the_class_does(scores: list[int], budget: int) -> None:
+    from mpi_ata.paper import kernel
+
+    s, a = np.array(scores, float), np.zeros(len(scores), np.int64)
+    kernel.fill(s, budget, np.empty(len(s)), a)
+    assert a.tolist() == recursive_allocation(s, budget).tolist()
+
+
+def test_a_rule_or_a_law_that_is_not_compiled_is_played_in_python() -> None:
+    class Bolder(ATAEmpirical):
+        """Not the paper's."""
+
+    law = Sqrt(3)
+    assert compiled(Bolder(3, 4, seed=SEED), law, SEED) is None
+    assert compiled(ATAEmpirical(3, 4, seed=SEED), Mix(3), SEED) is None
+
+
+@pytest.mark.parametrize("name", ["ata-half", "ata-empirical"])
+@pytest.mark.parametrize("law", ["sqrt", "mix"])
+def test_the_bandit_alone_learns_what_a_run_with_gradients_learns(name: str, law: str) -> None:
+    request = Request(workers=(9,), law=law, allocators=(name,), rounds=50)
+    plan = TABLE1.asked(request).plans()[-1]
+    assert plan.allocator == name
+    lesson, trace = learn(plan.job(), [20, 50]), execute(plan.job()).trace
+    rows = {row.round: row for row in trace.rows}
+    assert lesson.regret == pytest.approx([rows[20].regret, rows[50].regret])
+    assert lesson.allocator.T.sum() == pytest.approx(trace.worker_time)
+
+
+def test_progress_is_told_and_marks_are_kept() -> None:
+    told: list[int] = []
+    plan = REGRET.asked(Request(rounds=50, law="mix")).plans()[0]
+    lesson = learn(plan.job(), [1, 10, 450], told.append)
+    assert lesson.rounds == [1, 10, 450]
+    assert len(lesson.regret) == 3
+    assert all(a <= b for a, b in pairwise(lesson.regret))
+    assert told[-1] == lesson.allocator.k == 450
+    assert len(told) > 3
+
+
+def test_an_allocator_that_does_not_learn_is_refused() -> None:
+    plan = Experiment("x", "sqrt", (3,), "", allocators=("uta",)).plans()[0]
+    with pytest.raises(UsageError, match="an allocator that learns"):
+        learn(plan.job(), [5])

@@ -1,0 +1,68 @@
+"""The experiment on regret: fits that say what they seem to say, and the same regret as in runs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from mpi_ata.cli import main
+from mpi_ata.paper import figures
+from mpi_ata.paper.experiments import REGRET, Plan
+from mpi_ata.paper.regret import Curve, regret_report, spaced
+
+PLAN = Plan("exponential", 20, "ata", 1, Path("x.toml"))
+ROUNDS = np.array(spaced(100_000))
+
+
+def test_growth_like_a_logarithm_is_told_from_growth_like_a_line() -> None:
+    slope, log, line = Curve(PLAN, ROUNDS, 7 * np.log(ROUNDS) + 3).fit()
+    assert [slope, log] == pytest.approx([7, 1])
+    assert line < 0.9
+    slope, log, line = Curve(PLAN, ROUNDS, 2.0 * ROUNDS).fit()
+    assert line == pytest.approx(1)
+    assert log < 0.9
+
+
+def test_only_the_last_two_decades_are_fitted() -> None:
+    regret = 7 * np.log(ROUNDS)
+    regret[ROUNDS < 1000] = 0.0
+    assert Curve(PLAN, ROUNDS, regret).fit()[:2] == pytest.approx((7, 1))
+
+
+def test_marks_are_whole_rounds_from_the_first_to_the_last_evenly_on_a_logarithmic_scale() -> None:
+    marks = spaced(1_000_000)
+    assert (marks[0], marks[-1]) == (1, 1_000_000)
+    assert marks == sorted(set(marks))
+    assert np.diff(np.log(marks[60:])).tolist() == pytest.approx(
+        [np.log(10) / 20] * (len(marks) - 61), rel=0.01
+    )
+
+
+def test_the_report_tells_mean_and_deviation_over_the_seeds() -> None:
+    curves = [Curve(PLAN, ROUNDS, slope * np.log(ROUNDS)) for slope in (1000.0, 2000.0)]
+    (record,) = regret_report(REGRET, curves).records
+    assert record["slope"] == pytest.approx(1500)
+    assert record["slope_deviation"] == pytest.approx(500 * np.sqrt(2))
+    assert record["regret"] == pytest.approx(1500 * np.log(100_000))
+    assert "1,500 ± 707" in regret_report(REGRET, curves).text()
+
+
+def test_the_command_prints_a_record_for_each_allocator_and_draws(tmp_path: Path) -> None:
+    arguments = ["--rounds", "150", "--seeds", "2", "--out", str(tmp_path), "--json"]
+    done = CliRunner().invoke(main, ["paper", "regret", *arguments])
+    assert done.exit_code == 0, done.output
+    records = json.loads(done.stdout.splitlines()[-1])
+    assert [(r["allocator"], r["n"], r["rounds"]) for r in records] == [
+        (name, 20, 150) for name in ("ata", "ata-half", "ata-empirical")
+    ]
+    assert all(record["regret"] > 0 for record in records)
+    if figures.available():
+        assert (tmp_path / "regret.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_too_few_rounds_for_a_fit_are_refused() -> None:
+    done = CliRunner().invoke(main, ["paper", "regret", "--rounds", "99"])
+    assert done.exit_code == 2
+    assert "rounds=99 must be at least 100" in done.stderr

@@ -1,0 +1,260 @@
+"""The paper's tables: honest ratios beside the printed ones, with the choices that were made."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from click.testing import Result as Called
+
+from mpi_ata.cli import main
+from mpi_ata.errors import RunError, UsageError
+from mpi_ata.paper import figures
+from mpi_ata.paper.experiments import MIX, REGRET, TABLE1, TABLE2, Experiment, Plan, Request, alpha
+from mpi_ata.paper.ratios import ratios
+from mpi_ata.paper.runs import Note, Result, Standing, on_cores
+from mpi_ata.paper.tables import ratio_report
+from mpi_ata.run import execute
+
+MPI_ATA = Path(sys.executable).with_name("mpi-ata")
+USUAL = ["gta", "ofta", "uta", "ata", "ata-half", "ata-empirical"]
+KEYS = {
+    "law",
+    "n",
+    "allocator",
+    "rounds",
+    "worker_time_ratio",
+    "runtime_ratio",
+    "paper_worker_time_ratio",
+    "paper_runtime_ratio",
+}
+
+
+def called(*arguments: str) -> Called:
+    """A command, run in this process."""
+    return CliRunner().invoke(main, ["paper", *arguments])
+
+
+def a_result(n: int, name: str, seed: int, worker_time: float, clock: float, gap: float = 9e-6) -> Result:
+    """The outcome of a run, made up."""
+    numbers = {"worker_time": worker_time, "clock": clock, "rounds": 100 * seed, "gap": gap}
+    return Result(Plan("sqrt", n, name, seed, Path("x.toml")), numbers, [])
+
+
+RESULTS = [
+    a_result(51, "gta", 1, worker_time=300.0, clock=10.0),
+    a_result(51, "gta", 2, worker_time=320.0, clock=11.0),
+    a_result(51, "ata-half", 1, worker_time=100.0, clock=20.0),
+    a_result(51, "ata-half", 2, worker_time=80.0, clock=33.0, gap=0.1),
+    a_result(17, "gta", 1, worker_time=6.0, clock=1.0),
+    a_result(17, "gta", 2, worker_time=6.0, clock=1.0),
+    a_result(17, "ata-half", 1, worker_time=5.0, clock=1.5),
+    a_result(17, "ata-half", 2, worker_time=5.0, clock=1.5),
+]
+
+
+def test_ratios_are_taken_seed_by_seed_and_averaged() -> None:
+    *_, record = ratios(RESULTS, budget=23)
+    assert {key: record[key] for key in ("law", "n", "allocator", "rounds", "seeds")} == {
+        "law": "sqrt",
+        "n": 51,
+        "allocator": "ata-half",
+        "rounds": 150,
+        "seeds": 2,
+    }
+    assert record["worker_time_ratio"] == (300 / 100 + 320 / 80) / 2
+    assert record["runtime_ratio"] == (20 / 10 + 33 / 11) / 2
+    assert record["worker_time_ratio_deviation"] == pytest.approx(math.sqrt(0.5))
+    assert (record["paper_worker_time_ratio"], record["paper_runtime_ratio"]) == (2.91, 2.43)
+
+
+def test_greedy_allocation_comes_to_one_and_small_numbers_of_workers_come_first() -> None:
+    records = ratios(RESULTS, budget=23)
+    assert [(r["n"], r["allocator"]) for r in records] == [
+        (17, "gta"),
+        (17, "ata-half"),
+        (51, "gta"),
+        (51, "ata-half"),
+    ]
+    assert {(r["worker_time_ratio"], r["runtime_ratio"]) for r in records if r["allocator"] == "gta"} == {
+        (1, 1)
+    }
+
+
+def test_the_paper_is_not_quoted_for_what_it_does_not_print() -> None:
+    for record in ratios(RESULTS, budget=10):
+        assert record["paper_worker_time_ratio"] is None
+        assert record["paper_runtime_ratio"] is None
+
+
+def test_the_table_shows_spread_difference_and_a_target_that_was_missed() -> None:
+    report = ratio_report(TABLE1, RESULTS)
+    last = report.text().splitlines()[7]
+    assert " ".join(last.split()) == "ata-half 51 150 3.50 ± 0.71 2.91 +20.3 % 2.50 ± 0.71 2.43 +2.9 %"
+    assert "The target was not reached by ata-half at n = 51" in " ".join(report.text().split())
+    assert "| ata-half | 51 | 150 | 3.50 ± 0.71 | 2.91 | +20.3 % |" in report.markdown()
+
+
+@pytest.mark.parametrize(
+    ("law", "n", "value"),
+    [
+        ("sqrt", 51, 4 * 29 * math.sqrt(51)),
+        ("linear", 51, 4 * 29 * 51),
+        ("mix", 45, 4 * 29 * (45 - 4)),
+        ("exponential", 20, 80),
+    ],
+)
+def test_alpha_is_the_papers_or_its_analogue(law: str, n: int, value: float) -> None:
+    assert alpha(law, n) == pytest.approx(value)
+    assert alpha(law, n, half=True) == pytest.approx(value / 2)
+
+
+@pytest.mark.parametrize("experiment", [TABLE1, TABLE2, MIX, REGRET], ids=lambda e: e.name)
+def test_every_run_of_an_experiment_can_be_built_and_is_as_it_is_described(experiment: Experiment) -> None:
+    for plan in experiment.plans():
+        job = plan.job()
+        assert job.times is not None
+        n = job.run.workers or 0
+        assert (n, job.run.seed, job.stop.gap) == (plan.n, plan.seed, 1e-5)
+        allocator = job.build_allocator(n, job.build_times(n))
+        assert allocator is not None
+        assert (allocator.n, allocator.budget) == (plan.n, experiment.budget)
+        if plan.allocator.startswith("ata") and plan.allocator != "ata-empirical":
+            assert getattr(allocator, "alpha", None) == alpha(plan.law, n, plan.allocator == "ata-half")
+
+
+def test_table1_tells_what_runs_by_themselves_would_tell() -> None:
+    done = called("table1", "--workers", "5,3", "--rounds", "30", "--budget", "7", "--seed", "4", "--json")
+    assert done.exit_code == 0, done.output
+    records = json.loads(done.stdout.splitlines()[-1])
+    assert [(r["n"], r["allocator"]) for r in records] == [(n, name) for n in (3, 5) for name in USUAL]
+    assert all(set(record) >= KEYS for record in records)
+    plans = TABLE1.asked(Request(workers=(5,), rounds=30, budget=7, first_seed=4)).plans()
+    by_hand = {plan.allocator: execute(plan.job()).trace for plan in plans}
+    for record in records[len(USUAL) :]:
+        trace, greedy = by_hand[record["allocator"]], by_hand["gta"]
+        assert record["rounds"] == 30
+        assert record["worker_time_ratio"] == greedy.worker_time / trace.worker_time
+        assert record["runtime_ratio"] == trace.clock / greedy.clock
+
+
+@pytest.mark.parametrize(("table", "law"), [("table2", "linear"), ("mix", "mix")])
+def test_the_other_tables_have_their_own_laws_and_tell_their_choices(table: str, law: str) -> None:
+    done = called(table, "--workers", "5", "--rounds", "20", "--allocators", "ata-half")
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.stdout.split())
+    assert f"{law} law, B = 23" in text
+    assert "alpha is twice the largest mean" in text
+    assert "d = 100, x0 = 0" in text
+    assert [line.split()[0] for line in done.stdout.splitlines()[4:6]] == ["gta", "ata-half"]
+    assert ("lognormal" in text) == (law == "mix")
+
+
+def test_a_folder_gets_the_figure(tmp_path: Path) -> None:
+    if not figures.available():
+        pytest.skip("matplotlib is not installed")
+    out = tmp_path / "results" / "new"
+    done = called("table1", "--workers", "3,4", "--rounds", "40", "--out", str(out), "--markdown")
+    assert done.exit_code == 0, done.output
+    assert f"The figure is {out / 'table1.png'}." in done.stdout
+    assert "| ofta | 3 | 40 |" in done.stdout
+    assert (out / "table1.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_a_note_says_how_to_get_the_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "available", lambda: False)
+    report = ratio_report(TABLE1, RESULTS).drawn(tmp_path / "x.png", lambda path: path.touch())
+    assert "pip install 'mpi-ata[plot]'" in report.text()
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_a_figure_that_cannot_be_written_is_told_in_one_sentence(tmp_path: Path) -> None:
+    if not figures.available():
+        pytest.skip("matplotlib is not installed")
+    figure, _ = figures.new_figure(1, 1)
+    with pytest.raises(UsageError, match="the figure cannot be written"):
+        figures.save(figure, tmp_path / "nowhere" / "x.png")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--allocators", "gta,fastest"], "unknown allocator 'fastest'; valid names: ata,"),
+        (["--workers", "17,0"], "'17,0' is not a list of whole numbers from 1 on, such as 17,51"),
+        (["--workers", ""], "'' is not a list of whole numbers"),
+        (["--budget", "0"], "0 is not in the range x>=1"),
+        (["--law", "cubic"], "'cubic' is not one of"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_rule(arguments: list[str], sentence: str) -> None:
+    done = called("table1", *arguments)
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def slow_for_small_seeds(plan: Plan, note: Note) -> int:
+    time.sleep(0.3 / plan.seed)
+    note(plan.seed)
+    return plan.seed
+
+
+def failing_for_seed_two(plan: Plan, note: Note) -> int:
+    if plan.seed == 2:
+        raise RunError("seed 2 failed")
+    while True:
+        time.sleep(0.01)
+        note(1)
+
+
+PLANS = [Plan("sqrt", 3, "gta", seed, Path("x.toml")) for seed in (1, 2, 3)]
+
+
+def test_results_come_in_the_order_of_the_plans_however_long_each_takes() -> None:
+    seen: list[Standing] = []
+    assert on_cores(slow_for_small_seeds, PLANS, 2, seen.append) == [1, 2, 3]
+    assert all(len(standing.rounds) == len(standing.finished) == 3 for standing in seen)
+
+
+def test_a_run_that_fails_ends_the_others_and_is_told() -> None:
+    with pytest.raises(RunError, match="seed 2 failed"):
+        on_cores(failing_for_seed_two, PLANS, 2)
+
+
+def test_progress_says_how_many_runs_are_done_and_how_long_the_rest_takes() -> None:
+    standing = Standing([100, 100, 40, 0], [True, True, False, False], elapsed=2.0)
+    assert standing.text() == "2 of 4 runs, 240 rounds, 120 rounds/s, about 1.33 s to go"
+    assert Standing([0, 5], [False, False], 1.0).text() == "0 of 2 runs, 5 rounds, 5 rounds/s"
+
+
+def test_ctrl_c_ends_all_processes_and_says_how_far_they_were() -> None:
+    with subprocess.Popen(
+        [MPI_ATA, "paper", "table1", "--workers", "459", "--rounds", "1000000000"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Ctrl-C is ignored in what a shell script starts in the background, such as these tests.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        process_group=0,
+    ) as process:
+        while len(children(process.pid)) < 2:  # one of them keeps track of what is shared
+            time.sleep(0.05)
+        time.sleep(0.5)
+        os.kill(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, "")
+    assert "interrupted after 0 of 6 runs" in err
+    assert "Traceback" not in err
+
+
+def children(pid: int) -> list[str]:
+    """The processes that a process has started."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
