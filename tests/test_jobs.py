@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mpi_ata.console import closing_table
+from mpi_ata.console import aligned, figure_rows
 from mpi_ata.job import load_job
 from mpi_ata.run import execute
 
@@ -40,13 +40,13 @@ def test_asynchronous_jobs_descend_and_tell_delays(name: str, largest: int) -> N
     assert end["gap"] < 0.2 * begin["gap"]
     assert 0 < end["mean_delay"] < end["largest_delay"] == largest
     assert end["tasks_used"] == 300 * 23
-    assert f"{end['mean_delay']:.3g} updates on average, at most {largest}" in closing_table(end, "its end")
+    assert f"{end['mean_delay']:.3g} updates on average, at most {largest}" in aligned(figure_rows(end))
 
 
 def test_delays_are_not_shown_where_there_are_none() -> None:
     synchronous = figures("heterogeneous_data.toml", "stop.rounds=1")
     assert (synchronous["mean_delay"], synchronous["largest_delay"]) == (None, None)
-    assert "delay" not in closing_table(synchronous, "its end")
+    assert "delay" not in aligned(figure_rows(synchronous))
 
 
 def test_an_evolution_strategy_gets_by_without_gradients() -> None:

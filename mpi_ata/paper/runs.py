@@ -19,7 +19,7 @@ from mpi_ata.console import duration
 from mpi_ata.errors import RunError
 from mpi_ata.paper.experiments import Plan
 from mpi_ata.run import execute
-from mpi_ata.trace import Row
+from mpi_ata.trace import Row, Trace
 
 T = TypeVar("T")
 POLL = 0.1  # seconds between two looks at how far the runs are
@@ -90,7 +90,14 @@ Watch = Callable[[Standing], None]
 
 def execute_plan(plan: Plan, note: Note) -> Result:
     """Make one run."""
-    outcome = execute(plan.job(), lambda trace: note(trace.round))
+
+    def progress(trace: Trace) -> None:
+        try:
+            note(trace.round)
+        except KeyboardInterrupt:
+            signal.raise_signal(signal.SIGTERM)  # which a run takes for a wish, not for an order
+
+    outcome = execute(plan.job(), progress)
     return Result(plan, outcome.figures(), outcome.trace.rows)
 
 
