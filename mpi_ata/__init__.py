@@ -26,7 +26,7 @@ from mpi_ata.methods import (
     Round,
     Stepping,
 )
-from mpi_ata.problems import Quadratic, Task
+from mpi_ata.problems import Quadratic, Task, TorchProblem
 from mpi_ata.run import run
 from mpi_ata.times import Constant, DrawnTimes, Exponential, Linear, Mix, Sqrt
 from mpi_ata.trace import Stop, Trace
@@ -58,6 +58,7 @@ __all__ = [
     "Stepping",
     "Stop",
     "Task",
+    "TorchProblem",
     "Trace",
     "VirtualCluster",
     "__version__",

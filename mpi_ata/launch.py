@@ -13,6 +13,7 @@ from mpi_ata.errors import UsageError
 
 WORLD_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE")
 RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 TERMINAL = "MPI_ATA_TERMINAL"  # set where rank 0 may draw a progress line although it writes to a pipe
 
@@ -40,6 +41,11 @@ def step_tasks() -> int:
 def rank() -> int:
     """The rank of this process, as its launcher says."""
     return next((int(os.environ[name]) for name in RANK if name in os.environ), 0)
+
+
+def local_rank() -> int:
+    """The number of this process among those on its node, as its launcher says."""
+    return next((int(os.environ[name]) for name in LOCAL_RANK if name in os.environ), 0)
 
 
 def one_thread_a_rank(environment: MutableMapping[str, str]) -> None:

@@ -89,6 +89,8 @@ def compute(problem: Problem, x: Array, tasks: Sequence[Task], at_once: bool = F
 def _result(function: Callable[..., Any], x: Array, given: object, task: Task) -> Array:
     try:
         result = np.array(function(x, given), x.dtype)
+    except RunError:
+        raise
     except Exception as error:
         raise in_users_code(f"a task of worker {task.worker} failed in round {task.round}", error) from None
     if result.shape != x.shape:
@@ -104,5 +106,7 @@ def set_up(problem: Problem, worker: int | None, n: int) -> None:
     try:
         if hasattr(problem, "setup"):
             problem.setup(worker, n)
+    except RunError:
+        raise
     except Exception as error:
         raise in_users_code("setup() of the problem failed", error) from None

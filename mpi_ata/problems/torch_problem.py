@@ -1,0 +1,261 @@
+"""A PyTorch model as a problem: what a training script does between two steps of its optimizer."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpi_ata.arrays import Array, IntArray
+from mpi_ata.errors import RunError, UsageError
+from mpi_ata.launch import local_rank
+from mpi_ata.problems.interface import Task
+from mpi_ata.problems.shards import shard
+
+if TYPE_CHECKING:
+    import torch
+
+AT_ONCE = 250  # samples that are evaluated together
+
+
+class TorchProblem:
+    """The mean loss of a model over the samples of a dataset; a task is its gradient over one batch.
+
+    `model` is a module, or a function that makes one: then its random weights depend on `seed` alone.
+    `loss_fn(model(inputs), targets)` gives the mean over a batch, and so do the `metrics`.
+    `dataset` has a length, and samples (inputs, targets) by number; or a method batch(numbers) for many.
+    Samples are drawn with replacement: where they are `sharded`, worker i draws from the i-th of n equal
+    parts of the dataset, in its order.  `test` is another dataset, on which loss and metrics are evaluated.
+
+    All weights that are trained are views into one array of float32, and their gradients into another.  So
+    beside forward and backward a task passes over the weights three times: to copy x in, to set the gradients
+    to zero, and, in the cluster, to copy them out.
+    """
+
+    def __init__(
+        self,
+        model: "torch.nn.Module | Callable[[], torch.nn.Module]",
+        loss_fn: "Callable[[Any, Any], torch.Tensor]",
+        dataset: Any,
+        batch_size: int = 1,
+        *,
+        test: Any = None,
+        metrics: "Mapping[str, Callable[[Any, Any], torch.Tensor]] | None" = None,
+        sharded: bool = False,
+        start: str | Path | None = None,
+        device: str = "cpu",
+        threads: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._torch = torch = import_torch()
+        if batch_size < 1:
+            raise ValueError(f"{batch_size=} must be at least 1")
+        if threads is not None and threads < 1:
+            raise ValueError(f"{threads=} must be at least 1")
+        if not len(dataset) or (test is not None and not len(test)):
+            raise ValueError("a dataset without samples cannot be learned or tested from")
+        if not isinstance(model, torch.nn.Module):
+            torch.default_generator.manual_seed(seed)
+            model = model()
+        self.device = _device(torch, device)
+        self.model = model.to(self.device)
+        self._dataset, self._test, self._batch_size = dataset, dataset if test is None else test, batch_size
+        self._figures = {"loss": loss_fn} | dict(metrics or {})
+        self._sharded, self._threads, self._n = sharded, threads, 0
+        _refuse_statistics(torch, model)
+        self._constants: dict[str, tuple[Any, int]] | None = _versions(model)
+        self._make_flat(_trained(torch, model))
+        self.x0: Array = self._host.copy() if start is None else self.load(start)
+
+    def _make_flat(self, weights: "list[torch.nn.Parameter]") -> None:
+        """Let weights and gradients be views into one array each."""
+        torch, begin = self._torch, 0
+        size = sum(weight.numel() for weight in weights)
+        self._weights = torch.empty(size, device=self.device)
+        self._gradient = torch.zeros(size, device=self.device)
+        for weight in weights:
+            here = slice(begin, begin := begin + weight.numel())
+            self._weights[here] = weight.detach().reshape(-1)
+            weight.data = self._weights[here].view_as(weight)
+            weight.grad = self._gradient[here].view_as(weight)
+        self._staging = self._weights.cpu()  # the weights themselves, where they are in this memory
+        self._host = self._staging.numpy()
+
+    def setup(self, worker: int | None, n: int) -> None:
+        """One thread, unless the user wants more; and know among how many workers the data are shared."""
+        if self._threads is not None or "OMP_NUM_THREADS" not in os.environ:
+            self._torch.set_num_threads(self._threads or 1)
+        self._n = n
+        self._draws_from(worker or 0)
+
+    def _draws_from(self, worker: int) -> tuple[int, int]:
+        """The first sample a worker may draw, and the one after the last."""
+        size = len(self._dataset)
+        return shard(size, worker, self._n) if self._sharded else (0, size)
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        """The gradient over one batch."""
+        return self.gradients(x, [task])
+
+    def gradients(self, x: Array, tasks: Sequence[Task]) -> Array:
+        """The sum of the gradients over several batches; the array is used again by the next task."""
+        self._move_to(x)
+        self._gradient.zero_()
+        if not self.model.training:
+            self.model.train()
+        for task in tasks:
+            inputs, targets = self._batch(task)
+            loss = self._figures["loss"](self.model(inputs), targets)
+            if task.stopped():
+                break
+            loss.backward()
+        self._check_constants()
+        gradient: Array = self._gradient.cpu().numpy()  # waits for the device, so it is in the task's time
+        return gradient
+
+    def _move_to(self, x: Array) -> None:
+        np.copyto(self._host, x)
+        if self._staging is not self._weights:
+            self._weights.copy_(self._staging)
+
+    def _batch(self, task: Task) -> tuple[Any, Any]:
+        """A batch, and torch's own random numbers, depend on the task alone."""
+        numbers = task.rng.integers(*self._draws_from(task.worker), self._batch_size)
+        self._seed(int(task.rng.integers(2**63)))
+        return self._samples(self._dataset, numbers)
+
+    def _seed(self, seed: int) -> None:
+        self._torch.default_generator.manual_seed(seed)  # torch.manual_seed costs as much as a small task
+        if self.device.type == "cuda":
+            self._torch.cuda.manual_seed(seed)
+
+    def _samples(self, dataset: Any, numbers: IntArray) -> tuple[Any, Any]:
+        torch = self._torch
+        if hasattr(dataset, "batch"):
+            inputs, targets = dataset.batch(numbers)
+        elif isinstance(dataset, torch.utils.data.TensorDataset):
+            inputs, targets = dataset[torch.from_numpy(numbers)]
+        else:
+            samples = [dataset[number] for number in numbers.tolist()]
+            inputs, targets = torch.utils.data.default_collate(samples)
+        return inputs.to(self.device), targets.to(self.device)
+
+    def _check_constants(self) -> None:
+        """Refuse a model that remembers something of a task; the first one shows it."""
+        if self._constants is None:
+            return
+        before, self._constants = self._constants, None
+        for name, (buffer, version) in _versions(self.model).items():
+            if name not in before or buffer is not before[name][0] or version != before[name][1]:
+                raise RunError(
+                    f"a task has changed the model's buffer {name!r}, which would differ from worker to "
+                    "worker; buffers must stay as they are"
+                )
+
+    def loss(self, x: Array) -> float:
+        """The mean loss over the test samples."""
+        return self.evaluate(x)["loss"]
+
+    def evaluate(self, x: Array) -> dict[str, float]:
+        """The means of loss and metrics over the test samples."""
+        self._move_to(x)
+        self.model.eval()
+        self._seed(0)
+        totals, size = dict.fromkeys(self._figures, 0.0), len(self._test)
+        with self._torch.no_grad():
+            for begin in range(0, size, AT_ONCE):
+                numbers = np.arange(begin, min(begin + AT_ONCE, size))
+                inputs, targets = self._samples(self._test, numbers)
+                outputs = self.model(inputs)
+                for name, function in self._figures.items():
+                    totals[name] += float(function(outputs, targets)) * len(numbers)
+        return {name: total / size for name, total in totals.items()}
+
+    @staticmethod
+    def accuracy(outputs: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
+        """A metric: the share of samples whose largest output is the right one."""
+        return (outputs.argmax(dim=1) == targets).float().mean()
+
+    def state_dict(self, x: Array) -> "dict[str, torch.Tensor]":
+        """The model's state_dict at the point x, in tensors of its own."""
+        self._move_to(x)
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
+
+    def save(self, x: Array, path: str | Path) -> None:
+        """Write the state_dict at the point x to a file, as torch.save does."""
+        unfinished = Path(f"{path}.{os.getpid()}.part")
+        try:
+            self._torch.save(self.state_dict(x), unfinished)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def load(self, path: str | Path) -> Array:
+        """The point x whose state_dict is in a file; nothing but tensors is unpickled."""
+        try:
+            state = self._torch.load(path, map_location="cpu", weights_only=True)
+        except OSError as error:
+            raise UsageError(f"{str(path)!r} cannot be read: {error.strerror}") from None
+        except Exception:
+            way = "write one with torch.save(model.state_dict(), ...)"
+            raise UsageError(f"{str(path)!r} is no file of tensors and nothing else; {way}") from None
+        try:
+            self.model.load_state_dict(state)
+        except Exception as error:
+            why = " ".join(str(error).split())
+            raise UsageError(f"{str(path)!r} is no state_dict of this model: {why}") from None
+        return np.array(self._weights.cpu().numpy())
+
+
+def import_torch() -> Any:
+    """PyTorch, which takes a second or two to import, so only here."""
+    try:
+        import torch
+    except ImportError:
+        raise UsageError("PyTorch is missing; install it with pip install 'mpi-ata[torch]'") from None
+    return torch
+
+
+def _device(torch: Any, name: str) -> Any:
+    """The device of this name; of several GPUs in a node each rank takes its own."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device={name!r} is not known to PyTorch; use 'cpu' or 'cuda'") from None
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available():
+        raise ValueError(f"device={name!r}, but PyTorch sees no GPU here; use 'cpu'")
+    if device.index is None:
+        device = torch.device("cuda", local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _refuse_statistics(torch: Any, model: Any) -> None:
+    """Refuse statistics of the batches that a worker has seen, as batch norm keeps them."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.track_running_stats:
+            raise ValueError(
+                f"the model's {name or 'whole'!r} is a {type(module).__name__}, whose running statistics "
+                "would differ from worker to worker; use torch.nn.GroupNorm, or track_running_stats=False"
+            )
+
+
+def _versions(model: Any) -> dict[str, tuple[Any, int]]:
+    """All buffers of a model, and how often each was changed."""
+    return {name: (buffer, buffer._version) for name, buffer in model.named_buffers()}
+
+
+def _trained(torch: Any, model: Any) -> list[Any]:
+    """The weights that are trained, all of float32."""
+    weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    if not weights:
+        raise ValueError("the model has no weights to train; all are frozen, or there are none")
+    for name, weight in weights.items():
+        if weight.dtype != torch.float32:
+            raise ValueError(
+                f"the model's {name!r} is of {weight.dtype}, but only float32 is; use model.float()"
+            )
+    return list(weights.values())

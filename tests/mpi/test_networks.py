@@ -1,0 +1,50 @@
+"""Networks on real ranks: the same numbers as simulated, and refusals that end everyone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mpi.starting import COMMAND, ROOT, finished, mpirun
+from tests.problems.cifar_files import write
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
+
+DRAWN = ["times.law=linear", "times.unit=1e-3", "times.report=drawn"]
+SAME = ("rounds", "loss", "worker_time", "tasks_started", "tasks_used", "evaluation", "finished")
+
+
+def arguments(job: str, *settings: str) -> list[str]:
+    return ["run", str(ROOT / "jobs" / job), "--json", *(word for s in settings for word in ("--set", s))]
+
+
+def figures(done: Any) -> dict[str, Any]:
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_network_gives_the_same_numbers_as_simulated(tmp_path: Path) -> None:
+    changes = [f"problem.data={write(tmp_path)}", "problem.augment=true", "stop.rounds=6", *DRAWN]
+    chosen = arguments("cifar100.toml", *changes, "method.update=plain", "method.step_size=0.05")
+    real = figures(mpirun(4, COMMAND, *chosen, seconds=120))
+    virtual = figures(finished([str(COMMAND), *chosen, "--virtual", "--workers", "3"], seconds=120))
+    assert {key: real[key] for key in SAME} == {key: virtual[key] for key in SAME}
+    assert set(real["evaluation"]) == {"accuracy"}
+
+
+def test_tasks_that_take_the_time_they_take_are_timed_and_evaluations_are_not(tmp_path: Path) -> None:
+    changes = [f"problem.data={write(tmp_path, test=2000)}", "stop.rounds=4", "run.evaluate_every=1"]
+    chosen = arguments("cifar100.toml", *changes, "method.update=plain", "allocator.budget=4")
+    real = figures(finished([str(COMMAND), *chosen, "--workers", "2"], seconds=120))
+    assert real["tasks_used"] == 16
+    assert real["worker_time"] > 0
+    assert 0 < real["clock"] < real["elapsed"]
+
+
+def test_files_that_are_missing_are_told_once_before_ranks_are_started(tmp_path: Path) -> None:
+    done = finished([str(COMMAND), *arguments("cifar100.toml", f"problem.data={tmp_path}")], seconds=60)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "has no file 'train.bin'" in done.stderr

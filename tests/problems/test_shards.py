@@ -1,0 +1,27 @@
+"""Data of one's own for each worker."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpi_ata.errors import RunError
+from mpi_ata.problems.shards import shard
+
+
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_every_sample_belongs_to_one_worker_and_the_parts_are_equal_to_one(n: int, more: int) -> None:
+    size = n + more
+    parts = [shard(size, worker, n) for worker in range(n)]
+    assert [number for part in parts for number in range(*part)] == list(range(size))
+    lengths = {end - begin for begin, end in parts}
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_more_workers_than_samples_are_refused() -> None:
+    with pytest.raises(RunError, match="3 samples cannot be shared out among 4 workers"):
+        shard(3, 0, 4)
+
+
+def test_nobody_owns_samples_before_it_is_known_how_many_workers_there_are() -> None:
+    with pytest.raises(RunError, match="Call setup"):
+        shard(3, 0, 0)
