@@ -71,7 +71,7 @@ class TorchUpdate(Stepping):
         if self._optimizer is not None:
             (parameter,) = self._optimizer.param_groups[0]["params"]
             found = self._optimizer.state[parameter].items()
-            kept = {name: np.array(value) for name, value in found if value is not None}
+            kept = {name: _plain(value) for name, value in found if value is not None}
         return {"t": np.array(self.t)} | kept
 
     def restore(self, state: State) -> None:
@@ -79,6 +79,11 @@ class TorchUpdate(Stepping):
         self.t = int(entry(state, "t", self.t))
         self._saved = {name: np.array(array) for name, array in state.items() if name != "t"}
         self._optimizer = None
+
+
+def _plain(value: Any) -> Any:
+    """A number or a tensor as an array of its own."""
+    return np.array(value.numpy() if hasattr(value, "numpy") else value)
 
 
 def _frozen(value: Any) -> Any:
