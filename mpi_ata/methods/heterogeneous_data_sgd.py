@@ -30,7 +30,7 @@ class HeterogeneousDataSGD(Allocating):
         for _ in everyone:
             arrival = cluster.wait()
             i, g_i = arrival.worker, arrival.result
-            g_i /= a[i]
+            g_i /= a.item(i)
             g.add(i, g_i)
             self.learn(arrival)
             tally.used[i] += len(arrival.seconds)

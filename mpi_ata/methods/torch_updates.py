@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mpi_ata.arrays import Array, State, entry
 from mpi_ata.methods.updates import Stepping
@@ -67,12 +68,12 @@ class TorchUpdate(Stepping):
 
     def state(self) -> State:
         """The number of steps, and what the optimizer keeps, by its names."""
-        kept = dict(self._saved)
+        kept: dict[str, Any] = self._saved
         if self._optimizer is not None:
             (parameter,) = self._optimizer.param_groups[0]["params"]
-            found = self._optimizer.state[parameter].items()
-            kept = {name: _plain(value) for name, value in found if value is not None}
-        return {"t": np.array(self.t)} | kept
+            kept = self._optimizer.state[parameter]
+        arrays = {name: _array(value) for name, value in kept.items() if value is not None}
+        return {"t": np.array(self.t)} | arrays
 
     def restore(self, state: State) -> None:
         """Go on from an earlier state; what the optimizer kept is handed to it at its next step."""
@@ -81,8 +82,8 @@ class TorchUpdate(Stepping):
         self._optimizer = None
 
 
-def _plain(value: Any) -> Any:
-    """A number or a tensor as an array of its own."""
+def _array(value: Any) -> npt.NDArray[Any]:
+    """A copy of a tensor, an array or a number."""
     return np.array(value.numpy() if hasattr(value, "numpy") else value)
 
 
