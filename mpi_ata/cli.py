@@ -37,6 +37,12 @@ class Refused(click.ClickException):
     exit_code = 2
 
 
+class Unfinished(click.ClickException):
+    """Stopped early; what was kept can go on."""
+
+    exit_code = CONTINUE
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mpi-ata")
 def main() -> None:
@@ -294,7 +300,11 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--seeds", type=click.IntRange(min=1), help="How many seeds to repeat everything with.")
     @click.option("--seed", "first_seed", type=click.IntRange(0, 2**32), default=1, help="The first of them.")
     @click.option("--cores", type=click.IntRange(min=1), help="Processes at a time; else one for each core.")
-    @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the figure.")
+    @click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Folder for run files, which the same command goes on with, and for the figure.",
+    )
     @click.option("--markdown", is_flag=True, help="Print the table for a document.")
     @click.option(
         "--json", "as_json", is_flag=True, help="Print the figures as a JSON list on the last line."
@@ -312,7 +322,8 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
         except UsageError as error:
             raise Refused(str(error)) from None
         except RunError as error:
-            raise click.ClickException(str(error)) from None
+            goes_on = getattr(error, "kept", False)
+            raise (Unfinished if goes_on else click.ClickException)(str(error)) from None
         finally:
             line.clear()
         show(report.json() if as_json else report.markdown() if markdown else report.text())

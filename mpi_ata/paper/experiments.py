@@ -8,6 +8,7 @@ from typing import Any
 from mpi_ata.allocators import ALLOCATORS
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job, load_job
+from mpi_ata.keeper import Keeping
 from mpi_ata.times import LAWS
 
 FOLDER = Path(__file__).parent
@@ -30,10 +31,15 @@ class Plan:
     seed: int
     file: Path
     settings: tuple[str, ...] = ()
+    out: Path | None = None  # the run file
 
     def job(self) -> Job:
         """The job, ready to be executed."""
         return load_job(self.file, self.settings)
+
+    def keeping(self) -> Keeping | None:
+        """Where the run is kept, and gone on with; nowhere, if there is no place for it."""
+        return Keeping(self.out, resume=True) if self.out else None
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,9 @@ class Experiment:
     file: str = "quadratic.toml"
     allocators: tuple[str, ...] = USUAL
     seeds: tuple[int, ...] = (1,)
-    rounds: int | None = None  # at most; None: as the job file says
+    rounds: int = 40_000  # at most
     unit: float = 1.0
+    out: Path | None = None  # folder for the run files
 
     def asked(self, request: Request) -> "Experiment":
         """The experiment as a user asks for it."""
@@ -75,6 +82,7 @@ class Experiment:
             "law": request.law,
             "allocators": names and checked_names(names, self.allocators),
             "rounds": request.rounds,
+            "out": request.out,
         }
         first, count = request.first_seed, request.seeds or len(self.seeds)
         given = {key: value for key, value in asked.items() if value is not None}
@@ -83,7 +91,15 @@ class Experiment:
     def plans(self) -> list[Plan]:
         """All runs, those that take longest first, so that no core is left with a long one in the end."""
         return [
-            Plan(self.law, n, name, seed, FOLDER / self.file, tuple(self._settings(n, name, seed)))
+            Plan(
+                self.law,
+                n,
+                name,
+                seed,
+                FOLDER / self.file,
+                tuple(self._settings(n, name, seed)),
+                self.out and self.out / f"{self.law}-n{n}-B{self.budget}-{name}-seed{seed}.h5",
+            )
             for n in sorted(self.workers, reverse=True)
             for name in self.allocators
             for seed in self.seeds
@@ -98,8 +114,7 @@ class Experiment:
         yield f"allocator.budget={self.budget}"
         if name in ("ata", HALF):
             yield f"allocator.alpha={alpha(self.law, n, half=name == HALF) * self.unit}"
-        if self.rounds is not None:
-            yield f"stop.rounds={self.rounds}"
+        yield f"stop.rounds={self.rounds}"
 
 
 def alpha(law: str, n: int, half: bool = False) -> float:

@@ -1,6 +1,7 @@
 """The paper's experiment on regret: how it grows with the rounds, and how well ln k describes that."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -45,8 +46,8 @@ def fitted(x: Array, y: Array) -> tuple[float, float]:
 
 def make_regret(experiment: Experiment, request: Request, watch: Watch) -> Report:
     """Play the bandit for each allocator and seed, and fit the regret."""
-    experiment = experiment.asked(request)
-    rounds = experiment.rounds or 0
+    experiment = replace(experiment.asked(request), out=None)
+    rounds = experiment.rounds
     if rounds < LEAST:
         raise UsageError(f"{rounds=} must be at least {LEAST}, for a fit over the last two decades")
     curves = on_cores(partial(play, marks=spaced(rounds)), experiment.plans(), request.cores, watch)

@@ -16,9 +16,11 @@ from typing import Any, TypeVar, cast
 
 from mpi_ata import launch
 from mpi_ata.console import duration
-from mpi_ata.errors import RunError
+from mpi_ata.errors import RunError, UsageError
+from mpi_ata.keeper import load
 from mpi_ata.paper.experiments import Plan
 from mpi_ata.run import execute
+from mpi_ata.store import RunFile
 from mpi_ata.trace import Row, Trace
 
 T = TypeVar("T")
@@ -55,6 +57,15 @@ class Standing:
             expected = statistics.fmean(done) * len(self.rounds)
             parts.append(f"about {duration(max(expected - sum(self.rounds), 0) / rate)} to go")
         return ", ".join(parts)
+
+
+class RunsInterruptedError(RunError):
+    """Ctrl-C; what was kept can go on."""
+
+    def __init__(self, done: int, plans: Sequence[Plan]) -> None:
+        self.kept = any(plan.out for plan in plans)
+        goes_on = "; the same command goes on with them" if self.kept else ""
+        super().__init__(f"interrupted after {done} of {len(plans)} runs{goes_on}")
 
 
 class Board:
@@ -97,8 +108,19 @@ def execute_plan(plan: Plan, note: Note) -> Result:
         except KeyboardInterrupt:
             signal.raise_signal(signal.SIGTERM)  # which a run takes for a wish, not for an order
 
-    outcome = execute(plan.job(), progress)
+    _check_kept(plan)
+    outcome = execute(plan.job(), progress, plan.keeping(), note=lambda text: None)
     return Result(plan, outcome.figures(), outcome.trace.rows)
+
+
+def _check_kept(plan: Plan) -> None:
+    """Refuse to take a longer run for a shorter one."""
+    limit = plan.job().stop.rounds
+    if plan.out is not None and limit is not None and RunFile(plan.out).exists():
+        done = int(load(RunFile(plan.out))[0].method["k"])
+        if done > limit:
+            rule = f"has {done:,} rounds, but at most {limit:,} were asked for"
+            raise UsageError(f"{plan.out}: {rule}; choose another folder")
 
 
 def on_cores(
@@ -114,8 +136,7 @@ def on_cores(
             standing = [future.done() for future in futures]
             watch(Standing(board.rounds(), standing, time.monotonic() - began))
     except KeyboardInterrupt:
-        done = sum(future.done() for future in futures)
-        raise RunError(f"interrupted after {done} of {len(plans)} runs") from None
+        raise RunsInterruptedError(sum(future.done() for future in futures), plans) from None
     finally:
         board.stop()
         pool.shutdown(cancel_futures=True)

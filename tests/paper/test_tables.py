@@ -15,12 +15,14 @@ from click.testing import Result as Called
 
 from mpi_ata.cli import main
 from mpi_ata.errors import RunError, UsageError
+from mpi_ata.keeper import load
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import MIX, REGRET, TABLE1, TABLE2, Experiment, Plan, Request, alpha
 from mpi_ata.paper.ratios import ratios
 from mpi_ata.paper.runs import Note, Result, Standing, on_cores
 from mpi_ata.paper.tables import ratio_report
 from mpi_ata.run import execute
+from mpi_ata.store import RunFile
 
 MPI_ATA = Path(sys.executable).with_name("mpi-ata")
 USUAL = ["gta", "ofta", "uta", "ata", "ata-half", "ata-empirical"]
@@ -235,9 +237,12 @@ def test_progress_says_how_many_runs_are_done_and_how_long_the_rest_takes() -> N
     assert Standing([0, 5], [False, False], 1.0).text() == "0 of 2 runs, 5 rounds, 5 rounds/s"
 
 
-def test_ctrl_c_ends_all_processes_and_says_how_far_they_were() -> None:
+@pytest.mark.parametrize("kept", [False, True])
+def test_ctrl_c_ends_all_processes_and_what_was_kept_goes_on(tmp_path: Path, kept: bool) -> None:
+    command = [str(MPI_ATA), "paper", "table1", "--workers", "7", "--allocators", "uta", "--cores", "2"]
+    command += ["--out", str(tmp_path)] if kept else []
     with subprocess.Popen(
-        [MPI_ATA, "paper", "table1", "--workers", "459", "--rounds", "1000000000"],
+        [*command, "--rounds", "1000000000", "--budget", "500"],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -245,14 +250,43 @@ def test_ctrl_c_ends_all_processes_and_says_how_far_they_were() -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         process_group=0,
     ) as process:
-        while len(children(process.pid)) < 2:  # one of them keeps track of what is shared
-            time.sleep(0.05)
+        while len(children(process.pid)) < 3 or (kept and len(list(tmp_path.glob("*.h5"))) < 2):
+            time.sleep(0.05)  # one of them keeps track of what is shared
         time.sleep(0.5)
         os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (1, "")
-    assert "interrupted after 0 of 6 runs" in err
+    assert (process.returncode, out) == (85 if kept else 1, "")
+    assert "interrupted after 0 of 2 runs" in err
+    assert ("the same command goes on with them" in err) == kept
     assert "Traceback" not in err
+    rounds = {int(load(RunFile(file))[0].method["k"]) for file in tmp_path.glob("*.h5")}
+    assert all(0 < done < 1_000_000_000 for done in rounds)
+    assert len(rounds) >= kept
+
+
+def test_runs_in_a_folder_are_shown_taken_as_they_are_and_gone_on_with(tmp_path: Path) -> None:
+    command = [
+        "table1",
+        "--workers",
+        "4",
+        "--allocators",
+        "uta",
+        "--json",
+        "--out",
+        str(tmp_path),
+        "--rounds",
+    ]
+    first, again, longer = (called(*command, rounds) for rounds in ("30", "30", "50"))
+    assert [done.exit_code for done in (first, again, longer)] == [0, 0, 0]
+    assert first.stdout == again.stdout
+    afresh = called(*command[:-3], "--rounds", "50")
+    assert longer.stdout == afresh.stdout
+    file = tmp_path / "sqrt-n4-B23-uta-seed1.h5"
+    shown = json.loads(CliRunner().invoke(main, ["show", str(file), "--json"]).stdout.splitlines()[-1])
+    assert (shown["rounds"], shown["finished"]) == (50, True)
+    shorter = called(*command, "40")
+    assert shorter.exit_code == 2
+    assert "has 50 rounds, but at most 40 were asked for; choose another folder" in shorter.stderr
 
 
 def children(pid: int) -> list[str]:
