@@ -318,15 +318,16 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 line.show(standing.text())
 
         try:
-            report: Report = command(asked(options), watch, **options)
+            report: Report | None = command(asked(options), watch, **options)
         except UsageError as error:
-            raise Refused(str(error)) from None
+            raise told(Refused(str(error))) from None
         except RunError as error:
             goes_on = getattr(error, "kept", False)
-            raise (Unfinished if goes_on else click.ClickException)(str(error)) from None
+            raise told((Unfinished if goes_on else click.ClickException)(str(error))) from None
         finally:
             line.clear()
-        show(report.json() if as_json else report.markdown() if markdown else report.text())
+        if report is not None:
+            show(report.json() if as_json else report.markdown() if markdown else report.text())
 
     return wrapped
 
@@ -348,11 +349,33 @@ def asked(options: dict[str, Any]) -> "Request":
 
 @paper.command()
 @experiment_options
-def table1(request: "Request", watch: "Watch") -> "Report":
-    """Ratios to greedy allocation under the square-root law: Table 1 and Figure 1."""
-    from mpi_ata.paper import experiments, tables
+@click.option("--mpi", is_flag=True, help="On real ranks with emulated times, beside a virtual run.")
+@click.option(
+    "--unit",
+    type=click.FloatRange(0, min_open=True),
+    default=1e-4,
+    help="With --mpi: seconds that a unit of the law lasts.",
+)
+def table1(request: "Request", watch: "Watch", mpi: bool, unit: float) -> "Report | None":
+    """Ratios to greedy allocation under the square-root law: Table 1 and Figure 1.
 
-    return tables.make_table(experiments.TABLE1, request, watch)
+    With --mpi, 1,000 rounds for one number of workers, each of which is a rank.
+
+    \b
+    Examples:
+      mpi-ata paper table1 --seeds 5 --out results
+      mpi-ata paper table1 --mpi --workers 17
+    """
+    from mpi_ata.paper import experiments, ranks, tables
+
+    if not mpi:
+        return tables.make_table(experiments.TABLE1, request, watch)
+    experiment = ranks.for_ranks(experiments.TABLE1, request, unit)
+    if starts_ranks(virtual=False):
+        launch.start_ranks(experiment.workers[0], sys.argv[1:])
+    return ranks.make_table_on_ranks(
+        experiment, lambda plan: watched(plan.job(), virtual=False, keeping=None, label=f"{plan.allocator}: ")
+    )
 
 
 @paper.command()

@@ -18,6 +18,7 @@ from mpi_ata.errors import RunError, UsageError
 from mpi_ata.keeper import load
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import MIX, REGRET, TABLE1, TABLE2, Experiment, Plan, Request, alpha
+from mpi_ata.paper.ranks import ranks_report
 from mpi_ata.paper.ratios import ratios
 from mpi_ata.paper.runs import Note, Result, Standing, on_cores
 from mpi_ata.paper.tables import ratio_report
@@ -292,3 +293,14 @@ def test_runs_in_a_folder_are_shown_taken_as_they_are_and_gone_on_with(tmp_path:
 def children(pid: int) -> list[str]:
     """The processes that a process has started."""
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_ratios_on_ranks_tell_how_far_they_are_from_virtual_ones() -> None:
+    ranks = [a_result(17, "gta", 1, 6.0, 1.0), a_result(17, "ofta", 1, 5.0, 1.5)]
+    virtual = [a_result(17, "gta", 1, 6.0, 1.0), a_result(17, "ofta", 1, 4.0, 1.2)]
+    report = ranks_report(TABLE1.asked(Request(workers=(17,))), ranks, virtual)
+    assert (report.records[1]["virtual_worker_time_ratio"], report.records[1]["worker_time_ratio"]) == (
+        1.5,
+        1.2,
+    )
+    assert " ".join(report.lines[1]) == "ofta 17 100 1.20 1.50 -20.0 % 1.50 1.20 +25.0 %"
