@@ -1,6 +1,6 @@
 """When a run is saved, and what happens where it cannot be."""
 
-import os
+import secrets
 import tempfile
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.record import Record, to_tree
-from mpi_ata.store import RunFile
+from mpi_ata.store import RunFile, TakenError
 
 SHARE = 0.01  # of the time may go into saving,
 LONGEST = 300.0  # but never are saves further apart than this: seconds
@@ -24,12 +24,14 @@ class Checkpoints:
         self.file = file
         self._rounds, self._seconds, self._note = rounds, seconds, note
         self._latest, self._saved_at, self._cost = 0, -LONGEST, 0.0
+        self._pause = 0.0  # after a failure: seconds until the next try
 
     def due(self, round: int) -> bool:
         """Whether it is time for a save."""
-        if self._rounds is not None and round - self._latest >= self._rounds:
-            return True
-        return time.monotonic() - self._saved_at >= self._interval()
+        waited = time.monotonic() - self._saved_at
+        if waited < self._pause:
+            return False
+        return waited >= self._interval() or bool(self._rounds and round - self._latest >= self._rounds)
 
     def _interval(self) -> float:
         if self._seconds is not None:
@@ -50,14 +52,14 @@ class Checkpoints:
             self._save(record)
         except OSError as error:
             self._saved_at = time.monotonic()
-            self._note(
-                f"{self.file.path} could not be saved: {error.strerror}; the run goes on and tries again"
-            )
+            self._pause = min(max(2 * self._pause, SHORTEST), LONGEST)
+            again = "the run goes on and tries again"
+            self._note(f"{self.file.path} could not be saved: {error.strerror}; {again}")
 
     def _save(self, record: Record) -> None:
         began = time.monotonic()
         self.file.save(*to_tree(record))
-        self._saved_at = time.monotonic()
+        self._saved_at, self._pause = time.monotonic(), 0.0
         self._cost = max(self._saved_at - began, self._cost / 2)
         self._latest = int(record.method["k"])
 
@@ -66,25 +68,33 @@ class Checkpoints:
         try:
             self.file.save(*to_tree(record))
             return
+        except TakenError as error:
+            failure = str(error)
         except OSError as error:
             failure = f"{self.file.path} could not be saved: {error.strerror}"
-        for folder in (Path.cwd(), Path.home(), Path(tempfile.gettempdir())):
-            other = RunFile(folder / f"{self.file.path.stem}-{record.run[:8]}{self.file.path.suffix}")
+        other = self._saved_elsewhere(record)
+        if other is None:
+            raise RunError(f"{failure}, nor anywhere else; what was saved of the run before is older")
+        raise RunError(f"{failure}; the run was saved to {other} instead")
+
+    def _saved_elsewhere(self, record: Record) -> Path | None:
+        """Where a run could be saved that its own place does not take; None where nowhere."""
+        for folder in (Path.cwd, Path.home, tempfile.gettempdir):
             try:
-                if folder != self.file.path.parent and not other.exists():
-                    other.save(*to_tree(record))
-                    raise RunError(f"{failure}; the run was saved to {other.path} instead")
-            except OSError:
+                path = Path(folder()) / f"{self.file.path.stem}-{record.run[:8]}{self.file.path.suffix}"
+                RunFile(path).save(*to_tree(record))
+                return path
+            except (OSError, RuntimeError):  # such a folder may not exist; such a file may
                 continue
-        raise RunError(f"{failure}, nor anywhere else; what {self.file.previous.parent} has is older")
+        return None
 
 
 def fresh_path(job: Path) -> Path:
-    """A name in runs/ that no other run has."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    for number in range(1, 10_000):
-        path = Path("runs") / f"{job.stem}-{stamp}{f'-{number}' if number > 1 else ''}.h5"
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            return path
-    raise RunError(f"no free name for a run file in {os.fspath(Path.cwd() / 'runs')}; give one with --out")
+    """A name in runs/ that no other run has, not even one that starts in the same second."""
+    folder = Path("runs")
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        where = folder.absolute()
+        raise UsageError(f"no folder {where} can be made: {error.strerror}; say --out RUN.h5") from None
+    return folder / f"{job.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}.h5"

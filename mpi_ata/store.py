@@ -5,8 +5,11 @@ made.  Numbers and texts only; opening a file never executes anything.
 """
 
 import errno
+import glob
 import io
+import math
 import os
+import secrets
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpi_ata.arrays import State
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     import h5py
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 BLOCK = 512  # HDF5 looks for its own beginning there too, and leaves what stands before to us
 TITLE = "mpi_ata run file"
+KINDS = "biufS"  # numpy's letters for numbers and texts of a fixed length
 
 Attributes = Mapping[str, int | float | str | bool]
 Tree = Mapping[str, State]
@@ -32,46 +36,69 @@ class DamagedError(UsageError):
     """A file that is not, or is no longer, what a run wrote."""
 
 
+class TakenError(RunError):
+    """A run file that somebody else has written meanwhile."""
+
+
 class RunFile:
     """One run's file and the generation before it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.previous = path.with_name(path.name + ".previous")
-        self._new = path.with_name(path.name + ".new")
+        self._place = Path(os.path.realpath(path))  # a link stays one, and a problem may change the folder
+        self.previous = self._place.with_name(f"{self._place.name}.previous")
+        self._new = self._place.with_name(f"{self._place.name}.new-{secrets.token_hex(4)}")
+        self._swept = False
+        self._seal: bytes | None = None  # of what stands there, as far as this run knows
         self._intact = False  # only what is known to be whole may take the place of the generation before
 
     def exists(self) -> bool:
         """Whether there is a generation to go on from."""
-        return self.path.exists() or self.previous.exists()
+        return self._place.exists() or self.previous.exists()
 
     def load(self) -> tuple[dict[str, Any], dict[str, State], str]:
         """Attributes and groups of the newest intact generation; and a word on a newer one that is not."""
-        complaint = ""
+        self._seal = _seal_of(self._place)
+        if self._seal is None and self.previous.exists():
+            return *read(self.previous), ""
         try:
-            if self.path.exists() or not self.previous.exists():
-                attributes, groups = read(self.path)
-                self._intact = True
-                return attributes, groups, ""
-        except UsageError as error:
+            attributes, groups = read(self.path)
+        except DamagedError as error:
             if not self.previous.exists():
                 raise
-            complaint = f"{error}; the generation before it is used, {self.previous.name}"
-        return *read(self.previous), complaint
+            return *self._load_previous(str(error)), f"{error}; {self.previous.name} is used, the save before"
+        self._intact = True
+        return attributes, groups, ""
+
+    def _load_previous(self, complaint: str) -> tuple[dict[str, Any], dict[str, State]]:
+        try:
+            return read(self.previous)
+        except UsageError as error:
+            raise type(error)(f"{complaint}; and {error}") from None
 
     def save(self, attributes: Attributes, groups: Tree) -> None:
         """Write a new generation; whatever happens, what was there stays until this one is whole on disk."""
         data = _sealed(_image(attributes, groups))
         try:
+            if not self._swept:
+                self._sweep()
             _write(self._new, data)
-            if self._intact and self.path.exists():
-                os.replace(self.path, self.previous)
-            os.replace(self._new, self.path)
-        except OSError:
+            if (found := _seal_of(self._place)) not in (None, self._seal):
+                raise TakenError(f"{self.path} was written by another run meanwhile")
+            if self._intact and found is not None:
+                os.replace(self._place, self.previous)
+            os.replace(self._new, self._place)
+        except BaseException:
             self._new.unlink(missing_ok=True)
             raise
-        self._intact = True
-        _sync_folder(self.path.parent)
+        self._intact, self._seal = True, data[:BLOCK]
+        _sync_folder(self._place.parent)
+
+    def _sweep(self) -> None:
+        """Remove what killed runs have left half written."""
+        for left in self._place.parent.glob(f"{glob.escape(self._place.name)}.new-*"):
+            left.unlink(missing_ok=True)
+        self._swept = True
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, State]]:
@@ -79,11 +106,12 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, State]]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        kind = DamagedError if error.errno == errno.EIO else UsageError
+        raise kind(f"{path}: cannot be read: {error.strerror}") from None
     try:
         return _parsed(_unsealed(data))
-    except DamagedError as error:
-        raise DamagedError(f"{path}: {error}") from None
+    except UsageError as error:
+        raise type(error)(f"{path}: {error}") from None
 
 
 def check_place(path: Path) -> None:
@@ -116,29 +144,44 @@ def _image(attributes: Attributes, groups: Tree) -> bytes:
 
 
 def _sealed(image: bytes) -> bytes:
-    seal = f"{TITLE}\nformat {FORMAT}\nbytes {len(image)}\nsha256 {sha256(image).hexdigest()}\n"
-    return seal.encode().ljust(BLOCK, b"\n") + image
+    return _seal(FORMAT, image) + image
+
+
+def _seal(number: int, image: bytes) -> bytes:
+    """What stands in front of the HDF5 file: every bit of the whole is under the checksum, or fixed."""
+    words = f"{TITLE}\nformat {number}\nbytes {len(image)}\n".encode()
+    return (words + f"sha256 {sha256(words + image).hexdigest()}\n".encode()).ljust(BLOCK, b"\n")
+
+
+def _seal_of(path: Path) -> bytes | None:
+    """The first bytes of a file, which no two saves share; None where there is no file."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return file.read(BLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return b""  # it is there, but that is all that is known
 
 
 def _unsealed(data: bytes) -> bytes:
     """The HDF5 file behind the seal, if the seal is whole."""
-    words = data[:BLOCK].decode(errors="replace").split("\n")
     if not data:
         raise DamagedError("is empty")
-    if words[0] != TITLE or len(data) < BLOCK:
-        raise DamagedError("is not a run file of mpi_ata")
+    words = data[:BLOCK].split(b"\n")
+    if words[0] != TITLE.encode() or len(data) < BLOCK:
+        raise DamagedError("is not a run file of mpi_ata, or not a whole one")
     try:
-        seal = dict(word.split(" ", 1) for word in words[1:4])
-        known, size, digest = int(seal["format"]), int(seal["bytes"]), seal["sha256"]
-    except (ValueError, KeyError):
+        number, size = int(words[1].removeprefix(b"format ")), int(words[2].removeprefix(b"bytes "))
+    except (ValueError, IndexError):
         raise DamagedError("is damaged: its first lines are not those of a run file") from None
-    if known > FORMAT:
-        raise UsageError(f"has format {known}, but this mpi_ata knows up to {FORMAT}; use a newer mpi_ata")
     image = data[BLOCK:]
-    if len(image) != size:
+    if len(image) < size:
         raise DamagedError(f"is truncated: {len(image):,} of {size:,} bytes")
-    if sha256(image).hexdigest() != digest:
+    if data[:BLOCK] != _seal(number, image):
         raise DamagedError("is damaged: its checksum does not match")
+    if number > FORMAT:
+        raise UsageError(f"has format {number}, but this mpi_ata knows up to {FORMAT}; use a newer mpi_ata")
     return image
 
 
@@ -148,8 +191,15 @@ def _parsed(image: bytes) -> tuple[dict[str, Any], dict[str, State]]:
     try:
         with h5py.File(io.BytesIO(image), "r") as file:
             attributes = {name: _attribute(file, name) for name in file.attrs}
-            groups = {name: _group(file, name, len(image)) for name in file}
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+            arrays = {name: _arrays(_own(file, name, h5py.Group)) for name in file}
+            size = sum(_bytes(array) for group in arrays.values() for array in group.values())
+            if size > len(image):
+                raise DamagedError(f"claims to hold arrays of {size:,} bytes, but has {len(image):,}")
+            groups = {
+                name: {member: np.asarray(array[()]) for member, array in group.items()}
+                for name, group in arrays.items()
+            }
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         if isinstance(error, UsageError):
             raise
         raise DamagedError(f"is not readable as HDF5: {error}") from None
@@ -158,49 +208,48 @@ def _parsed(image: bytes) -> tuple[dict[str, Any], dict[str, State]]:
 
 def _attribute(file: "h5py.File", name: str) -> Any:
     kind = file.attrs.get_id(name)
-    if kind.dtype.kind not in "biufS" or kind.shape != ():
+    if kind.dtype.kind not in KINDS or kind.shape != ():
         raise DamagedError(f"has an attribute {name} that is no plain number or text")
     value = file.attrs[name]
     return value.decode().rstrip("\0") if isinstance(value, bytes) else value.item()
 
 
-def _group(file: "h5py.File", name: str, size: int) -> State:
+def _own(group: "h5py.Group", name: str, kind: type[Any]) -> Any:
+    """A member of a group, refused where it is of another kind, or a link to somewhere else."""
     import h5py
 
-    if (
-        not isinstance(file.get(name, getlink=True), h5py.HardLink)
-        or file.get(name, getclass=True) is not h5py.Group
-    ):
-        raise DamagedError(f"has an entry {name} that is no group of its own")
-    group = file[name]
-    return {member: _array(group, member, size) for member in group}
+    link, found = group.get(name, getlink=True), None
+    if isinstance(link, h5py.HardLink):
+        found = group.get(name, getclass=True)
+    if found is not kind:
+        where, what = f"{group.name.rstrip('/')}/{name}", kind.__name__.lower()
+        raise DamagedError(f"has an entry {where} that is no {what} of its own")
+    return group[name]
 
 
-def _array(group: "h5py.Group", name: str, size: int) -> Any:
+def _arrays(group: "h5py.Group") -> dict[str, "h5py.Dataset"]:
     import h5py
 
-    link, kind = group.get(name, getlink=True), group.get(name, getclass=True)
-    if not isinstance(link, h5py.HardLink) or kind is not h5py.Dataset:
-        raise DamagedError(f"has an entry {group.name}/{name} that is no array of its own")
-    array = group[name]
+    return {name: _checked(_own(group, name, h5py.Dataset)) for name in group}
+
+
+def _checked(array: "h5py.Dataset") -> "h5py.Dataset":
+    """An array that is nothing but its numbers or texts; nothing of it has been read yet."""
+    import h5py
+
+    if array.dtype.kind not in KINDS or array.shape is None:
+        what = "numbers and texts are all that is read"
+        raise DamagedError(f"has an array {array.name} of {array.dtype}, but {what}")
     plan = array.id.get_create_plist()
-    if array.dtype.kind not in "biufS" or array.shape is None:
-        raise DamagedError(
-            f"has an array {array.name} of {array.dtype}, but numbers and texts are all that is read"
-        )
-    if (
-        plan.get_nfilters()
-        or plan.get_external_count()
-        or plan.get_layout()
-        not in (
-            h5py.h5d.CONTIGUOUS,
-            h5py.h5d.COMPACT,
-        )
-    ):
+    plain = plan.get_layout() in (h5py.h5d.CONTIGUOUS, h5py.h5d.COMPACT)
+    if not plain or plan.get_nfilters() or plan.get_external_count():
         raise DamagedError(f"has an array {array.name} that is filtered, chunked or stored elsewhere")
-    if array.nbytes > size:
-        raise DamagedError(f"has an array {array.name} of {array.nbytes:,} bytes in a file of {size:,}")
-    return array[()] if array.shape else np.asarray(array[()])
+    return array
+
+
+def _bytes(array: "h5py.Dataset") -> int:
+    shape: tuple[int, ...] = array.shape
+    return math.prod(shape) * int(array.dtype.itemsize)  # in Python's integers, which never overflow
 
 
 def _write(path: Path, data: bytes) -> None:
