@@ -12,7 +12,7 @@ from mpi_ata.errors import RunError
 from mpi_ata.methods import SGD, Plain
 from mpi_ata.problems import Quadratic
 from mpi_ata.times import LAWS, DrawnTimes
-from tests.methods.scene import Fixed, Ramp, cluster_of, counts
+from tests.methods.scene import Fixed, Ramp, Recording, cluster_of, counts
 
 
 def test_a_fixed_quota_is_done_to_the_letter() -> None:
@@ -113,6 +113,15 @@ def test_a_step_moves_neither_x0_nor_the_point_before() -> None:
     assert before.tolist() == problem.x0.tolist() == [8.0, 0.0]
     problem.x0[:] = 5.0
     assert before.tolist() == [8.0, 0.0]
+
+
+@pytest.mark.parametrize("allocator", [Fixed([3, 1]), GTA(2, 4)], ids=["fixed", "greedy"])
+def test_no_task_is_given_twice(allocator: Allocator) -> None:
+    problem = Recording()
+    cluster, method = cluster_of(problem, [1.0, 2.5]), SGD(problem.x0, allocator, Plain(0.5))
+    for _ in range(5):
+        method.step(cluster)
+    assert len(problem.tasks) == 5 * 4 == len(set(problem.tasks))
 
 
 def test_with_a_fixed_quota_the_order_of_arrival_does_not_show() -> None:
