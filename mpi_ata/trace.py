@@ -142,16 +142,17 @@ class Trace:
         """Take in one round."""
         self.round = round.number
         self.clock += round.duration
-        self.worker_time = self.earlier + float(cluster.worker_time.sum())
+        self.worker_time = self.earlier + float(np.add.reduce(cluster.worker_time))
         self.waste += round.waste
-        self.used += int(round.used.sum())
-        self.wasted += int(round.wasted.sum())
-        self.lost += int(round.lost.sum())
+        self.used += int(np.add.reduce(round.used))
+        self.wasted += int(np.add.reduce(round.wasted))
+        self.lost += int(np.add.reduce(round.lost))
         if self._regret is not None:
             self.regret += self._regret.of(round.quota)
-        self.delays += len(round.delays)
-        self.delay_sum += int(round.delays.sum())
-        self.largest_delay = max(self.largest_delay, int(round.delays.max(initial=0)))
+        if len(round.delays):
+            self.delays += len(round.delays)
+            self.delay_sum += int(round.delays.sum())
+            self.largest_delay = max(self.largest_delay, int(round.delays.max()))
 
     def settle(self, cluster: Cluster) -> None:
         """Close the cluster after the last round, and take in what workers then tell of stopped tasks."""

@@ -1,5 +1,8 @@
 """RAS, Recursive Allocation Selection: the quotas that minimise the longest expected worker."""
 
+import math
+from heapq import heapify, heapreplace
+
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike
@@ -8,6 +11,7 @@ from mpi_ata.arrays import Array, IntArray
 
 # Room for rounding when whole tasks are counted by division; far above any error, far below a task.
 _SLACK = 1e-9
+_FEW = 64  # workers for whom plain numbers are faster than arrays
 
 
 def recursive_allocation(scores: ArrayLike, budget: int, rng: Generator | None = None) -> IntArray:
@@ -17,9 +21,11 @@ def recursive_allocation(scores: ArrayLike, budget: int, rng: Generator | None =
     whose score is zero share the whole budget uniformly; `rng` draws who of them gets one more task
     than others (the first ones without it).  A score of infinity means: never, if anyone else can.
     """
-    s = _checked(scores, budget)
-    if s.min() == 0.0:
+    s, least = _checked(scores, budget)
+    if least == 0.0:
         return spread(np.flatnonzero(s == 0.0), len(s), budget, rng)
+    if len(s) <= _FEW:
+        return np.array(_level_few(s.tolist(), budget), np.int64)
     a = np.zeros(len(s), np.int64)
     workers = np.sort(_smallest(s, budget))  # nobody beyond the B best can get a task
     a[workers] = _level(s[workers], budget)
@@ -37,16 +43,17 @@ def spread(workers: IntArray, n: int, budget: int, rng: Generator | None = None)
     return a
 
 
-def _checked(scores: ArrayLike, budget: int) -> Array:
+def _checked(scores: ArrayLike, budget: int) -> tuple[Array, float]:
+    """The scores as an array, and the least of them."""
     s = np.asarray(scores, np.float64)
     if budget < 1:
         raise ValueError(f"{budget=} must be at least 1")
     if s.ndim != 1 or not len(s):
         raise ValueError(f"scores must be a list of at least one number, not an array of shape {s.shape}")
-    least = s.min()
-    if not 0.0 <= least < np.inf:  # also catches NaN, which min() hands on
+    least = float(np.minimum.reduce(s))
+    if not 0.0 <= least < np.inf:  # also catches NaN, which minimum hands on
         raise ValueError(f"scores must be numbers from 0 on, one of them finite; the least is {least}")
-    return s
+    return s, least
 
 
 def _smallest(values: Array, count: int) -> IntArray:
@@ -79,4 +86,21 @@ def _level(s: Array, B: int) -> IntArray:
     )  # a_i + 1, a_i + 2, ...
     chosen = _smallest(task * s[worker], B - int(a.sum()))
     a += np.bincount(worker[chosen], minlength=len(s))
+    return a
+
+
+def _level_few(s: list[float], B: int) -> list[int]:
+    """The same for few workers: the last tasks go one by one to who would be done with one more first."""
+    exponent = -math.frexp(min(s))[1]
+    half, rest = math.ldexp(1.0, exponent // 2), math.ldexp(1.0, exponent - exponent // 2)
+    s = [score * half * rest for score in s]  # as above; the factor itself may be out of range
+    rates = [1.0 / score for score in s]
+    level = B / math.fsum(rates) * (1.0 - _SLACK)
+    a = [int(level * rate) for rate in rates]
+    ends = [((count + 1) * score, i) for i, (count, score) in enumerate(zip(a, s, strict=True))]
+    heapify(ends)
+    for _ in range(B - sum(a)):
+        i = ends[0][1]
+        a[i] += 1
+        heapreplace(ends, ((a[i] + 1) * s[i], i))
     return a

@@ -20,19 +20,22 @@ from pathlib import Path
 from typing import TypeVar
 
 Found = TypeVar("Found")
-SPIN = 200e-6  # seconds of looking again at once, which costs less than falling asleep and waking up
+SPIN = 50e-6  # seconds of looking again at once, which costs less than falling asleep and waking up
+LONG_SPIN = 1e-3  # the same, where the latest wait was shorter than that
 NAP = 0.05  # the longest sleep where the bell is heard
 HEARING = 0.2  # how long a rank listens whether its bell can be heard at all
 PAUSE = 0.01  # the longest sleep where it is not: less than 1 % of a core
+NEAR = -1  # stands for all ranks of this node, of whom one tells as much as the other
 
 
 class Bell:
     """Two sockets to be rung at: one within the node, one across nodes."""
 
     def __init__(self) -> None:
-        self.heard = False
-        self._flags: mmap.mmap | None = None  # one byte a rank: whether it sleeps
         self._rank = 0
+        self._silent = {0}  # ranks that will ring, but were not yet heard
+        self._spin = SPIN
+        self._flags: mmap.mmap | None = None  # one byte a rank: whether it sleeps
         self.name = f"mpi_ata-{os.getpid()}-{secrets.token_hex(8)}"
         self._near = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._near.bind(_path(self.name))
@@ -42,13 +45,24 @@ class Bell:
         self._near.setblocking(False)
         self._far.setblocking(False)
 
-    def share_flags(self, name: str, ranks: int, rank: int) -> None:
+    @property
+    def heard(self) -> bool:
+        """Whether all who will ring were heard at least once."""
+        return not self._silent
+
+    def expect(self, rank: int, hosts: list[str]) -> None:
+        """Say which rank this is: workers ring at the manager, who is rank 0, and it at all of them."""
+        ringing = range(1) if rank else range(1, len(hosts))
+        self._rank = rank
+        self._silent = {NEAR if hosts[other] == hosts[rank] else other for other in ringing}
+
+    def share_flags(self, name: str, ranks: int) -> None:
         """Tell other ranks on this node when this one sleeps: who is awake need not be rung for."""
-        with suppress(OSError, ValueError), open(_flags_path(name), "r+b" if rank else "w+b") as file:
-            if rank == 0:
+        with suppress(OSError, ValueError), open(_flags_path(name), "r+b" if self._rank else "w+b") as file:
+            if self._rank == 0:
                 file.write(b"\1" * ranks)
                 file.flush()
-            self._flags, self._rank = mmap.mmap(file.fileno(), ranks), rank
+            self._flags = mmap.mmap(file.fileno(), ranks)
 
     def hide_flags(self) -> None:
         """Take the flags out of the file system, now that everyone has them: a kill leaves nothing behind."""
@@ -59,13 +73,17 @@ class Bell:
         if host == host_name():
             return partial(self._ring_near, _path(name), rank)
         try:
-            return partial(_ring, self._far, (_address(host), port))
+            return partial(self._ring, self._far, (_address(host), port))
         except OSError:
             return lambda: None  # it will look for itself
 
     def _ring_near(self, address: str, rank: int) -> None:
         if self._flags is None or self._flags[rank]:
-            _ring(self._near, address)
+            self._ring(self._near, address)
+
+    def _ring(self, bell: socket.socket, address: str | tuple[str, int]) -> None:
+        with suppress(OSError):  # a full queue means that it was rung already
+            bell.sendto(self._rank.to_bytes(4, "little"), address)
 
     def sleep(self, seconds: float) -> None:
         """Sleep until somebody rings, at most so long."""
@@ -73,33 +91,36 @@ class Bell:
             [self._near, self._far], [], [], seconds
         )  # poll() counts whole milliseconds
         for bell in ready:
-            self.heard = True
             with suppress(BlockingIOError):
                 while True:
-                    bell.recv(16)
+                    self._silent.discard(int.from_bytes(bell.recv(4), "little"))
+                    self._silent -= {NEAR} if bell is self._near else set()
 
-    def wait(
-        self, look: Callable[[], Found | None], until: float = math.inf, spin: float = SPIN
-    ) -> Found | None:
+    def wait(self, look: Callable[[], Found | None], until: float = math.inf) -> Found | None:
         """What `look` finds as soon as it finds something; None from the time `until` on."""
-        began = time.perf_counter()
+        began = now = time.perf_counter()
+        while now - began < self._spin and now < until:
+            if (found := look()) is not None:
+                self._spin = LONG_SPIN
+                return found
+            os.sched_yield()
+            now = time.perf_counter()
+        found = self.doze(look, until)
+        self._spin = LONG_SPIN if time.perf_counter() - began < LONG_SPIN else SPIN
+        return found
+
+    def doze(self, look: Callable[[], Found | None], until: float = math.inf) -> Found | None:
+        """The same, where it will take longer."""
         pause = SPIN
         while True:
-            if (found := look()) is not None:
-                return found
-            now = time.perf_counter()
-            if now >= until:
-                return None
-            if now - began < spin:
-                os.sched_yield()
-                continue
-            pause = NAP if self.heard else min(2 * pause, PAUSE)
             self._flag(1)
             found = look()  # what came before the flag was seen rings no bell
-            if found is None:
+            now = time.perf_counter()
+            if found is None and now < until:
+                pause = min(2 * pause, PAUSE) if self._silent else NAP
                 self.sleep(min(pause, until - now))
             self._flag(0)
-            if found is not None:
+            if found is not None or now >= until:
                 return found
 
     def _flag(self, asleep: int) -> None:
@@ -133,8 +154,3 @@ def _path(name: str) -> str:
 def _flags_path(name: str) -> str:
     folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()  # noqa: S108
     return f"{folder}/{name}"
-
-
-def _ring(bell: socket.socket, address: str | tuple[str, int]) -> None:
-    with suppress(OSError):  # a full queue means that it was rung already
-        bell.sendto(b"!", address)

@@ -77,10 +77,12 @@ class Cluster(Protocol):
 
 
 def compute(problem: Problem, x: Array, tasks: Sequence[Task], at_once: bool = False) -> Array:
-    """The sum of the tasks' results, in an array of its own: a problem may reuse the one it returns."""
-    if at_once and len(tasks) > 1 and hasattr(problem, "gradients"):
+    """The sum of the tasks' results; copy what you keep, since a problem may reuse the array it returns."""
+    if len(tasks) == 1:
+        return _result(problem.gradient, x, tasks[0], tasks[0])
+    if at_once and hasattr(problem, "gradients"):
         return _result(problem.gradients, x, tasks, tasks[0])
-    total = _result(problem.gradient, x, tasks[0], tasks[0])
+    total = np.array(_result(problem.gradient, x, tasks[0], tasks[0]))
     for task in tasks[1:]:
         total += _result(problem.gradient, x, task, task)
     return total
@@ -88,7 +90,7 @@ def compute(problem: Problem, x: Array, tasks: Sequence[Task], at_once: bool = F
 
 def _result(function: Callable[..., Any], x: Array, given: object, task: Task) -> Array:
     try:
-        result = np.array(function(x, given), x.dtype)
+        result = np.asarray(function(x, given), x.dtype)
     except RunError:
         raise
     except Exception as error:

@@ -14,12 +14,13 @@ import numpy as np
 from mpi4py import MPI
 
 from mpi_ata.arrays import Array, IntArray, State, entry
-from mpi_ata.cluster.bell import Bell
+from mpi_ata.cluster.bell import Bell, host_name
 from mpi_ata.cluster.interface import Arrival, set_up
+from mpi_ata.cluster.slots import NOWHERE
 from mpi_ata.cluster.speeds import Speeds
-from mpi_ata.cluster.wire import Kind, Message, Post
+from mpi_ata.cluster.wire import ARRIVAL, EMPTY, END, FAILED, ORDER, STOP, STOPPED, Message, Post
 from mpi_ata.cluster.worker import Worker
-from mpi_ata.cluster.world import check_same, introduce, places
+from mpi_ata.cluster.world import check_same, introduce, places, shared_slots
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import step_tasks
 from mpi_ata.problems import Problem
@@ -32,7 +33,7 @@ LOOK_UP = 0.5  # seconds after which a manager that waits sees whether it was as
 GRACE = 2.0  # seconds that workers get to leave when a run has failed
 
 
-@dataclass
+@dataclass(slots=True)
 class _Order:
     """What a worker was told to do, or will be as soon as it has stopped what it did before."""
 
@@ -41,9 +42,10 @@ class _Order:
     round: int
     count: int
     together: bool
+    left: int
     sent: float = math.inf
     latest: float = math.inf  # when it was sent, or its latest arrival came
-    left: int = 0
+    result: Array | None = None  # where it will be, if in shared memory
 
 
 class MPICluster:
@@ -57,8 +59,10 @@ class MPICluster:
         self.worker_time = np.zeros(n)
         self.undelivered = np.zeros(n, np.int64)
         self.undelivered_time = np.zeros(n)
-        self._comm, self._problem = comm, problem
+        self._comm, self._problem, self._form = comm, problem, problem.x0
         self._bell = Bell()
+        self._shared = shared_slots(host_name(), self._bell.name, self._form, owner=True)
+        self.sharing: set[int] = set()  # workers that have opened it
         self._ranks = introduce(comm, self._bell, digest)
         self.places = places(self._ranks, times)
         self._ring: list[Callable[[], None]] = [
@@ -66,16 +70,16 @@ class MPICluster:
             for number, rank in enumerate(self._ranks)
             if number > 0
         ]
-        self._post = Post(comm, MPI.ANY_SOURCE)
+        self._post = Post(comm, MPI.ANY_SOURCE, self._form)
         self._numbers = 0  # of orders
         self._orders: dict[int, _Order] = {}  # what is running, by worker
-        self._stopping = np.zeros(n, np.int64)  # words to stop that were not yet answered
+        self._withdrawn: dict[int, _Order] = {}  # what workers have not yet answered to have stopped
         self._staying = set(range(n))  # workers that were not let go
         self.ended_for_good = False
         try:
             self._prepare()
         except BaseException:
-            self._bell.hide_flags()  # also where a worker does not leave in time
+            self._hide()  # also where a worker does not leave in time
             self.abandon()
             raise
 
@@ -86,8 +90,16 @@ class MPICluster:
             ring()
         set_up(self._problem, None, self.n)
         ready = [self._checked(self._receive(math.inf)) for _ in range(self.n)]
-        self._bell.hide_flags()
+        self._hide()
         self._deaf = sorted(message.sender - 1 for message in ready if not message.tasks)
+        if self._shared is not None:
+            self.sharing = {message.sender - 1 for message in ready if message.together}
+
+    def _hide(self) -> None:
+        """Leave nothing in the file system, now that everyone has opened it."""
+        self._bell.hide_flags()
+        if self._shared is not None:
+            self._shared.hide()
 
     def notes(self, sleeping: bool) -> list[str]:
         """What the user should know of these ranks; whether their tasks mostly sleep matters there."""
@@ -97,6 +109,10 @@ class MPICluster:
         here = sum(rank.host == self._ranks[0].host for rank in self._ranks)
         if here > (cores := os.cpu_count() or here) and not sleeping:
             notes.append(f"{here} ranks share {cores} cores here: times of tasks include waiting for a core")
+        if self._shared is not None and self._shared.room() < 2 * (self.n + 2) * self._form.nbytes:
+            notes.append(
+                "shared memory is too small for x and all results: what does not fit goes by messages"
+            )
         return notes
 
     def now(self) -> float:
@@ -107,22 +123,32 @@ class MPICluster:
         self, workers: IntArray, x: Array, round: int, counts: IntArray | int = 1, together: bool = False
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
+        if x.shape != self._form.shape or x.dtype != self._form.dtype:
+            raise ValueError(
+                f"x is {x.dtype} of shape {x.shape}, but x0 {self._form.dtype} {self._form.shape}"
+            )
         each = repeat(counts) if isinstance(counts, int) else counts.tolist()
-        for worker, count in zip(np.asarray(workers).tolist(), each, strict=False):
+        for worker, count in zip(workers.tolist(), each, strict=False):
             if worker in self._orders:
                 raise RuntimeError("a worker holds one order at a time; stop it first")
             self._numbers += 1
-            self._orders[worker] = _Order(self._numbers, x, round, count, together, left=count)
-            if not self._stopping[worker]:
-                self._send(worker)
+            self._orders[worker] = order = _Order(self._numbers, x, round, count, together, count)
+            if worker not in self._withdrawn:
+                self._send(worker, order)
 
-    def _send(self, worker: int) -> None:
-        order = self._orders[worker]
+    def _send(self, worker: int, order: _Order) -> None:
+        """Send an order; its point and its result go through shared memory where that can be, or along."""
+        slot = into = NOWHERE
+        if worker in self.sharing and self._shared is not None:
+            order.x = self._shared.put(order.x)
+            order.result = self._shared.free() if order.together or order.count == 1 else None
+            slot, into = self._shared.number_of(order.x), self._shared.number_of(order.result)
+        payload = order.x if slot == NOWHERE else EMPTY
         self._post.send(
-            worker + 1, Kind.ORDER, order.number, order.round, order.count, order.together, payload=order.x
+            worker + 1, ORDER, order.number, order.round, order.count, order.together, (), payload, slot, into
         )
         self._ring[worker]()
-        order.sent = order.latest = self.now()
+        order.sent = order.latest = time.perf_counter()
 
     def wait(self, timeout: float | None = None) -> Arrival:
         """The next arrival."""
@@ -147,7 +173,7 @@ class MPICluster:
     def _checked(self, message: Message | None) -> Message:
         if message is None:
             raise TimeoutError("no message came")
-        if message.kind is Kind.FAILED:
+        if message.kind == FAILED:
             host = self._ranks[message.sender].host
             raise RunError(f"worker {message.sender - 1} on {host}: {message.payload.tobytes().decode()}")
         return message
@@ -157,36 +183,32 @@ class MPICluster:
         worker, seconds = message.sender - 1, math.fsum(message.seconds)
         self.worker_time[worker] += seconds
         order = self._orders.get(worker)
-        if message.kind is Kind.ARRIVAL and order is not None and order.number == message.order:
-            now = self.now()
+        if message.kind == ARRIVAL and order is not None and order.number == message.order:
+            now = time.perf_counter()
             overhead, order.latest = now - order.latest - seconds, now
             order.left -= message.tasks
             if not order.left:
                 del self._orders[worker]
+            result = message.payload if order.result is None else order.result
             self.speeds.add(worker, message.seconds, max(overhead, 0.0))
-            return Arrival(worker, self._result(message), message.seconds, max(overhead, 0.0))
+            return Arrival(worker, result, message.seconds, max(overhead, 0.0))
         self.undelivered[worker] += message.tasks
         self.undelivered_time[worker] += seconds
-        if message.kind is Kind.STOPPED:
-            self._stopping[worker] -= 1
-            if order is not None and not self._stopping[worker]:
-                self._send(worker)
+        if message.kind == STOPPED:
+            del self._withdrawn[worker]
+            if order is not None:
+                self._send(worker, order)
         return None
-
-    def _result(self, message: Message) -> Array:
-        x0 = self._problem.x0
-        result: Array = message.payload.view(x0.dtype)
-        return result.reshape(x0.shape) if result.size == x0.size else result
 
     def stop(self, workers: IntArray) -> Array:
         """Withdraw what these workers have not delivered; the seconds that each spent on it."""
         now, spent = self.now(), np.zeros(len(workers))
-        for j, worker in enumerate(np.asarray(workers).tolist()):
+        for j, worker in enumerate(workers.tolist()):
             order = self._orders.pop(worker, None)
             if order is not None and order.sent < math.inf:
-                self._post.send(worker + 1, Kind.STOP, order.number)
+                self._post.send(worker + 1, STOP, order.number)
                 self._ring[worker]()
-                self._stopping[worker] += 1
+                self._withdrawn[worker] = order
                 spent[j] = now - order.latest
         return spent
 
@@ -196,11 +218,13 @@ class MPICluster:
 
     def state(self) -> State:
         """The accounts; what is under way on the ranks cannot be saved."""
+        stopping = np.zeros(self.n, np.int64)
+        stopping[list(self._withdrawn)] = 1
         return {
             "worker_time": self.worker_time.copy(),
             "undelivered": self.undelivered.copy(),
             "undelivered_time": self.undelivered_time.copy(),
-            "stopping": self._stopping.copy(),  # what these began is not known yet
+            "stopping": stopping,  # what these began is not known yet
         }
 
     def restore(self, state: State) -> None:
@@ -226,18 +250,20 @@ class MPICluster:
         self.ended_for_good = for_good
         self.stop(np.arange(self.n))
         for worker in self._staying:
-            self._post.send(worker + 1, Kind.END, together=for_good)
+            self._post.send(worker + 1, END, together=for_good)
             self._ring[worker]()
         while self._staying:
             message = self._receive(until)
             if message is None:
                 return False
-            if message.kind is Kind.END:
+            if message.kind == END:
                 self._staying.remove(message.sender - 1)
-            elif message.kind in (Kind.ARRIVAL, Kind.STOPPED):
+            elif message.kind in (ARRIVAL, STOPPED):
                 self._taken(message)
         self._post.close()
         self._bell.close()
+        if self._shared is not None:
+            self._shared.close()
         return True
 
 

@@ -135,7 +135,7 @@ class VirtualCluster:
         else:
             self._due[worker], self._orders[worker] = np.inf, None
         tasks = [Task(self._streams, order.round, worker, u) for u in range(number, number + count)]
-        return Arrival(worker, compute(self._problem, order.x, tasks, at_once=True), seconds)
+        return Arrival(worker, np.array(compute(self._problem, order.x, tasks, at_once=True)), seconds)
 
     def stop(self, workers: IntArray) -> Array:
         """Withdraw what these workers have not delivered; the seconds that each spent on it."""

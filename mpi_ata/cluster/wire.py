@@ -4,84 +4,94 @@ What fits goes along with the header; what does not follows by itself and is rec
 large message that advances only between pauses crawls.  Buffers only, nothing is pickled.
 """
 
+from array import array
 from collections.abc import Sequence
-from enum import IntEnum
-from struct import Struct, pack
+from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from mpi_ata.arrays import Array
+from mpi_ata.cluster.slots import NOWHERE, Slots
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Bytes = npt.NDArray[np.uint8]
 Payload = npt.NDArray[Any]
 
-HEADER = Struct("<8q")  # sender, kind, order, round, tasks, together, bytes of seconds, bytes of the array
+# sender, kind, order, round, tasks, how many seconds, bytes of the array, slot, into, together
+HEADER = Struct("<2i5q2i?7x")
 INLINE = 4096
 PIECE = 1 << 30  # counts in MPI are 32-bit integers
 MESSAGE, FOLLOWING = 1, 2  # tags
 EMPTY: Payload = np.empty(0, np.uint8)
 
-
-class Kind(IntEnum):
-    """What a message says."""
-
-    ORDER = 1  # manager to worker: do so many tasks at a point
-    STOP = 2  # manager to worker: withdraw this order
-    END = 3  # manager to worker: no more orders, together: for good; and back: gone
-    READY = 4  # worker to manager: set up; tasks: whether its bell was heard
-    ARRIVAL = 5  # worker to manager: so many tasks, their seconds, the sum of their results
-    STOPPED = 6  # worker to manager: after STOP: so many tasks begun and not sent, in so many seconds
-    FAILED = 7  # worker to manager: what went wrong, as text
+# What a message says: plain numbers, since an enumeration costs as much as the message.
+ORDER = 1  # manager to worker: do so many tasks at a point
+STOP = 2  # manager to worker: withdraw this order
+END = 3  # manager to worker: no more orders, together: for good; and back: gone
+READY = 4  # worker to manager: set up; tasks: whether its bell was heard; together: whether it shares memory
+ARRIVAL = 5  # worker to manager: so many tasks, their seconds, the sum of their results
+STOPPED = 6  # worker to manager: after STOP: so many tasks begun and not sent, in so many seconds
+FAILED = 7  # worker to manager: what went wrong, as text
 
 
 class Message(NamedTuple):
     """One message, as it was received."""
 
     sender: int
-    kind: Kind
+    kind: int
     order: int
     round: int
     tasks: int
+    slot: int  # where in shared memory the array is, if it did not come along
+    into: int  # where in shared memory the result shall go
     together: bool
     seconds: list[float]
-    payload: Bytes
+    payload: Payload
 
 
 class Post:
-    """Sends messages to anyone, receives them from `source`."""
+    """Sends messages to anyone, receives them from `source`; the arrays among them are of one form."""
 
-    def __init__(self, comm: "MPI.Comm", source: int) -> None:
+    def __init__(self, comm: "MPI.Comm", source: int, form: Array) -> None:
         self._comm, self._source, self._rank = comm, source, comm.Get_rank()
+        self._shape, self._dtype, self._bytes = form.shape, form.dtype, form.nbytes
+        self.room = Slots(form)  # for arrays too large to come along
         self._sending: list[tuple[MPI.Request, object]] = []  # a buffer lives until its request is done
         self._buffer = bytearray(HEADER.size + INLINE)
+        self._seconds = memoryview(self._buffer)[HEADER.size :].cast("d")
         self._request = comm.Irecv(self._buffer, source, MESSAGE)
 
     def send(
         self,
         to: int,
-        kind: Kind,
+        kind: int,
         order: int = 0,
         round: int = 0,
         tasks: int = 0,
         together: bool = False,
         seconds: Sequence[float] = (),
         payload: Payload = EMPTY,
+        slot: int = NOWHERE,
+        into: int = NOWHERE,
     ) -> None:
         """Send a message without waiting; `payload` must not change until it is sent."""
-        parts = [pack(f"<{len(seconds)}d", *seconds), payload]
-        sizes = [8 * len(seconds), payload.nbytes]
-        message = HEADER.pack(self._rank, kind, order, round, tasks, together, *sizes)
-        fitting = _fitting(sizes)
-        self._isend(b"".join([message, *(bytes(part) for part in parts[:fitting])]), to, MESSAGE)
-        for part in parts[fitting:]:
-            whole = np.frombuffer(np.ascontiguousarray(part), np.uint8)
-            for begin in range(0, len(whole), PIECE):
-                self._isend(whole[begin : begin + PIECE], to, FOLLOWING)
+        count, size = len(seconds), payload.nbytes
+        message = HEADER.pack(self._rank, kind, order, round, tasks, count, size, slot, into, together)
+        if count:
+            message += bytes(array("d", seconds))
+        if len(message) + size <= len(self._buffer):
+            self._isend(message + payload.tobytes(), to, MESSAGE)
+            return
+        fitting = min(len(message), HEADER.size + 8 * _fitting(count))
+        self._isend(message[:fitting], to, MESSAGE)
+        for part in (message[fitting:], np.ascontiguousarray(payload).reshape(-1).view(np.uint8)):
+            for begin in range(0, len(part), PIECE):
+                self._isend(part[begin : begin + PIECE], to, FOLLOWING)
 
-    def _isend(self, part: bytes | Bytes, to: int, tag: int) -> None:
+    def _isend(self, part: bytes | Payload, to: int, tag: int) -> None:
         request = self._comm.Isend(part, to, tag)
         if not request.Test():
             self._sending.append((request, part))
@@ -102,21 +112,34 @@ class Post:
         """The next message, if one is there."""
         if not self._request.Test():
             return None
-        sender, kind, order, round, tasks, together, *sizes = HEADER.unpack_from(self._buffer)
-        parts, begin = [], HEADER.size
-        for size in sizes[: _fitting(sizes)]:
-            parts.append(np.frombuffer(self._buffer[begin : begin + size], np.uint8))
-            begin += size
-        parts += [self._following(sender, size) for size in sizes[len(parts) :]]
+        header = HEADER.unpack_from(self._buffer)
+        sender, kind, order, round, tasks, count, size, slot, into, together = header
+        seconds: list[float] = self._seconds[: _fitting(count)].tolist()  # type: ignore[assignment]
+        begin = HEADER.size + 8 * count
+        if begin + size <= len(self._buffer):
+            payload = self._formed(self._buffer[begin : begin + size]) if size else EMPTY
+        else:
+            if len(seconds) < count:
+                seconds = self._following(sender, np.empty(count)).tolist()
+            payload = self._following(sender, self._place(size)) if size else EMPTY
         self._request = self._comm.Irecv(self._buffer, self._source, MESSAGE)
-        seconds = parts[0].view(np.float64).tolist()
-        return Message(sender, Kind(kind), order, round, tasks, bool(together), seconds, parts[1])
+        return Message(sender, kind, order, round, tasks, slot, into, together, seconds, payload)
 
-    def _following(self, sender: int, size: int) -> Bytes:
-        part: Bytes = np.empty(size, np.uint8)
-        for begin in range(0, size, PIECE):
+    def _formed(self, data: bytearray) -> Payload:
+        if len(data) == self._bytes:
+            return np.ndarray(self._shape, self._dtype, data)
+        return np.frombuffer(data, np.uint8)
+
+    def _place(self, size: int) -> Payload:
+        if size != self._bytes:
+            return np.empty(size, np.uint8)
+        return self.room.take()
+
+    def _following(self, sender: int, place: Payload) -> Payload:
+        part = place.reshape(-1).view(np.uint8)
+        for begin in range(0, len(part), PIECE):
             self._comm.Recv(part[begin : begin + PIECE], sender, FOLLOWING)
-        return part
+        return place
 
     def close(self) -> None:
         """Take back the request for a message that will not come."""
@@ -125,6 +148,6 @@ class Post:
         self._request.Wait()
 
 
-def _fitting(sizes: list[int]) -> int:
-    """How many parts of a message fit in beside its header."""
-    return 0 if sizes[0] > INLINE else 1 if sum(sizes) > INLINE else 2
+def _fitting(count: int) -> int:
+    """How many seconds go along with the header: all or none."""
+    return count if 8 * count <= INLINE else 0

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,18 @@ import numpy as np
 from mpi_ata.arrays import Array
 from mpi_ata.cluster.bell import HEARING, Bell
 from mpi_ata.cluster.interface import compute, set_up
-from mpi_ata.cluster.wire import Kind, Message, Post
-from mpi_ata.cluster.world import introduce
+from mpi_ata.cluster.slots import NOWHERE, SharedSlots
+from mpi_ata.cluster.wire import (
+    ARRIVAL,
+    END,
+    FAILED,
+    ORDER,
+    READY,
+    STOPPED,
+    Message,
+    Post,
+)
+from mpi_ata.cluster.world import introduce, shared_slots
 from mpi_ata.errors import RunError
 from mpi_ata.problems import Problem, Task, task_streams
 from mpi_ata.times import DrawnTimes
@@ -40,9 +49,12 @@ class Worker:
         self._report_drawn = report_drawn and times is not None
         self._index, self._n = comm.Get_rank() - 1, comm.Get_size() - 1
         self._bell = Bell()
+        form = problem.x0
         manager = introduce(comm, self._bell, digest)[MANAGER]
         self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
-        self._post = Post(comm, MANAGER)
+        self._shared: SharedSlots | None = shared_slots(manager.host, manager.bell, form)
+        self._post = Post(comm, MANAGER, form)
+        self._total = np.empty_like(form)  # what is not sent yet
         self._order = 0  # the one being carried out
         self._round, self._number = -1, 0  # of the next task
         self._withdrawn = self._ended = self._for_good = False
@@ -57,35 +69,36 @@ class Worker:
         self._guarded(self._set_up)
         while not self._ended:
             message = self._bell.wait(self._post.poll)
-            if message is not None and message.kind is Kind.ORDER:
-                self._guarded(partial(self._carry_out, message))
+            if message is not None and message.kind == ORDER:
+                self._guarded(self._carry_out, message)
             elif message is not None:
                 self._obey(message)
-        self._send(Kind.END)
+        self._send(END)
         self._post.close()
         self._bell.close()
+        if self._shared is not None:
+            self._shared.close()
 
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _guarded(self, action: Callable[..., None], *given: Message) -> None:
         try:
-            action()
+            action(*given)
         except RunError as error:
-            self._send(Kind.FAILED, payload=np.frombuffer(str(error).encode(), np.uint8))
+            self._send(FAILED, payload=np.frombuffer(str(error).encode(), np.uint8))
 
     def _set_up(self) -> None:
         """Everything that must not be taken for the time of a task: imports, data, compilation, one task."""
         set_up(self._problem, self._index, self._n)
         compute(self._problem, self._problem.x0, [Task(self._streams, 0, self._index, 0)])
         self._bell.sleep(HEARING)  # the manager rings once, to see who hears it
-        self._send(Kind.READY, tasks=self._bell.heard)
+        self._send(READY, tasks=self._bell.heard, together=self._shared is not None)
 
     def _carry_out(self, order: Message) -> None:
         """Do the tasks of one order, until all are done or it is withdrawn."""
-        x = order.payload.view(self._problem.x0.dtype).reshape(self._problem.x0.shape)
-        x.flags.writeable = False
+        x, total = self._point(order), self._place(order)
         if order.round != self._round:
             self._round, self._number = order.round, 0
         self._order, self._withdrawn, left = order.order, False, order.tasks
-        total, unsent = None, list[float]()
+        unsent = list[float]()
         while left > 0:
             began = time.perf_counter()
             result, seconds = self._do(x, left if order.together and self._report_drawn else 1)
@@ -94,12 +107,37 @@ class Worker:
                 break
             self._number += len(seconds)
             left -= len(seconds)
+            if unsent:
+                np.add(total, result, out=total)
+            else:
+                np.copyto(total, result)
             unsent += seconds
-            total = result if total is None else total + result
             if not (left and order.together):
-                self._send(Kind.ARRIVAL, order.order, tasks=len(unsent), seconds=unsent, payload=total)
-                total, unsent = None, []
+                self._deliver(order, unsent, total)
+                unsent = []
         self._order = 0
+
+    def _point(self, order: Message) -> Array:
+        """The point of an order, in memory of our own: a task may keep it."""
+        x = order.payload
+        if self._shared is not None and order.slot != NOWHERE:
+            x = self._post.room.take()
+            np.copyto(x, self._shared.at(order.slot))
+        x.flags.writeable = False
+        return x
+
+    def _place(self, order: Message) -> Array:
+        """Where results of an order are added up."""
+        if self._shared is not None and order.into != NOWHERE:
+            return self._shared.at(order.into)
+        return self._total
+
+    def _deliver(self, order: Message, seconds: list[float], total: Array) -> None:
+        count = len(seconds)
+        if order.into == NOWHERE:
+            self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, payload=total)
+        else:
+            self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, slot=order.into)
 
     def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
         """Do tasks, and let them last as long as the law of times says, where there is one."""
@@ -110,7 +148,7 @@ class Worker:
         if self._times is None:
             return result, [time.perf_counter() - began]
         drawn = self._times.of(self._index, self._round, self._number, count)
-        self._bell.wait(lambda: self._look() or None, until=began + math.fsum(drawn), spin=0.0)
+        self._bell.doze(lambda: self._look() or None, until=began + math.fsum(drawn))
         return result, drawn if self._report_drawn else [time.perf_counter() - began]
 
     def _stopped(self, unsent: list[float], seconds: list[float], spent: float) -> None:
@@ -118,7 +156,7 @@ class Worker:
         begun = 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
         self._number += begun
         whole = math.fsum(unsent) + spent
-        self._send(Kind.STOPPED, self._order, tasks=len(unsent) + begun, seconds=[whole])
+        self._send(STOPPED, self._order, tasks=len(unsent) + begun, seconds=[whole])
 
     def _look(self) -> bool:
         """Whether the order being carried out has been withdrawn."""
@@ -127,14 +165,14 @@ class Worker:
         return self._withdrawn or self._ended
 
     def _obey(self, message: Message) -> None:
-        if message.kind is Kind.END:
+        if message.kind == END:
             self._ended, self._for_good = True, message.together
         elif message.order == self._order:
             self._withdrawn = True
         else:  # done before the word to stop came
-            self._send(Kind.STOPPED, message.order, seconds=[0.0])
+            self._send(STOPPED, message.order, seconds=[0.0])
 
-    def _send(self, kind: Kind, order: int = 0, **content: Any) -> None:
+    def _send(self, kind: int, order: int = 0, **content: Any) -> None:
         self._post.send(MANAGER, kind, order, **content)
         self._ring()
         self._post.flush()

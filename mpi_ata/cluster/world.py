@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from mpi_ata.arrays import Array
 from mpi_ata.cluster.bell import Bell, host_name
 from mpi_ata.cluster.place import Place, hardware
+from mpi_ata.cluster.slots import SharedSlots
+from mpi_ata.cluster.wire import INLINE
 from mpi_ata.errors import RunError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+SMALL = INLINE  # bytes: up to there arrays go along with messages, and need not be shared
 RECORD = Struct("<64s64sq32s192s")  # host, bell: name and port, digest of what it was given, hardware
 
 
@@ -30,16 +34,27 @@ def introduce(comm: "MPI.Comm", bell: Bell, digest: bytes) -> list[Rank]:
     """Let every rank know every other."""
     size, rank = comm.Get_size(), comm.Get_rank()
     if rank == 0:
-        bell.share_flags(bell.name, size, rank)
+        bell.share_flags(bell.name, size)
     host, own_hardware = host_name().encode()[:64], hardware().encode(errors="replace")[:192]
     record = RECORD.pack(host, bell.name.encode(), bell.port, digest, own_hardware)
     own = np.frombuffer(record, np.uint8)
     everyone = np.empty((size, RECORD.size), np.uint8)
     comm.Allgather(own, everyone)
     ranks = [_rank(RECORD.unpack(row.tobytes())) for row in everyone]
+    bell.expect(rank, [rank.host for rank in ranks])
     if rank > 0 and ranks[rank].host == ranks[0].host:
-        bell.share_flags(ranks[0].bell, size, rank)
+        bell.share_flags(ranks[0].bell, size)
     return ranks
+
+
+def shared_slots(host: str, bell: str, form: Array, owner: bool = False) -> SharedSlots | None:
+    """Memory shared with the manager there; None where it is on another node, or arrays are small."""
+    if form.nbytes <= SMALL or host != host_name():
+        return None
+    try:
+        return SharedSlots(form, f"{bell}-slots", owner)
+    except OSError:
+        return None
 
 
 def check_same(ranks: list[Rank]) -> None:

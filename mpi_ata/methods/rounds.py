@@ -43,17 +43,22 @@ class Allocating(Updating):
         self.allocator = allocator
         self._count_overhead = bool(getattr(allocator, "overhead", False))
 
-    def quotas(self, n: int) -> IntArray:
-        """The quotas of the coming round, at least as many as the budget asks for."""
+    def quotas(self, n: int) -> tuple[IntArray, int]:
+        """The quotas of the coming round and their sum, at least as much as the budget asks for."""
         a, B = np.asarray(self.allocator.allocate()), self.allocator.budget
-        if a.shape != (n,) or a.dtype.kind not in "iu" or a.min() < 0 or a.sum() < B:
+        if (
+            a.shape != (n,)
+            or a.dtype.kind not in "iu"
+            or np.minimum.reduce(a) < 0
+            or (total := int(np.add.reduce(a))) < B
+        ):
             raise RunError(f"the allocator gave {a}; it must give {n} counts whose sum is at least {B}")
-        return a
+        return a, total
 
     def exact_quotas(self, n: int) -> IntArray:
         """The quotas of the coming round, just as many as the budget asks for."""
-        a, B = self.quotas(n), self.allocator.budget
-        if (total := a.sum()) != B:
+        (a, total), B = self.quotas(n), self.allocator.budget
+        if total != B:
             raise RunError(f"the allocator gave {total} tasks, but this method needs exactly its budget, {B}")
         return a
 
@@ -80,7 +85,8 @@ class Tally:
         self.used = np.zeros(cluster.n, np.int64)
         self.lost = np.zeros(cluster.n, np.int64)
         self._cluster = cluster
-        self._undelivered, self._seconds = cluster.undelivered.copy(), cluster.undelivered_time.sum()
+        self._undelivered = cluster.undelivered.copy()
+        self._seconds = np.add.reduce(cluster.undelivered_time)
         self._began = self._ended = cluster.now()
 
     def all_in(self) -> None:
@@ -90,7 +96,7 @@ class Tally:
     def round(self, k: int, quota: IntArray, delays: IntArray = NO_DELAYS) -> Round:
         """All that happened."""
         wasted = self._cluster.undelivered - self._undelivered
-        waste = float(self._cluster.undelivered_time.sum() - self._seconds)
+        waste = float(np.add.reduce(self._cluster.undelivered_time) - self._seconds)
         return Round(k, quota, self.used, wasted, self.lost, waste, self._ended - self._began, delays)
 
 
@@ -98,11 +104,12 @@ class Sum:
     """Adds results in the order of `workers`, each as soon as those before it are in; or as they come.
 
     A sum of floats depends on the order.  A fixed one makes the same run give the same x, wherever
-    the tasks ran and whoever was first.
+    the tasks ran and whoever was first.  They are added up where the first one is.
     """
 
     def __init__(self, x: Array, workers: IntArray | None = None) -> None:
-        self.total = np.zeros_like(x)
+        self.total = x  # until there is one
+        self._empty = True
         self._order = None if workers is None else iter(workers.tolist())
         self._next = None if self._order is None else next(self._order)
         self._early: dict[int, Array] = {}
@@ -110,9 +117,15 @@ class Sum:
     def add(self, worker: int, result: Array) -> None:
         """Take in one worker's result."""
         if self._order is None:
-            self.total += result
+            self._add(result)
             return
         self._early[worker] = result
         while self._next in self._early:
-            self.total += self._early.pop(self._next)
+            self._add(self._early.pop(self._next))
             self._next = next(self._order, None)
+
+    def _add(self, result: Array) -> None:
+        if self._empty:
+            self.total, self._empty = result, False
+        else:
+            self.total += result

@@ -1,7 +1,5 @@
 """Minibatch SGD on homogeneous data: SGD-ATA of the paper, and with greedy allocation Rennala SGD."""
 
-import numpy as np
-
 from mpi_ata.cluster import Cluster
 from mpi_ata.methods.interface import Round
 from mpi_ata.methods.rounds import Allocating, Sum, Tally
@@ -13,8 +11,8 @@ class SGD(Allocating):
     def step(self, cluster: Cluster) -> Round:
         """Allocate, collect B gradients at x, learn the times, update x."""
         B, x, k = self.allocator.budget, self.x, self.k + 1
-        a = self.quotas(cluster.n)
-        fixed, active = int(a.sum()) == B, np.flatnonzero(a)
+        a, total = self.quotas(cluster.n)
+        fixed, active = total == B, a.nonzero()[0]
         g = Sum(x, active if fixed else None)
 
         tally = Tally(cluster)
@@ -28,9 +26,10 @@ class SGD(Allocating):
             b += len(arrival.seconds)
         tally.all_in()
 
-        running = active[tally.used[active] < a[active]]
-        for i, unfinished in zip(running.tolist(), cluster.stop(running).tolist(), strict=True):
-            self.allocator.observe(i, (), unfinished)
+        if not fixed:
+            running = active[tally.used[active] < a[active]]
+            for i, unfinished in zip(running.tolist(), cluster.stop(running).tolist(), strict=True):
+                self.allocator.observe(i, (), unfinished)
 
         g.total /= B
         self.x, self.k = self.update(x, g.total), k

@@ -78,6 +78,16 @@ def check_each_worker_computes_at_the_point_it_was_given(c: Cluster, unit: float
     }
 
 
+def check_results_remain_what_they_were(c: Cluster, unit: float) -> None:
+    kept = []
+    for value in (1.0, 2.0, 3.0):
+        c.start(EVERYONE[:2], at(value), 1)
+        kept += [c.wait().result for _ in range(2)]
+    c.start(np.array([0]), at(4.0), 1, 2)
+    kept += [c.wait().result for _ in range(2)]
+    assert [result[3] for result in kept] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0]
+
+
 def check_waiting_for_nothing_is_an_error(c: Cluster, unit: float) -> None:
     with pytest.raises(RuntimeError, match="nothing is running"):
         c.wait()

@@ -1,20 +1,27 @@
-"""Puts the MPI cluster to the checks of the contract; to be run on four ranks."""
+"""Puts the MPI cluster to the checks of the contract; to be run on four ranks.
+
+Arrays go along with the header of a message, follow it, or go through shared memory: as the argument says.
+"""
 
 import sys
 import traceback
 
 from mpi4py import MPI
 
+from mpi_ata.cluster import wire, world
 from mpi_ata.cluster.mpi import MPICluster
 from mpi_ata.cluster.worker import Worker
 from tests.cluster.contract import CHECKS, SEED, scene
 
 UNIT = 0.1
+WAY = sys.argv[1]
 
 
 def main() -> int:
     """The number of checks that failed, on rank 0."""
     failed = 0
+    wire.INLINE = 16 if WAY != "along" else wire.INLINE
+    world.SMALL = 16 if WAY == "shared" else world.SMALL
     for check in CHECKS:
         comm = MPI.COMM_WORLD.Dup()
         problem, times = scene(UNIT)
@@ -22,6 +29,7 @@ def main() -> int:
             Worker(comm, problem, times, SEED).serve()
             continue
         cluster = MPICluster(comm, problem)
+        assert bool(cluster.sharing) == (WAY == "shared")
         try:
             check(cluster, UNIT)
             print("passed", check.__name__, flush=True)

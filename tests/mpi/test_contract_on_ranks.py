@@ -10,8 +10,9 @@ from tests.mpi.starting import mpirun
 
 
 @pytest.mark.flaky(reruns=3)  # it is about time: a stall may decide one try, a mistake decides all
-def test_the_contract_on_real_ranks() -> None:
-    done = mpirun(4, sys.executable, Path(__file__).with_name("contract_on_ranks.py"))
+@pytest.mark.parametrize("way", ["along", "following", "shared"])
+def test_the_contract_on_real_ranks(way: str) -> None:
+    done = mpirun(4, sys.executable, Path(__file__).with_name("contract_on_ranks.py"), way)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("passed ")]
     assert passed == [check.__name__ for check in CHECKS]

@@ -1,0 +1,88 @@
+"""Memory that is used again, and shared."""
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpi_ata.cluster.slots import FOLDER, NOWHERE, SharedSlots, Slots
+
+FORM = np.zeros((3, 400), np.float32)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"mpi_ata-test-{secrets.token_hex(8)}"
+
+
+@pytest.fixture
+def shared(name: str) -> Iterator[SharedSlots]:
+    slots = SharedSlots(FORM, name, owner=True)
+    yield slots
+    slots.close()
+
+
+def test_arrays_have_the_form_that_was_asked_for() -> None:
+    array = Slots(FORM).take()
+    assert (array.shape, array.dtype) == (FORM.shape, FORM.dtype)
+    assert array.flags.writeable
+
+
+def test_a_place_is_used_again_when_nobody_holds_its_array() -> None:
+    slots = Slots(FORM)
+    first, second = slots.take(), slots.take()
+    assert [slots.number_of(array) for array in (first, second, FORM)] == [0, 1, NOWHERE]
+    del first
+    third = slots.take()
+    assert slots.number_of(third) == 0
+    assert slots.number_of(slots.take()) == 2
+
+
+def test_a_view_of_an_array_holds_its_place() -> None:
+    slots = Slots(FORM)
+    view = slots.take()[1:].reshape(-1).view(np.uint8)[7:]
+    other = slots.take()
+    assert slots.number_of(other) == 1
+    del view
+    assert slots.number_of(slots.take()) == 0
+
+
+def test_what_one_writes_another_reads(shared: SharedSlots, name: str) -> None:
+    other = SharedSlots(FORM, name)
+    arrays = [shared.take() for _ in range(3)]
+    for number, array in enumerate(arrays):
+        array[:] = number
+    assert [other.at(number).mean() for number in range(3)] == [0, 1, 2]
+    other.at(1)[:] = 7
+    assert arrays[1].mean() == 7
+    other.close()
+
+
+def test_a_point_is_copied_once(shared: SharedSlots) -> None:
+    x, y = np.ones_like(FORM), np.full_like(FORM, 2)
+    place = shared.put(x)
+    assert place is not x
+    assert place.mean() == 1
+    assert shared.put(x) is place
+    assert shared.put(place) is place
+    assert shared.put(y).mean() == 2
+    assert place.mean() == 1
+
+
+def test_nothing_is_in_the_file_system_once_it_is_hidden(shared: SharedSlots, name: str) -> None:
+    assert (Path(FOLDER) / name).exists()
+    shared.hide()
+    assert not (Path(FOLDER) / name).exists()
+    assert shared.take().shape == FORM.shape
+    with pytest.raises(FileNotFoundError):
+        SharedSlots(FORM, name)
+
+
+def test_memory_that_is_not_there_is_not_promised(shared: SharedSlots, name: str) -> None:
+    vast = np.broadcast_to(np.zeros(1), (shared.room() // 8 // 2 + 1000,))
+    slots = SharedSlots(vast, f"{name}-vast", owner=True)
+    assert slots.free() is None
+    assert slots.put(vast) is vast
+    slots.close()

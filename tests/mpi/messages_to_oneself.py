@@ -1,0 +1,31 @@
+"""Sends messages of many sizes to its own rank, and asserts that they arrive as they were."""
+
+import numpy as np
+from mpi4py import MPI
+
+from mpi_ata.arrays import Array
+from mpi_ata.cluster import wire
+
+wire.PIECE = 1000  # so that pieces are many, and the last one is shorter
+
+for dtype in (np.float32, np.float64):
+    for size in (1, 504, 512, 513, 1030, 10_000):
+        form: Array = np.zeros((1, size), dtype)
+        form += np.linspace(0, 1, size)
+        post = wire.Post(MPI.COMM_SELF, 0, form)
+        for count in (0, 1, 511, 512, 513, 3000):
+            seconds = np.linspace(0.1, 0.2, count).tolist()
+            post.send(0, wire.ARRIVAL, 7, 1 << 40, count, True, seconds, form, 3, 4)
+            while (message := post.poll()) is None:
+                pass
+            assert message[:8] == (0, wire.ARRIVAL, 7, 1 << 40, count, 3, 4, True)
+            assert message.seconds == seconds
+            assert message.payload.dtype == form.dtype
+            assert message.payload.tolist() == form.tolist()
+            post.flush()
+        post.send(0, wire.FAILED, payload=np.frombuffer(b"why", np.uint8))
+        while (message := post.poll()) is None:
+            pass
+        assert (message.payload.tobytes(), message.together) == (b"why", False)
+        post.close()
+print("all arrived")
