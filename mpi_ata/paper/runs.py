@@ -110,6 +110,8 @@ def execute_plan(plan: Plan, note: Note) -> Result:
 
     _check_kept(plan)
     outcome = execute(plan.job(), progress, plan.keeping(), note=lambda text: None)
+    if outcome.reason is None:
+        raise KeyboardInterrupt
     return Result(plan, outcome.figures(), outcome.trace.rows)
 
 
@@ -127,6 +129,32 @@ def on_cores(
     do: Callable[[Plan, Note], T], plans: Sequence[Plan], processes: int, watch: Watch = lambda _: None
 ) -> list[T]:
     """Do something with each plan, so many at a time; the results in the order of the plans."""
+    return _in_turn(do, plans, watch) if processes == 1 else _in_pool(do, plans, processes, watch)
+
+
+def _in_turn(do: Callable[[Plan, Note], T], plans: Sequence[Plan], watch: Watch) -> list[T]:
+    """One after the other, in this process."""
+    began = looked = time.monotonic()
+    results: list[T] = []
+    rounds = [0] * len(plans)
+
+    def note(done: int) -> None:
+        nonlocal looked
+        rounds[len(results)] = done
+        if time.monotonic() - looked > POLL:
+            looked = time.monotonic()
+            watch(Standing(rounds, [k < len(results) for k in range(len(plans))], looked - began))
+
+    try:
+        for plan in plans:
+            results.append(do(plan, note))  # noqa: PERF401  (their number is looked at meanwhile)
+    except KeyboardInterrupt:
+        raise RunsInterruptedError(len(results), plans) from None
+    return results
+
+
+def _in_pool(do: Callable[[Plan, Note], T], plans: Sequence[Plan], processes: int, watch: Watch) -> list[T]:
+    """In processes of their own."""
     board, began = Board(len(plans)), time.monotonic()
     launch.one_thread_a_rank(os.environ)  # of the processes, which are as many as the cores already
     pool = ProcessPoolExecutor(min(processes, len(plans)), get_context("spawn"), _begin, (board,))

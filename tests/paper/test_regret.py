@@ -50,7 +50,7 @@ def test_the_report_tells_mean_and_deviation_over_the_seeds() -> None:
 
 
 def test_the_command_prints_a_record_for_each_allocator_and_draws(tmp_path: Path) -> None:
-    arguments = ["--rounds", "150", "--seeds", "2", "--out", str(tmp_path), "--json"]
+    arguments = ["--rounds", "150", "--seeds", "2", "--out", str(tmp_path), "--json", "--cores", "1"]
     done = CliRunner().invoke(main, ["paper", "regret", *arguments])
     assert done.exit_code == 0, done.output
     records = json.loads(done.stdout.splitlines()[-1])

@@ -20,7 +20,7 @@ from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import MIX, REGRET, TABLE1, TABLE2, Experiment, Plan, Request, alpha
 from mpi_ata.paper.ranks import ranks_report
 from mpi_ata.paper.ratios import ratios
-from mpi_ata.paper.runs import Note, Result, Standing, on_cores
+from mpi_ata.paper.runs import Note, Result, Standing, execute_plan, on_cores
 from mpi_ata.paper.tables import ratio_report
 from mpi_ata.run import execute
 from mpi_ata.store import RunFile
@@ -41,7 +41,7 @@ KEYS = {
 
 def called(*arguments: str) -> Called:
     """A command, run in this process."""
-    return CliRunner().invoke(main, ["paper", *arguments])
+    return CliRunner().invoke(main, ["paper", *arguments, "--cores", "1"])
 
 
 def a_result(n: int, name: str, seed: int, worker_time: float, clock: float, gap: float = 9e-6) -> Result:
@@ -221,15 +221,28 @@ def failing_for_seed_two(plan: Plan, note: Note) -> int:
 PLANS = [Plan("sqrt", 3, "gta", seed, Path("x.toml")) for seed in (1, 2, 3)]
 
 
-def test_results_come_in_the_order_of_the_plans_however_long_each_takes() -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_results_come_in_the_order_of_the_plans_however_long_each_takes(processes: int) -> None:
     seen: list[Standing] = []
-    assert on_cores(slow_for_small_seeds, PLANS, 2, seen.append) == [1, 2, 3]
+    assert on_cores(slow_for_small_seeds, PLANS, processes, seen.append) == [1, 2, 3]
+    assert seen
     assert all(len(standing.rounds) == len(standing.finished) == 3 for standing in seen)
+    assert all(done == 0 or done == k + 1 for standing in seen for k, done in enumerate(standing.rounds))
 
 
 def test_a_run_that_fails_ends_the_others_and_is_told() -> None:
     with pytest.raises(RunError, match="seed 2 failed"):
         on_cores(failing_for_seed_two, PLANS, 2)
+    with pytest.raises(RunError, match="seed 2 failed"):
+        on_cores(failing_for_seed_two, PLANS[1:], 1)
+
+
+def test_processes_make_the_same_runs_as_one_does() -> None:
+    plans = TABLE1.asked(Request(workers=(4,), allocators=("ofta",), rounds=30)).plans()
+    one, two = (on_cores(execute_plan, plans, processes) for processes in (1, 2))
+    assert [(r.plan, r.figures["clock"], r.figures["loss"]) for r in one] == [
+        (r.plan, r.figures["clock"], r.figures["loss"]) for r in two
+    ]
 
 
 def test_progress_says_how_many_runs_are_done_and_how_long_the_rest_takes() -> None:
@@ -238,10 +251,12 @@ def test_progress_says_how_many_runs_are_done_and_how_long_the_rest_takes() -> N
     assert Standing([0, 5], [False, False], 1.0).text() == "0 of 2 runs, 5 rounds, 5 rounds/s"
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_ctrl_c_ends_all_processes_and_what_was_kept_goes_on(tmp_path: Path, kept: bool) -> None:
-    command = [str(MPI_ATA), "paper", "table1", "--workers", "7", "--allocators", "uta", "--cores", "2"]
-    command += ["--out", str(tmp_path)] if kept else []
+@pytest.mark.parametrize(("kept", "processes"), [(False, 2), (True, 2), (True, 1)])
+def test_ctrl_c_ends_all_processes_and_what_was_kept_goes_on(
+    tmp_path: Path, kept: bool, processes: int
+) -> None:
+    command = [str(MPI_ATA), "paper", "table1", "--workers", "7", "--allocators", "uta"]
+    command += ["--cores", str(processes), *(["--out", str(tmp_path)] if kept else [])]
     with subprocess.Popen(
         [*command, "--rounds", "1000000000", "--budget", "500"],
         stderr=subprocess.PIPE,
@@ -251,8 +266,11 @@ def test_ctrl_c_ends_all_processes_and_what_was_kept_goes_on(tmp_path: Path, kep
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         process_group=0,
     ) as process:
-        while len(children(process.pid)) < 3 or (kept and len(list(tmp_path.glob("*.h5"))) < 2):
-            time.sleep(0.05)  # one of them keeps track of what is shared
+        while process.poll() is None and (
+            len(children(process.pid)) < 3 * (processes - 1)  # one of them keeps track of what is shared
+            or len(list(tmp_path.glob("*.h5"))) < kept * processes
+        ):
+            time.sleep(0.05)
         time.sleep(0.5)
         os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
