@@ -30,7 +30,8 @@ mpich: .venv-mpich/ready
 # `make torch TORCH=torch` takes the newest.
 TORCH := torch<2.14
 torch: .venv-torch/ready
-	.venv-torch/bin/pytest -n auto tests/problems tests/methods/test_torch_updates.py tests/test_job_methods.py
+	.venv-torch/bin/pytest -n auto tests/problems tests/methods/test_torch_updates.py tests/test_job_methods.py \
+	  tests/paper/test_cifar.py
 	.venv-torch/bin/pytest tests/mpi/test_networks.py
 
 system-mpi: .venv-system/ready

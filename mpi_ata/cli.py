@@ -265,15 +265,19 @@ def doctor_command(as_json: bool) -> None:
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
-    """Whole numbers from 1 on, comma-separated."""
+    """Whole numbers, comma-separated."""
 
     name = "N,N,..."
+
+    def __init__(self, least: int = 1) -> None:
+        self.least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """A tuple of them."""
         parts = value.split(",") if isinstance(value, str) else value
-        if not all(str(part).strip().isdecimal() and int(part) >= 1 for part in parts):
-            self.fail(f"{value!r} is not a list of whole numbers from 1 on, such as 17,51", param, ctx)
+        if not all(str(part).strip().isdecimal() and int(part) >= self.least for part in parts):
+            rule = f"a list of whole numbers from {self.least} on, such as 17,51"
+            self.fail(f"{value!r} is not {rule}", param, ctx)
         return tuple(int(part) for part in parts)
 
 
@@ -404,3 +408,53 @@ def regret(request: "Request", watch: "Watch") -> "Report":
     from mpi_ata.paper.regret import make_regret
 
     return make_regret(experiments.REGRET, request, watch)
+
+
+DATA = click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder with train.bin and test.bin of CIFAR-100.",
+)
+
+
+@paper.command()
+@experiment_options
+@DATA
+@click.option("--full", is_flag=True, help="25,000 rounds instead of 3,000.")
+def cifar(request: "Request", watch: "Watch", data: Path | None, full: bool) -> "Report":
+    """A network on CIFAR-100, trained under each allocator: the figure on real data. Needs PyTorch.
+
+    \b
+    Examples:
+      mpi-ata paper cifar --data cifar-100-binary --workers 17 --out results
+    """
+    from mpi_ata.paper import experiments
+    from mpi_ata.paper.cifar import make_cifar
+
+    experiment = experiments.CIFAR
+    return make_cifar(
+        replace(experiment, rounds=experiments.FULL) if full else experiment, request, data, watch
+    )
+
+
+@paper.command()
+@experiment_options
+@DATA
+@click.option(
+    "--prior", "priors", type=Numbers(0), default="0,500000,5000000", help="Rounds of the bandit alone."
+)
+def prior(request: "Request", watch: "Watch", data: Path | None, priors: tuple[int, ...]) -> "Report":
+    """Runs that start from what rounds of the bandit alone have taught: the figure on prior knowledge.
+
+    With --data, 3,000 rounds of the network on CIFAR-100, as in the paper; else runs of the quadratic.
+
+    \b
+    Examples:
+      mpi-ata paper prior --out results
+      mpi-ata paper prior --prior 0,50000 --workers 17
+    """
+    from mpi_ata.paper import experiments
+    from mpi_ata.paper.prior import make_prior
+
+    base = experiments.PRIOR if data is None else replace(experiments.PRIOR, rounds=experiments.CIFAR.rounds)
+    return make_prior(base, request, priors, data, watch)

@@ -1,79 +1,92 @@
 """The bandit alone: an allocator decides and learns from drawn times, round after round."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from mpi_ata.allocators import ATA, ATAEmpirical
 from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
-from mpi_ata.arrays import Array
+from mpi_ata.arrays import Array, State
+from mpi_ata.cluster.speeds import Speeds
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job
 from mpi_ata.times import DrawnTimes, Exponential, Law, Linear, Sqrt
 from mpi_ata.trace import Regret
 
-Play = Callable[[int], float]  # so many more rounds, and their regret
+Play = Callable[[int], tuple[float, float]]  # so many more rounds: their length, and their regret
 
 
-class Lesson(NamedTuple):
-    """What an allocator has learned, and the regret after so many rounds."""
+@dataclass
+class Lesson:
+    """What an allocator has learned so far, how long that took, and how much longer than need be."""
 
     allocator: LowerBoundAllocator
-    rounds: list[int]
-    regret: list[float]
+    speeds: State  # sums over the tasks of each worker, as a cluster keeps them
+    clock: float = 0.0
+    regret: float = 0.0
 
 
-def learn(job: Job, marks: Sequence[int], note: Callable[[int], None] = lambda _: None) -> Lesson:
-    """Play the rounds of a job up to the last of `marks`, keeping the regret at each of them."""
+def lessons(job: Job, marks: Sequence[int], note: Callable[[int], None] = lambda _: None) -> Iterator[Lesson]:
+    """Play the rounds of a job without its tasks; yields what was learned after each of `marks` rounds."""
     n = job.run.workers or 1
     times = job.build_times(n)
     allocator = job.build_allocator(n, times)
     if job.times is None or times is None or not isinstance(allocator, LowerBoundAllocator):
         raise UsageError("the bandit alone needs a law of times, and an allocator that learns from them")
-    law: Law = job.times.law.build(n=n)
-    play = compiled(allocator, law, job.run.seed) if job.times.unit == 1.0 else None
-    play, step = (play, 20_000) if play else (interpreted(allocator, times), 100)
-    regret, total = [], 0.0
+    speeds = Speeds(n)
+    lesson = Lesson(allocator, speeds.state())
+    law = job.times.law.build(n=n) if job.times.unit == 1.0 else None
+    fast = compiled(lesson, law, job.run.seed)
+    play, step = (fast, 20_000) if fast else (interpreted(allocator, times, speeds), 100)
     for mark in marks:
         while allocator.k < mark:
-            total += play(min(step, mark - allocator.k))
+            clock, regret = play(min(step, mark - allocator.k))
+            lesson.clock += clock
+            lesson.regret += regret
             note(allocator.k)
-        regret.append(total)
-    return Lesson(allocator, list(marks), regret)
+        speeds.state()
+        yield lesson
 
 
-def interpreted(allocator: LowerBoundAllocator, times: DrawnTimes) -> Play:
+def interpreted(allocator: LowerBoundAllocator, times: DrawnTimes, speeds: Speeds) -> Play:
     """Rounds in Python, for any allocator and any law."""
-    regret = Regret(times.means, allocator.budget)
+    loss = Regret(times.means, allocator.budget)
 
-    def play(rounds: int) -> float:
-        total = 0.0
+    def play(rounds: int) -> tuple[float, float]:
+        clock = regret = 0.0
         for _ in range(rounds):
             a = allocator.allocate()
+            longest = 0.0
             for i in np.flatnonzero(a).tolist():
-                allocator.observe(i, times.of(i, allocator.k, 0, a.item(i)))
-            total += regret.of(a)
-        return total
+                seconds = times.of(i, allocator.k, 0, a.item(i))
+                allocator.observe(i, seconds)
+                speeds.add(i, seconds)
+                longest = max(longest, sum(seconds))
+            clock += longest
+            regret += loss.of(a)
+        return clock, regret
 
     return play
 
 
-def compiled(allocator: LowerBoundAllocator, law: Law, seed: int) -> Play | None:
+def compiled(lesson: Lesson, law: Law | None, seed: int) -> Play | None:
     """The same rounds compiled, for the paper's own allocators and laws of exponential times, with numba."""
+    allocator, speeds = lesson.allocator, lesson.speeds
     factor, scales = _factor(allocator), _scales(law)
-    if factor is None or scales is None or not has_numba():
+    if factor is None or scales is None or law is None or not has_numba():
         return None
     from mpi_ata.paper import kernel
 
     rule = (type(allocator) is ATAEmpirical, factor, allocator.budget)
     loss = (law.means, Regret(law.means, allocator.budget).least)
+    sums = (allocator.K, allocator.T, speeds["squares"], speeds["least"], speeds["arrivals"])
 
-    def play(rounds: int) -> float:
+    def play(rounds: int) -> tuple[float, float]:
         first, allocator.k = allocator.k, allocator.k + rounds
-        return float(
-            kernel.play(*rule, *scales, *loss, np.uint64(seed), first, allocator.K, allocator.T, rounds)
-        )
+        clock, regret = kernel.play(*rule, *scales, *loss, np.uint64(seed), first, *sums, rounds)
+        speeds["tasks"][:], speeds["seconds"][:] = allocator.K, allocator.T
+        return clock, regret
 
     return play
 
@@ -94,7 +107,7 @@ def _factor(allocator: LowerBoundAllocator) -> float | None:
     return allocator.eta if type(allocator) is ATAEmpirical else None
 
 
-def _scales(law: Law) -> tuple[float, Array] | None:
+def _scales(law: Law | None) -> tuple[float, Array] | None:
     """Offset and scales of a law of the form (offset + Exp(1)) scale_i."""
     if isinstance(law, Sqrt | Linear):
         return 1.0, law.shifts

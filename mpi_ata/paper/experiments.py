@@ -1,5 +1,6 @@
 """What each experiment of the paper consists of, and the figures that the paper prints for it."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from mpi_ata.keeper import Keeping
 from mpi_ata.times import LAWS
 
 FOLDER = Path(__file__).parent
+QUADRATIC, NETWORK = "quadratic.toml", "cifar100.toml"
 GREEDY = "gta"  # what ratios refer to
 BUDGET = 23
 
@@ -32,6 +34,8 @@ class Plan:
     file: Path
     settings: tuple[str, ...] = ()
     out: Path | None = None  # the run file
+    prior: int = 0  # rounds of the bandit alone that came before,
+    lesson: Path | None = None  # and the run file with what they taught
 
     def job(self) -> Job:
         """The job, ready to be executed."""
@@ -39,7 +43,8 @@ class Plan:
 
     def keeping(self) -> Keeping | None:
         """Where the run is kept, and gone on with; nowhere, if there is no place for it."""
-        return Keeping(self.out, resume=True) if self.out else None
+        known = (self.lesson,) if self.lesson else ()
+        return Keeping(self.out, resume=True, warm_start=known) if self.out else None
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,13 @@ class Experiment:
     workers: tuple[int, ...]
     title: str
     budget: int = BUDGET
-    file: str = "quadratic.toml"
+    file: str = QUADRATIC
     allocators: tuple[str, ...] = USUAL
     seeds: tuple[int, ...] = (1,)
     rounds: int = 40_000  # at most
     unit: float = 1.0
     out: Path | None = None  # folder for the run files
+    settings: tuple[str, ...] = ()  # further ones
 
     def asked(self, request: Request) -> "Experiment":
         """The experiment as a user asks for it."""
@@ -98,12 +104,17 @@ class Experiment:
                 seed,
                 FOLDER / self.file,
                 tuple(self._settings(n, name, seed)),
-                self.out and self.out / f"{self.law}-n{n}-B{self.budget}-{name}-seed{seed}.h5",
+                self.out
+                and self.out / f"{self._problem()}{self.law}-n{n}-B{self.budget}-{name}-seed{seed}.h5",
             )
             for n in sorted(self.workers, reverse=True)
             for name in self.allocators
             for seed in self.seeds
         ]
+
+    def _problem(self) -> str:
+        """What the names of run files begin with, where they are not of the quadratic."""
+        return "" if self.file == QUADRATIC else f"{Path(self.file).stem}-"
 
     def _settings(self, n: int, name: str, seed: int) -> Iterator[str]:
         yield f"times.law={self.law}"
@@ -115,6 +126,12 @@ class Experiment:
         if name in ("ata", HALF):
             yield f"allocator.alpha={alpha(self.law, n, half=name == HALF) * self.unit}"
         yield f"stop.rounds={self.rounds}"
+        yield from self.settings
+
+    def on_data(self, folder: Path) -> "Experiment":
+        """The same for the network on CIFAR-100, whose files are in this folder."""
+        data = f"problem.data={json.dumps(str(folder.resolve()))}"
+        return replace(self, file=NETWORK, settings=(*self.settings, data))
 
 
 def alpha(law: str, n: int, half: bool = False) -> float:
@@ -144,6 +161,15 @@ REGRET = Experiment(
     seeds=(1, 2, 3, 4, 5),
     rounds=1_000_000,
 )
+CIFAR = Experiment(
+    "cifar",
+    "linear",
+    (17, 51, 153),
+    "the paper's figure on CIFAR-100",
+    rounds=3_000,
+)
+FULL = 25_000  # rounds: eleven and a half times all images
+PRIOR = Experiment("prior", "linear", (51,), "the paper's figure on prior knowledge")
 
 # (worker time of greedy / worker time, clock / clock of greedy) at f - f* < 1e-5 with B = 23
 _COLUMNS = ("ata", "ata-empirical", "ofta")
@@ -163,7 +189,8 @@ PRINTED = {
 }
 
 
-def printed(law: str, n: int, allocator: str, budget: int) -> tuple[float, float] | tuple[None, None]:
+def printed(plan: Plan, budget: int) -> tuple[float, float] | tuple[None, None]:
     """The two ratios that the paper prints, where it does; both alphas stand beside its column ATA."""
-    name = "ata" if allocator == HALF else allocator
-    return PRINTED.get((law, n, name), (None, None)) if budget == BUDGET else (None, None)
+    name = "ata" if plan.allocator == HALF else plan.allocator
+    asked = budget == BUDGET and plan.file.name == QUADRATIC and not plan.prior
+    return PRINTED.get((plan.law, plan.n, name), (None, None)) if asked else (None, None)

@@ -1,6 +1,6 @@
 """Draws the paper's figures; needs matplotlib, from the extra [plot]."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,6 +43,12 @@ PANELS = [
 ]
 
 
+LOSS_PANELS = [
+    Panel("runtime", "test loss", lambda c: (c["clock"], c["loss"])),
+    Panel("total worker time", "test loss", lambda c: (c["worker_time"], c["loss"]), log_x=True),
+]
+
+
 def available() -> bool:
     """Whether matplotlib is there."""
     try:
@@ -64,18 +70,22 @@ def new_figure(
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
 
 
-def draw_runs(results: Sequence[Result], path: Path, panels: Sequence[Panel] = PANELS) -> None:
-    """One row of pictures for each number of workers, with a curve for each allocator, of the first seed."""
-    seed = min(result.plan.seed for result in results)
+def by_workers(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """The runs of each number of workers."""
     workers = sorted({result.plan.n for result in results})
-    figure, axes = new_figure(len(workers), len(panels))
-    for n, row in zip(workers, axes, strict=True):
-        shown = [result for result in results if result.plan.n == n and result.plan.seed == seed]
+    return {f"n = {n}": [result for result in results if result.plan.n == n] for n in workers}
+
+
+def draw_runs(groups: Mapping[str, Sequence[Result]], path: Path, panels: Sequence[Panel] = PANELS) -> None:
+    """One row of pictures for each group, with a curve for each allocator, of the first seed."""
+    figure, axes = new_figure(len(groups), len(panels))
+    for (title, results), row in zip(groups.items(), axes, strict=True):
+        first = min(result.plan.seed for result in results)
         for panel, picture in zip(panels, row, strict=True):
-            _draw(picture, panel, shown)
-        row[0].set_title(f"n = {n}", loc="left")
+            _draw(picture, panel, [result for result in results if result.plan.seed == first])
+        row[0].set_title(title, loc="left")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 3 * len(panels)))
     save(figure, path)
 
 

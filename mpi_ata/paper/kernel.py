@@ -150,7 +150,7 @@ def _decide(empirical, factor, budget, seed, k, K, T, words, s, products, zeros,
 
 
 @compiled
-def _observe(offset, scales, seed, k, K, T, words, drawn, sums, errors, a):
+def _observe(offset, scales, seed, k, K, T, squares, least, arrivals, words, drawn, sums, errors, a):
     """Learn the times of round k: worker i takes (offset + Exp(1)) scale_i for each of its a_i tasks."""
     sums[:] = 0.0
     errors[:] = 0.0
@@ -166,21 +166,27 @@ def _observe(offset, scales, seed, k, K, T, words, drawn, sums, errors, a):
                 part = raised - sums[i]
                 errors[i] += (sums[i] - (raised - part)) + (seconds - part)
                 sums[i] = raised
+                squares[i] += seconds * seconds
+                least[i] = min(least[i], seconds)
     for i in range(len(a)):
         K[i] += a[i]
         T[i] += sums[i] + errors[i]
+        arrivals[i] += a[i] > 0
 
 
 @compiled
-def play(empirical, factor, budget, offset, scales, means, least, seed, k, K, T, rounds):
-    """So many rounds after round k: K and T are updated; the regret of the rounds is returned."""
+def play(
+    empirical, factor, budget, offset, scales, means, best, seed, k, K, T, squares, least, arrivals, rounds
+):
+    """So many rounds after round k, which update the sums of each worker; their length and their regret."""
     n = len(K)
     words = np.empty(4, np.uint64)
     s, products, drawn, sums, errors = np.empty(n), np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     zeros, a = np.empty(n, np.int64), np.empty(n, np.int64)
-    regret = 0.0
+    clock = regret = 0.0
     for j in range(k + 1, k + rounds + 1):
         _decide(empirical, factor, budget, seed, j, K, T, words, s, products, zeros, a)
-        _observe(offset, scales, seed, j, K, T, words, drawn, sums, errors, a)
-        regret += (a * means).max() - least
-    return regret
+        _observe(offset, scales, seed, j, K, T, squares, least, arrivals, words, drawn, sums, errors, a)
+        clock += sums.max()
+        regret += (a * means).max() - best
+    return clock, regret

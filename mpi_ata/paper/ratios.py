@@ -1,10 +1,10 @@
 """Ratios to greedy allocation, beside those that the paper prints."""
 
-import statistics
 from collections.abc import Iterator, Sequence
+from statistics import fmean, stdev
 from typing import Any
 
-from mpi_ata.paper.experiments import GREEDY, printed
+from mpi_ata.paper.experiments import GREEDY, Plan, printed
 from mpi_ata.paper.runs import Result
 
 Record = dict[str, Any]
@@ -22,42 +22,60 @@ HEADER = [
 
 
 def ratios(results: Sequence[Result], budget: int) -> list[Record]:
-    """One record for each number of workers and allocator: means and deviations over the seeds."""
-    runs = {(r.plan.law, r.plan.n, r.plan.allocator, r.plan.seed): r.figures for r in results}
+    """One record for each prior, number of workers and allocator: means and deviations over the seeds."""
+    runs = {(r.plan.prior, r.plan.n, r.plan.allocator, r.plan.seed): r for r in results}
+    kinds = sorted(dict.fromkeys(key[:3] for key in runs), key=lambda kind: kind[:2])
     seeds = sorted({seed for *_, seed in runs})
-    kinds = sorted(dict.fromkeys(key[:3] for key in runs), key=lambda kind: kind[1])
     return [
         _record(
-            law, n, name, [(runs[law, n, name, seed], runs[law, n, GREEDY, seed]) for seed in seeds], budget
+            runs[prior, n, name, seeds[0]].plan,
+            [(runs[prior, n, name, seed].figures, runs[0, n, GREEDY, seed].figures) for seed in seeds],
+            budget,
         )
-        for law, n, name in kinds
+        for prior, n, name in kinds
     ]
 
 
-def _record(law: str, n: int, name: str, pairs: Sequence[tuple[Record, Record]], budget: int) -> Record:
+def _record(plan: Plan, pairs: Sequence[tuple[Record, Record]], budget: int) -> Record:
     """What one allocator comes to, from its figures and those of greedy allocation, seed by seed."""
     worker_time = [greedy["worker_time"] / own["worker_time"] for own, greedy in pairs]
     runtime = [own["clock"] / greedy["clock"] for own, greedy in pairs]
-    paper = printed(law, n, name, budget)
+    paper = printed(plan, budget)
+    gaps = [own["gap"] for own, _ in pairs]
+    known = {"loss": _mean([own["loss"] for own, _ in pairs]), "gap": None if None in gaps else max(gaps)}
+    known |= {
+        name: _mean([own["evaluation"][name] for own, _ in pairs]) for name in pairs[0][0]["evaluation"]
+    }
     return {
-        "law": law,
-        "n": n,
-        "allocator": name,
-        "rounds": round(statistics.fmean(own["rounds"] for own, _ in pairs)),
-        "worker_time_ratio": statistics.fmean(worker_time),
-        "runtime_ratio": statistics.fmean(runtime),
+        "law": plan.law,
+        "n": plan.n,
+        "allocator": plan.allocator,
+        "rounds": round(fmean(own["rounds"] for own, _ in pairs)),
+        "worker_time_ratio": fmean(worker_time),
+        "runtime_ratio": fmean(runtime),
         "paper_worker_time_ratio": paper[0],
         "paper_runtime_ratio": paper[1],
         "worker_time_ratio_deviation": deviation(worker_time),
         "runtime_ratio_deviation": deviation(runtime),
         "seeds": len(pairs),
-        "gap": max(own["gap"] for own, _ in pairs),
+        "prior": plan.prior,
+        **known,
     }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
 
 
 def deviation(values: Sequence[float]) -> float | None:
     """The sample standard deviation; not known of a single value."""
-    return statistics.stdev(values) if len(values) > 1 else None
+    return stdev(values) if len(values) > 1 else None
+
+
+def seeds_text(seeds: int) -> str:
+    """How many seeds a table is of, and what it therefore shows."""
+    return f"{seeds} seed{'s, mean ± standard deviation' if seeds > 1 else ''}"
 
 
 def ratio_lines(records: Sequence[Record]) -> list[list[str]]:

@@ -12,9 +12,9 @@ import numpy as np
 from mpi_ata.arrays import Array
 from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
-from mpi_ata.paper.bandit import has_numba, learn
+from mpi_ata.paper.bandit import has_numba, lessons
 from mpi_ata.paper.experiments import Experiment, Plan, Request, alpha
-from mpi_ata.paper.ratios import Record, deviation, spread
+from mpi_ata.paper.ratios import Record, deviation, seeds_text, spread
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Note, Watch, on_cores
 
@@ -65,8 +65,8 @@ def spaced(rounds: int) -> list[int]:
 
 def play(plan: Plan, note: Note, marks: Sequence[int]) -> Curve:
     """One run of the bandit alone."""
-    lesson = learn(plan.job(), marks, note)
-    return Curve(plan, np.array(lesson.rounds), np.array(lesson.regret))
+    regret = [lesson.regret for lesson in lessons(plan.job(), marks, note)]
+    return Curve(plan, np.array(marks), np.array(regret))
 
 
 def grouped(curves: Sequence[Curve]) -> list[list[Curve]]:
@@ -92,10 +92,9 @@ def regret_report(experiment: Experiment, curves: Sequence[Curve]) -> Report:
         ]
         for r in records
     ]
-    seeds = len(experiment.seeds)
     title = (
         f"{experiment.title}: {experiment.law} law, B = {experiment.budget}, "
-        f"{seeds} seed{'s, mean ± standard deviation' if seeds > 1 else ''}"
+        f"{seeds_text(len(experiment.seeds))}"
     )
     return Report(title, HEADER, lines, list(_notes(experiment)), records)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import HALF, Experiment, Request, alpha
-from mpi_ata.paper.ratios import HEADER, Record, ratio_lines, ratios
+from mpi_ata.paper.ratios import HEADER, Record, ratio_lines, ratios, seeds_text
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Result, Watch, execute_plan, on_cores
 
@@ -17,8 +17,9 @@ def make_table(experiment: Experiment, request: Request, watch: Watch) -> Report
     results = on_cores(execute_plan, experiment.plans(), request.cores, watch)
     report = ratio_report(experiment, results)
     if request.out is not None:
+        groups = figures.by_workers(results)
         report = report.drawn(
-            request.out / f"{experiment.name}.png", lambda path: figures.draw_runs(results, path)
+            request.out / f"{experiment.name}.png", lambda path: figures.draw_runs(groups, path)
         )
     return report
 
@@ -26,20 +27,16 @@ def make_table(experiment: Experiment, request: Request, watch: Watch) -> Report
 def ratio_report(experiment: Experiment, results: Sequence[Result]) -> Report:
     """What the runs of an experiment come to."""
     records = ratios(results, experiment.budget)
-    seeds = records[0]["seeds"]
     title = (
         f"{experiment.title}: {experiment.law} law, B = {experiment.budget}, until f - f* < {TARGET:g}, "
-        f"{seeds} seed{'s, mean ± standard deviation' if seeds > 1 else ''}"
+        f"{seeds_text(len(experiment.seeds))}"
     )
     return Report(title, HEADER, ratio_lines(records), list(_notes(experiment, records)), records)
 
 
 def _notes(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
     """The choices that were made, and what does not come out."""
-    short = [f"{r['allocator']} at n = {r['n']}" for r in records if not r["gap"] < TARGET]
-    if short:
-        who = "any run" if len(short) == len(records) else ", ".join(short)
-        yield f"The target was not reached by {who}: ratios are those at the last round."
+    yield from unreached(records)
     yield (
         "The paper tells neither dimension nor start nor step: here d = 100, x0 = 0 and step 0.44, which "
         "take about 26,000 rounds. Each run computes its own gradients; the target is looked at every 10."
@@ -51,6 +48,15 @@ def _notes(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
     if {"ata", HALF} & {r["allocator"] for r in records}:
         yield _on_alpha(experiment)
     yield from _closeness(records)
+
+
+def unreached(records: Sequence[Record]) -> Iterator[str]:
+    """A warning where runs ended before the target."""
+    short = [r for r in records if r["gap"] is None or not r["gap"] < TARGET]
+    if short:
+        names = [f"{r['allocator']} at n = {r['n']}" for r in short]
+        who = "any run" if len(short) == len(records) else ", ".join(names)
+        yield f"The target was not reached by {who}: ratios are those at the last round."
 
 
 def _on_alpha(experiment: Experiment) -> str:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from mpi_ata import ATA, ATAEmpirical, DrawnTimes, Exponential, Linear, Mix, Sqrt
 from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
 from mpi_ata.allocators.recursive import recursive_allocation
+from mpi_ata.cluster.speeds import Speeds
 from mpi_ata.errors import UsageError
-from mpi_ata.paper.bandit import Play, compiled, has_numba, interpreted, learn
+from mpi_ata.paper.bandit import Lesson, compiled, has_numba, interpreted, lessons
 from mpi_ata.paper.experiments import REGRET, TABLE1, Experiment, Request
 from mpi_ata.randomness import Purpose, Streams
 from mpi_ata.run import execute
@@ -30,10 +31,6 @@ def allocator(name: str, law: Law, budget: int, width: float = 1.0) -> LowerBoun
     return ATAEmpirical(law.n, budget, eta=width, seed=SEED)
 
 
-def in_python(allocator: LowerBoundAllocator, law: Law) -> Play:
-    return interpreted(allocator, DrawnTimes(law, SEED))
-
-
 @with_numba
 @pytest.mark.parametrize("name", ["ata", "ata-empirical"])
 @pytest.mark.parametrize("kind", LAWS)
@@ -44,14 +41,18 @@ def test_compiled_rounds_decide_and_learn_bit_for_bit_as_the_classes_do(
     law = LAWS[kind](n)
     for width in (0.05, 1.0):  # one leaves the phase of zero scores at once, the other late
         slow, fast = allocator(name, law, budget, width), allocator(name, law, budget, width)
-        play = compiled(fast, law, SEED)
+        speeds = Speeds(n)
+        lesson = Lesson(fast, Speeds(n).state())
+        play = compiled(lesson, law, SEED)
         assert play is not None
-        regrets = in_python(slow, law)(300), play(120) + play(180)
+        halves = np.add(play(120), play(180))
+        assert halves == pytest.approx(interpreted(slow, DrawnTimes(law, SEED), speeds)(300), rel=1e-12)
         assert fast.k == slow.k == 300
         assert fast.K.tolist() == slow.K.tolist()
         assert fast.T.tolist() == slow.T.tolist()
-        assert regrets[1] == pytest.approx(regrets[0], rel=1e-12)  # the order of the sum differs
         assert fast.allocate().tolist() == slow.allocate().tolist()
+        for column in ("tasks", "seconds", "squares", "least", "arrivals"):
+            assert lesson.speeds[column] == pytest.approx(speeds.state()[column], rel=1e-12)
 
 
 @with_numba
@@ -81,9 +82,9 @@ def test_a_rule_or_a_law_that_is_not_compiled_is_played_in_python() -> None:
     class Bolder(ATAEmpirical):
         """Not the paper's."""
 
-    law = Sqrt(3)
-    assert compiled(Bolder(3, 4, seed=SEED), law, SEED) is None
-    assert compiled(ATAEmpirical(3, 4, seed=SEED), Mix(3), SEED) is None
+    speeds = Speeds(3).state()
+    assert compiled(Lesson(Bolder(3, 4, seed=SEED), speeds), Sqrt(3), SEED) is None
+    assert compiled(Lesson(ATAEmpirical(3, 4, seed=SEED), speeds), Mix(3), SEED) is None
 
 
 @pytest.mark.parametrize("name", ["ata-half", "ata-empirical"])
@@ -92,24 +93,27 @@ def test_the_bandit_alone_learns_what_a_run_with_gradients_learns(name: str, law
     request = Request(workers=(9,), law=law, allocators=(name,), rounds=50)
     plan = TABLE1.asked(request).plans()[-1]
     assert plan.allocator == name
-    lesson, trace = learn(plan.job(), [20, 50]), execute(plan.job()).trace
-    rows = {row.round: row for row in trace.rows}
-    assert lesson.regret == pytest.approx([rows[20].regret, rows[50].regret])
-    assert lesson.allocator.T.sum() == pytest.approx(trace.worker_time)
+    rows = {row.round: row for row in execute(plan.job()).trace.rows}
+    marks = [20, 50]
+    for mark, lesson in zip(marks, lessons(plan.job(), marks), strict=True):
+        assert lesson.allocator.k == mark
+        assert lesson.regret == pytest.approx(rows[mark].regret)
+        assert lesson.clock == pytest.approx(rows[mark].clock)
+        assert lesson.allocator.T.sum() == pytest.approx(rows[mark].worker_time)
+        assert lesson.speeds["tasks"].sum() == rows[mark].used
 
 
-def test_progress_is_told_and_marks_are_kept() -> None:
+def test_progress_is_told() -> None:
     told: list[int] = []
-    plan = REGRET.asked(Request(rounds=50, law="mix")).plans()[0]
-    lesson = learn(plan.job(), [1, 10, 450], told.append)
-    assert lesson.rounds == [1, 10, 450]
-    assert len(lesson.regret) == 3
-    assert all(a <= b for a, b in pairwise(lesson.regret))
-    assert told[-1] == lesson.allocator.k == 450
+    plan = REGRET.asked(Request(law="mix")).plans()[0]
+    regrets = [lesson.regret for lesson in lessons(plan.job(), [1, 10, 450], told.append)]
+    assert len(regrets) == 3
+    assert all(a <= b for a, b in pairwise(regrets))
+    assert told[-1] == 450
     assert len(told) > 3
 
 
 def test_an_allocator_that_does_not_learn_is_refused() -> None:
     plan = Experiment("x", "sqrt", (3,), "", allocators=("uta",)).plans()[0]
     with pytest.raises(UsageError, match="an allocator that learns"):
-        learn(plan.job(), [5])
+        next(lessons(plan.job(), [5]))

@@ -46,8 +46,8 @@ def called(*arguments: str) -> Called:
 
 def a_result(n: int, name: str, seed: int, worker_time: float, clock: float, gap: float = 9e-6) -> Result:
     """The outcome of a run, made up."""
-    numbers = {"worker_time": worker_time, "clock": clock, "rounds": 100 * seed, "gap": gap}
-    return Result(Plan("sqrt", n, name, seed, Path("x.toml")), numbers, [])
+    numbers = {"worker_time": worker_time, "clock": clock, "rounds": 100 * seed, "gap": gap, "loss": None}
+    return Result(Plan("sqrt", n, name, seed, Path("quadratic.toml")), numbers | {"evaluation": {}}, [])
 
 
 RESULTS = [

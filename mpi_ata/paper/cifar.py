@@ -1,0 +1,65 @@
+"""The paper's experiment on CIFAR-100: a network trained under each allocator, with gradients of its own."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mpi_ata.errors import UsageError
+from mpi_ata.paper import figures
+from mpi_ata.paper.experiments import Experiment, Request
+from mpi_ata.paper.ratios import Record, ratios, seeds_text, spread
+from mpi_ata.paper.report import Report
+from mpi_ata.paper.runs import Result, Watch, execute_plan, on_cores
+from mpi_ata.run import parts_of
+
+NETWORK = (
+    "Three convolutional and two fully connected layers, 159,809 weights (the paper: 160k), Adam with step "
+    "8e-5, one image a task; loss and accuracy are those on the first 1,000 images for testing."
+)
+HEADER = ["allocator", "n", "rounds", "worker time, gta / x", "runtime, x / gta", "test loss", "accuracy"]
+
+
+def make_cifar(experiment: Experiment, request: Request, data: Path | None, watch: Watch) -> Report:
+    """Train the network under each allocator, on the virtual clock."""
+    if data is None:
+        raise UsageError(
+            "name the folder with CIFAR-100's binary version, train.bin and test.bin: --data FOLDER"
+        )
+    experiment = experiment.asked(request).on_data(data)
+    parts_of(experiment.plans()[0].job())  # so that missing data or PyTorch are told at once
+    results = on_cores(execute_plan, experiment.plans(), request.cores, watch)
+    report = cifar_report(experiment, results)
+    if request.out is not None:
+        groups, panels = figures.by_workers(results), figures.LOSS_PANELS
+        report = report.drawn(
+            request.out / f"{experiment.name}.png", lambda path: figures.draw_runs(groups, path, panels)
+        )
+    return report
+
+
+def cifar_report(experiment: Experiment, results: Sequence[Result]) -> Report:
+    """Ratios after the same number of rounds, and what the network has learned by then."""
+    records = ratios(results, experiment.budget)
+    title = (
+        f"{experiment.title}: {experiment.law} law, B = {experiment.budget}, {experiment.rounds:,} rounds, "
+        f"{seeds_text(len(experiment.seeds))}"
+    )
+    lines = [list(_cells(record)) for record in records]
+    return Report(title, HEADER, lines, list(_notes()), records)
+
+
+def _cells(record: Record) -> Iterator[str]:
+    yield record["allocator"]
+    yield str(record["n"])
+    yield f"{record['rounds']:,}"
+    for key in ("worker_time_ratio", "runtime_ratio"):
+        yield spread(record[key], record[f"{key}_deviation"])
+    yield f"{record['loss']:.3f}"
+    yield f"{100 * record['accuracy']:.1f} %"
+
+
+def _notes() -> Iterator[str]:
+    yield (
+        "Every allocator trains a network of its own with real gradients; the clock is that of the drawn "
+        "task times. Ratios are those after the same number of rounds; the paper prints none, only curves."
+    )
+    yield NETWORK
