@@ -95,14 +95,14 @@ def keeping_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--warm-start",
         multiple=True,
-        type=click.Path(path_type=Path, exists=True),
+        type=click.Path(path_type=Path),
         help="A run file, or a folder of them, whose knowledge of the workers is taken over.",
     )
     @click.option(
         "--prior-weight",
-        type=click.FloatRange(0, 1, min_open=True),
+        type=float,
         default=1.0,
-        help="How much that knowledge counts; below 1 it is soon outweighed.",
+        help="How much that knowledge counts, from 0 (excluded) to 1; below 1 it is soon outweighed.",
     )
     @click.option("--any-problem", is_flag=True, help="Warm-start from runs of other problems too.")
     @wraps(command)

@@ -1,24 +1,28 @@
 """Keeps a run in its file: where it starts from, what is saved of it, how it goes on."""
 
+import os
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from mpi_ata.allocators import Allocator
 from mpi_ata.checkpoint import Checkpoints, fresh_path
 from mpi_ata.cluster import Cluster
+from mpi_ata.component import Table
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job, load_again, problem_of
 from mpi_ata.methods import Method
-from mpi_ata.prior import Source, discounted, inherited, merged
+from mpi_ata.prior import Inherited, Source, discounted, inherited, merged, same_workers, stayed
 from mpi_ata.record import Record, from_tree
-from mpi_ata.store import DamagedError, RunFile, check_place, read
+from mpi_ata.store import DamagedError, RunFile, check_place
 from mpi_ata.trace import Trace
 
 Note = Callable[[str], None]
+MOST_REFUSALS = 3  # of files in a folder that are told one by one
 ANOTHER_ALLOCATOR = ("allocator.name", "allocator.file", "allocator.class")
 
 
@@ -34,25 +38,42 @@ class Keeping:
 
     def check(self) -> None:
         """Refuse what cannot be, before anything else is done."""
-        if self.out is None:
-            if self.resume:
-                raise UsageError("--resume goes on with a run; say with which one: --out RUN.h5 --resume")
-            return
-        check_place(self.out)
-        if not self.resume and RunFile(self.out).exists():
-            raise UsageError(f"{self.out}: exists; go on with it by --resume, or choose another --out")
+        if self.out is not None:
+            check_place(self.out)
+            exists = RunFile(self.out).exists()
+            if exists and not self.resume:
+                raise UsageError(f"{self.out}: exists; go on with it by --resume, or choose another --out")
+            if exists:
+                return
+        elif self.resume:
+            raise UsageError("--resume goes on with a run; say with which one: --out RUN.h5 --resume")
+        self._check_prior()
+
+    def _check_prior(self) -> None:
+        if not 0 < self.prior_weight <= 1:
+            raise UsageError(f"--prior-weight {self.prior_weight:g} must be above 0 and at most 1")
+        if self.prior_weight < 1 and not self.warm_start:
+            raise UsageError("--prior-weight says how much --warm-start counts, but there is none; add one")
+        for path in self.warm_start:
+            if not os.path.exists(path) and not os.path.exists(f"{path}.previous"):
+                raise UsageError(f"--warm-start {path}: there is no such run file or folder")
 
     def open(self, job: Job, note: Note) -> tuple[Job, "Keeper"]:
         """The job as it is to be run, and who keeps the run; on the manager only."""
         self.check()
         file = RunFile(self.out or fresh_path(job.path))
         if file.exists():
+            if self.warm_start:
+                note(f"{file.path} goes on with what it knows; --warm-start is for new runs")
             return self._again(job, file, note)
         if self.resume:
             note(f"there is no {file.path} yet: the run starts afresh")
-        sources = list(_sources(self.warm_start, None if self.any_problem else job, file.path, note))
+        sources = merged(_sources(self.warm_start, None if self.any_problem else job, note))
+        if self.warm_start and not sources:
+            folders = ", ".join(map(str, self.warm_start))
+            note(f"found no run to warm-start from in {folders}: all workers start cold")
         return job, Keeper(
-            job, file, note, sources=[discounted(source, self.prior_weight) for source in merged(sources)]
+            job, file, note, sources=[discounted(source, self.prior_weight) for source in sources]
         )
 
     def _again(self, job: Job, file: RunFile, note: Note) -> tuple[Job, "Keeper"]:
@@ -73,36 +94,55 @@ def load(file: RunFile) -> tuple[Record, str]:
         raise DamagedError(f"{file.path}: {error}") from None
 
 
-def _sources(paths: Iterable[Path], job: Job | None, own: Path, note: Note) -> Iterable[Source]:
+def _sources(paths: Iterable[Path], job: Job | None, note: Note) -> Iterator[Source]:
     """What the runs in these files and folders know; those of another problem than the job's are refused."""
     for path in paths:
-        for file in sorted(path.glob("*.h5")) if path.is_dir() else [path]:
-            if file.exists() and own.exists() and file.samefile(own):
-                continue
+        if not path.is_dir():
+            yield from _known_to(path, job, note)
+            continue
+        refused = 0
+        for file in _files_in(path):
             try:
-                record = from_tree(*read(file))
-                if job is not None:
-                    _check_problem(record, job)
+                yield from _known_to(file, job, note)
             except UsageError as error:
-                text = str(error) if str(error).startswith(str(file)) else f"{file}: {error}"
-                if not path.is_dir():
-                    raise UsageError(text) from None
-                note(f"not taken into account: {text}")
-                continue
-            yield from record.prior
-            yield record.source
+                refused += 1
+                if refused <= MOST_REFUSALS:
+                    note(f"not taken into account: {error}")
+        if refused > MOST_REFUSALS:
+            note(f"not taken into account: {refused - MOST_REFUSALS:,} more files in {path}")
 
 
-def _check_problem(record: Record, job: Job) -> None:
+def _known_to(file: Path, job: Job | None, note: Note) -> list[Source]:
+    """What one run knows, by itself and from those before it."""
+    record, complaint = load(RunFile(file))
+    if complaint:
+        note(complaint)
+    if job is not None:
+        _check_problem(file, record, job)
+    return [*record.prior, record.source]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The run files of a folder; one that was hit while being replaced has left its older generation."""
+    older = (file.with_suffix("") for file in folder.glob("*.h5.previous"))
+    return sorted({*folder.glob("*.h5"), *older})
+
+
+def _check_problem(file: Path, record: Record, job: Job) -> None:
     (then, then_file), (now, now_file) = problem_of(record.job), problem_of(job.source)
-    keys = [f"{key} = {then.get(key)!r}" for key in {**then, **now} if then.get(key) != now.get(key)]
+    keys = [key for key in {**then, **now} if key != "file" and then.get(key) != now.get(key)]
+    differing = [f"{key} = {_said(then, key)}, here {_said(now, key)}" for key in keys]
     if then_file != now_file:
-        keys.append("another problem file")
-    if keys:
+        differing.append("another problem file")
+    if differing:
         raise UsageError(
-            f"is of another problem ({', '.join(keys)}), whose tasks take other times; "
-            "take them all the same with --any-problem"
+            f"{file}: is of another problem ({'; '.join(differing)}), whose tasks take other times; "
+            "take it all the same with --any-problem"
         )
+
+
+def _said(table: Table, key: str) -> str:
+    return repr(table[key]) if key in table else "not given"
 
 
 class Keeper:
@@ -138,9 +178,14 @@ class Keeper:
 
     def _warm_start(self, method: Method, cluster: Cluster) -> None:
         if self._sources and method.allocator is not None:
-            known = inherited(self._sources, cluster.places)
-            method.allocator.inherit(known.rounds, known.columns)
+            self._inherit(method.allocator, inherited(self._sources, cluster.places))
+
+    def _inherit(self, allocator: Allocator, known: Inherited) -> None:
+        if hasattr(allocator, "inherit"):
+            allocator.inherit(known.rounds, known.columns)
             self._say("warm-started", known.summary())
+        else:
+            self._note(f"{type(allocator).__name__} has no inherit(rounds, known), so it starts anew")
 
     def _resume(self, record: Record, method: Method, cluster: Cluster, trace: Trace) -> None:
         method.restore(record.method)
@@ -150,17 +195,16 @@ class Keeper:
             self._say("changed", change)
         trace.lost += int(record.cluster.get("stopping", np.zeros(0)).sum())
         exchanged = any(change.startswith(ANOTHER_ALLOCATOR) for change in self._changes)
-        if record.places == cluster.places:
+        same = same_workers(record.places, cluster.places)
+        if same:
             cluster.restore(record.cluster)
             cluster.speeds.restore(record.workers)
         else:
             self._move(record, method, cluster, trace)
-        if method.allocator is not None and record.places == cluster.places and not exchanged:
+        if method.allocator is not None and same and not exchanged:
             method.allocator.restore(record.allocator)
         elif method.allocator is not None:
-            known = inherited([*record.prior, record.source], cluster.places)
-            method.allocator.inherit(known.rounds, known.columns)
-            self._say("warm-started", known.summary())
+            self._inherit(method.allocator, inherited([*record.prior, record.source], cluster.places, True))
 
     def _move(self, record: Record, method: Method, cluster: Cluster, trace: Trace) -> None:
         """Go on with other workers: those that are gone are dropped."""
@@ -170,9 +214,7 @@ class Keeper:
                 f"now there are {cluster.n}"
             )
         trace.earlier = trace.worker_time
-        rows = {place: row for row, place in enumerate(record.places)}
-        stayed = [(worker, rows[place]) for worker, place in enumerate(cluster.places) if place in rows]
-        cluster.speeds.take_over(record.workers, stayed)
+        cluster.speeds.take_over(record.workers, stayed(record.places, cluster.places))
 
     def after_round(self, method: Method, cluster: Cluster, trace: Trace) -> None:
         """Save, if it is time."""

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpi_ata.arrays import State
 from mpi_ata.cluster import Place
-from mpi_ata.prior import COLUMNS, Source
+from mpi_ata.prior import COLUMNS, COUNTS, Source
 from mpi_ata.store import Attributes, DamagedError, texts, untexts
 from mpi_ata.version import __version__
 
@@ -127,7 +128,7 @@ def to_tree(record: Record) -> tuple[Attributes, dict[str, State]]:
         "allocator": record.allocator,
         "cluster": record.cluster,
         "workers": {**_places(record.places), **record.workers},
-        "prior": _prior(record.prior),
+        "prior": _prior(tuple(record.prior)),
         "totals": record.totals,
         "trace": record.trace,
         "figures": record.figures,
@@ -148,9 +149,7 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
         files = dict(zip(untexts(job["file_tables"]), untexts(job["file_texts"]), strict=True))
         places = _unplaced(workers)
         columns = {name: array for name, array in workers.items() if name not in _PLACE}
-        for name in COLUMNS:
-            if columns[name].shape != (len(places),):
-                raise ValueError(f"workers/{name} has not one entry a worker")
+        _check("workers", columns, len(places))
         record = Record(
             run=str(attributes["run"]),
             job=JobText(bytes(job["text"].item()).decode(), tuple(untexts(job["settings"])), files),
@@ -183,7 +182,7 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
 
 
 _OTHER = ("run", "package", "finished", "reason")
-_PLACE = ("host", "slot", "hardware", "hardware_names")
+_PLACE = ("host", "slot", "ranks", "hardware", "hardware_names")
 
 
 @lru_cache(maxsize=2)  # they stay the same from save to save
@@ -192,23 +191,33 @@ def _places(places: Sequence[Place]) -> State:
     return {
         "host": texts([place.host for place in places]),
         "slot": np.array([place.slot for place in places], np.int64),
+        "ranks": np.array([place.ranks for place in places], np.int64),
         "hardware": np.array([names[place.hardware] for place in places], np.int64),
         "hardware_names": texts(list(names)),
     }
 
 
 def _unplaced(columns: State) -> tuple[Place, ...]:
-    names = untexts(columns["hardware_names"])
-    rows = zip(untexts(columns["host"]), columns["slot"].tolist(), columns["hardware"].tolist(), strict=True)
-    return tuple(Place(host, slot, names[number]) for host, slot, number in rows)
+    names, numbers = untexts(columns["hardware_names"]), columns["hardware"].tolist()
+    if numbers and not 0 <= min(numbers) <= max(numbers) < len(names):
+        raise ValueError("hardware has a number without a name")
+    rows = zip(
+        untexts(columns["host"]),
+        columns["slot"].tolist(),
+        (names[number] for number in numbers),
+        columns["ranks"].tolist(),
+        strict=True,
+    )
+    return tuple(map(Place._make, rows))
 
 
-def _prior(sources: Sequence[Source]) -> State:
+@lru_cache(maxsize=2)  # it stays the same from save to save
+def _prior(sources: tuple[Source, ...]) -> State:
     counts = [len(source.places) for source in sources]
-    tree = _places(tuple(place for source in sources for place in source.places))
+    tree = dict(_places(tuple(place for source in sources for place in source.places)))
     for name in COLUMNS:
-        parts = [source.columns[name] for source in sources]
-        tree = {**tree, name: np.concatenate(parts) if parts else np.zeros(0)}
+        kind = np.int64 if name in COUNTS else np.float64
+        tree[name] = np.concatenate([np.zeros(0, kind), *(source.columns[name] for source in sources)])
     return {
         **tree,
         "run": texts([source.run for source in sources]),
@@ -218,9 +227,22 @@ def _prior(sources: Sequence[Source]) -> State:
 
 
 def _unprior(group: State) -> list[Source]:
-    places, sources = _unplaced(group), []
-    for number, (run, rounds) in enumerate(zip(untexts(group["run"]), group["rounds"].tolist(), strict=True)):
-        rows = np.flatnonzero(group["source"] == number)
-        columns = {name: group[name][rows] for name in COLUMNS}
-        sources.append(Source(run, rounds, [places[row] for row in rows], columns))
-    return sources
+    places, owners = _unplaced(group), group["source"]
+    runs, rounds = untexts(group["run"]), group["rounds"].tolist()
+    _check("prior", group, len(places))
+    if owners.tolist() != sorted(owners.tolist()) or not set(owners.tolist()) <= set(range(len(runs))):
+        raise ValueError("prior/source is not in order")
+    ends = np.searchsorted(owners, np.arange(len(runs)), side="right").tolist()
+    return [
+        Source(run, number, places[begin:end], {name: group[name][begin:end] for name in COLUMNS})
+        for run, number, (begin, end) in zip(runs, rounds, pairwise([0, *ends]), strict=True)
+    ]
+
+
+def _check(group: str, columns: State, workers: int) -> None:
+    """Refuse columns that are not what a run wrote."""
+    for name in COLUMNS:
+        if columns[name].shape != (workers,):
+            raise ValueError(f"{group}/{name} has not one entry a worker")
+        if columns[name].dtype.kind != ("i" if name in COUNTS else "f"):
+            raise ValueError(f"{group}/{name} is of {columns[name].dtype}")

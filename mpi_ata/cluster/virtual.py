@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.cluster.interface import Arrival, compute, set_up
-from mpi_ata.cluster.place import Place
+from mpi_ata.cluster.place import Place, drawn_place
 from mpi_ata.cluster.speeds import Speeds
 from mpi_ata.problems import Problem, Task, task_streams
 from mpi_ata.times import DrawnTimes
@@ -51,10 +52,10 @@ class VirtualCluster:
         self._events: list[tuple[float, int]] = []  # a heap of (due, worker); a stopped one is out of date
         set_up(problem, None, n)
 
-    @property
+    @cached_property
     def places(self) -> tuple[Place, ...]:
         """Each worker by its index, and by the law of its times in place of hardware."""
-        return tuple(Place("virtual", worker, self._times.label) for worker in range(self.n))
+        return tuple(drawn_place("virtual", worker, self._times.label) for worker in range(self.n))
 
     def now(self) -> float:
         """The time on the virtual clock."""

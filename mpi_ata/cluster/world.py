@@ -8,7 +8,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 from mpi_ata.cluster.bell import Bell, host_name
-from mpi_ata.cluster.place import Place, hardware
+from mpi_ata.cluster.place import LONGEST, Place, drawn_place, hardware
 from mpi_ata.cluster.slots import SharedSlots
 from mpi_ata.cluster.wire import INLINE
 from mpi_ata.errors import RunError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 SMALL = INLINE  # bytes: up to there arrays go along with messages, and need not be shared
-RECORD = Struct("<64s64sq32s192s")  # host, bell: name and port, digest of what it was given, hardware
+RECORD = Struct(f"<64s64sq32s{LONGEST}s")  # host, bell: name and port, digest of what it was given, hardware
 
 
 class Rank(NamedTuple):
@@ -35,8 +35,8 @@ def introduce(comm: "MPI.Comm", bell: Bell, digest: bytes) -> list[Rank]:
     size, rank = comm.Get_size(), comm.Get_rank()
     if rank == 0:
         bell.share_flags(bell.name, size)
-    host, own_hardware = host_name().encode()[:64], hardware().encode(errors="replace")[:192]
-    record = RECORD.pack(host, bell.name.encode(), bell.port, digest, own_hardware)
+    host = host_name().encode()[:64]
+    record = RECORD.pack(host, bell.name.encode(), bell.port, digest, hardware().encode())
     own = np.frombuffer(record, np.uint8)
     everyone = np.empty((size, RECORD.size), np.uint8)
     comm.Allgather(own, everyone)
@@ -68,15 +68,16 @@ def check_same(ranks: list[Rank]) -> None:
 
 
 def places(ranks: list[Rank], times: str = "") -> tuple[Place, ...]:
-    """Who the workers are; where times are drawn, they depend on a worker's index, not on its host."""
+    """Who the workers are, by their ranks or, where times are drawn, by their indices."""
     met, found = Counter[str](), []
     all_here = Counter(rank.host for rank in ranks)
-    for number, rank in enumerate(ranks):
-        text = f"{rank.hardware}, {all_here[rank.host]} ranks" + (
-            f", {times}, worker {number - 1}" if times else ""
+    for number, (host, *_, own_hardware) in enumerate(ranks):
+        found.append(
+            drawn_place(host, number - 1, times, all_here[host])
+            if times
+            else Place(host, met[host], own_hardware, all_here[host])
         )
-        found.append(Place(rank.host, met[rank.host], text))
-        met[rank.host] += 1
+        met[host] += 1
     return tuple(found[1:])
 
 
