@@ -1,0 +1,120 @@
+"""A worker is known by everything that changes the time of its tasks, and by nothing that comes and goes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpi_ata import DrawnTimes, Linear, Quadratic, VirtualCluster
+from mpi_ata.cluster import place
+from mpi_ata.cluster.place import DRAWN, LONGEST, Place, hardware
+from mpi_ata.cluster.world import Rank, places
+from mpi_ata.launch import THREADS
+
+
+def asked(code: str = "print(hardware())", **variables: str) -> str:
+    """What a fresh process says of its hardware, with these variables set."""
+    kept = {name: value for name, value in os.environ.items() if name not in THREADS}
+    command = [sys.executable, "-c", f"import os\nfrom mpi_ata.cluster.place import hardware\n{code}"]
+    done = subprocess.run(command, env=kept | variables, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_two_processes_on_the_same_machine_say_the_same() -> None:
+    assert asked() == asked()
+    assert " MHz" not in asked()
+
+
+def test_the_number_of_threads_is_part_of_it_and_so_is_each_library_that_differs() -> None:
+    one = dict.fromkeys(THREADS, "1")
+    assert asked(**one).endswith(", 1 threads")
+    assert asked(**one) != asked(**one | {"OMP_NUM_THREADS": "2"})
+    assert asked().endswith(", all threads")
+    assert asked(MKL_NUM_THREADS="2").endswith("threads OMP=all OPENBLAS=all MKL=2 NUMEXPR=all")
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be bound here")
+def test_the_cores_that_a_launcher_leaves_to_a_process_are_part_of_it() -> None:
+    bound = asked("os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nprint(hardware())")
+    assert f", 1 of {os.cpu_count()} cores, " in bound
+    assert (bound == asked()) == (len(os.sched_getaffinity(0)) == 1)
+
+
+CPUINFO = {
+    "model name\t: Xeon @ 2.30GHz\ncpu MHz\t: 1234.5\nmodel name\t: Xeon\ncpu MHz\t: 9\n": "Xeon @ 2.30GHz",
+    "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\nBogoMIPS\t: 50.0\n": "0x41 0xd0c",
+}
+
+
+@pytest.mark.parametrize(("text", "model"), CPUINFO.items())
+def test_a_processor_is_its_model_without_the_frequency_of_the_moment(
+    tmp_path: Path, text: str, model: str
+) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    assert place._processor(tmp_path / "cpuinfo").endswith(model)
+    assert place._processor(tmp_path / "nothing")
+
+
+def gpus(folder: Path, *models: str) -> Path:
+    """What NVIDIA's driver tells of devices."""
+    for number, model in enumerate(models):
+        (folder / f"0000:{number:02}:00.0").mkdir()
+        (folder / f"0000:{number:02}:00.0" / "information").write_text(
+            f"Model: \t\t {model}\nIRQ:   \t\t {number}\nGPU UUID: \t GPU-{number}\n"
+        )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("visible", "text"),
+    [
+        (None, "2 A100"),
+        ("0", "1 of 2 A100"),
+        ("1", "1 of 2 A100"),
+        ("0,1", "2 of 2 A100"),
+        ("", ""),
+        ("-1", ""),
+    ],
+)
+def test_equal_devices_count_by_how_many_a_process_may_use(
+    tmp_path: Path, visible: str | None, text: str
+) -> None:
+    assert place._gpus(gpus(tmp_path, "A100", "A100"), visible) == text
+
+
+def test_of_unequal_devices_it_matters_which_a_process_may_use(tmp_path: Path) -> None:
+    folder = gpus(tmp_path, "A100", "T4")
+    assert place._gpus(folder, "0") == "devices 0 of 1 A100 + 1 T4"
+    assert place._gpus(folder, "1") == "devices 1 of 1 A100 + 1 T4"
+    assert place._gpus(tmp_path / "none", "0") == ""
+
+
+def test_a_long_text_is_cut_to_what_travels_and_stays_unlike_others() -> None:
+    one, other = ("é" * LONGEST + end for end in "xy")
+    assert place._fitting(one) != place._fitting(other)
+    assert len(place._fitting(one).encode()) <= LONGEST
+    assert place._fitting("short") == "short"
+    assert hardware()
+
+
+def rank(host: str) -> Rank:
+    return Rank(host, "bell", 0, b"", "Xeon")
+
+
+def test_workers_are_numbered_on_their_host_beside_the_manager() -> None:
+    found = places([rank(host) for host in ("a", "a", "b", "a", "b")])
+    assert found == (
+        Place("a", 1, "Xeon", 3),
+        Place("b", 0, "Xeon", 2),
+        Place("a", 2, "Xeon", 3),
+        Place("b", 1, "Xeon", 2),
+    )
+
+
+def test_where_times_are_drawn_a_worker_is_its_index_and_the_law() -> None:
+    found = places([rank(host) for host in ("a", "b", "b")], "Linear")
+    assert found == (Place("b", 0, DRAWN + "Linear", 2), Place("b", 1, DRAWN + "Linear", 2))
+    cluster = VirtualCluster(Quadratic(dimension=2), DrawnTimes(Linear(2), label="Linear"))
+    assert [known[1:3] for known in cluster.places] == [known[1:3] for known in found]
