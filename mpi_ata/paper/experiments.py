@@ -83,7 +83,7 @@ class Experiment:
         """The experiment as a user asks for it."""
         names = request.allocators
         asked: dict[str, Any] = {
-            "workers": request.workers,
+            "workers": request.workers and tuple(dict.fromkeys(request.workers)),
             "budget": request.budget,
             "law": request.law,
             "allocators": names and checked_names(names, self.allocators),

@@ -12,7 +12,7 @@ from ctypes import c_int64
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import RawArray
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from mpi_ata import launch
 from mpi_ata.console import duration
@@ -129,6 +129,7 @@ def on_cores(
     do: Callable[[Plan, Note], T], plans: Sequence[Plan], processes: int, watch: Watch = lambda _: None
 ) -> list[T]:
     """Do something with each plan, so many at a time; the results in the order of the plans."""
+    processes = min(processes, len(plans))
     return _in_turn(do, plans, watch) if processes == 1 else _in_pool(do, plans, processes, watch)
 
 
@@ -157,7 +158,7 @@ def _in_pool(do: Callable[[Plan, Note], T], plans: Sequence[Plan], processes: in
     """In processes of their own."""
     board, began = Board(len(plans)), time.monotonic()
     launch.one_thread_a_rank(os.environ)  # of the processes, which are as many as the cores already
-    pool = ProcessPoolExecutor(min(processes, len(plans)), get_context("spawn"), _begin, (board,))
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (board,))
     futures = [pool.submit(_make, do, plan, number) for number, plan in enumerate(plans)]
     try:
         while wait(futures, POLL, FIRST_EXCEPTION).not_done and not any(map(_failed, futures)):
@@ -171,9 +172,13 @@ def _in_pool(do: Callable[[Plan, Note], T], plans: Sequence[Plan], processes: in
     try:
         for future in filter(_failed, futures):
             future.result()
-        return [cast(T, future.result()) for future in futures]
+        results = [future.result() for future in futures]
     except BrokenProcessPool:
         raise RunError("a process was killed, perhaps for want of memory; try --cores 1") from None
+    whole = [result.of for result in results if result is not None]
+    if len(whole) < len(plans):  # somebody sent a signal to a process
+        raise RunsInterruptedError(len(whole), plans)
+    return whole
 
 
 def _failed(future: "Future[Any]") -> bool:
@@ -190,7 +195,13 @@ def _begin(board: Board) -> None:
     _board = board
 
 
-def _make(do: Callable[[Plan, Note], T], plan: Plan, number: int) -> T | None:
-    with suppress(KeyboardInterrupt):  # of the board: nobody waits for a result
-        return do(plan, lambda rounds: _board.note(number, rounds))
+class _Whole(NamedTuple):
+    """A result, which may be None, of something that was not interrupted."""
+
+    of: Any
+
+
+def _make(do: Callable[[Plan, Note], T], plan: Plan, number: int) -> _Whole | None:
+    with suppress(KeyboardInterrupt):
+        return _Whole(do(plan, lambda rounds: _board.note(number, rounds)))
     return None

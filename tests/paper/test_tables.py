@@ -218,6 +218,11 @@ def failing_for_seed_two(plan: Plan, note: Note) -> int:
         note(1)
 
 
+def interrupted_for_seed_two(plan: Plan, note: Note) -> None:
+    if plan.seed == 2:
+        raise KeyboardInterrupt
+
+
 PLANS = [Plan("sqrt", 3, "gta", seed, Path("x.toml")) for seed in (1, 2, 3)]
 
 
@@ -235,6 +240,12 @@ def test_a_run_that_fails_ends_the_others_and_is_told() -> None:
         on_cores(failing_for_seed_two, PLANS, 2)
     with pytest.raises(RunError, match="seed 2 failed"):
         on_cores(failing_for_seed_two, PLANS[1:], 1)
+
+
+@pytest.mark.parametrize(("processes", "done"), [(1, 1), (2, 2)])
+def test_runs_of_which_one_was_interrupted_are_not_taken_for_whole(processes: int, done: int) -> None:
+    with pytest.raises(RunError, match=f"interrupted after {done} of 3 runs"):
+        on_cores(interrupted_for_seed_two, PLANS, processes)
 
 
 def test_processes_make_the_same_runs_as_one_does() -> None:
