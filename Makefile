@@ -29,6 +29,7 @@ mpich: .venv-mpich/ready
 # Networks and data sets.  Versions of PyTorch up to this one are known to pip without CUDA on some machines;
 # `make torch TORCH=torch` takes the newest.
 TORCH := torch<2.14
+torch: export OMP_NUM_THREADS := 1
 torch: .venv-torch/ready
 	.venv-torch/bin/pytest -n auto tests/problems tests/methods/test_torch_updates.py tests/test_job_methods.py \
 	  tests/paper/test_cifar.py

@@ -61,7 +61,7 @@ class TorchProblem:
         self.device = _device(torch, device)
         self.model = model.to(self.device)
         self._dataset, self._test, self._batch_size = dataset, dataset if test is None else test, batch_size
-        self._figures = {"loss": loss_fn} | dict(metrics or {})
+        self._loss_fn, self._figures = loss_fn, {**(metrics or {}), "loss": loss_fn}
         self._sharded, self._threads, self._n = sharded, threads, 0
         _refuse_statistics(torch, model)
         self._constants: dict[str, tuple[Any, int]] | None = _versions(model)
@@ -106,7 +106,7 @@ class TorchProblem:
             self.model.train()
         for task in tasks:
             inputs, targets = self._batch(task)
-            loss = self._figures["loss"](self.model(inputs), targets)
+            loss = self._loss_fn(self.model(inputs), targets)
             if task.stopped():
                 break
             loss.backward()
@@ -139,7 +139,7 @@ class TorchProblem:
         else:
             samples = [dataset[number] for number in numbers.tolist()]
             inputs, targets = torch.utils.data.default_collate(samples)
-        return inputs.to(self.device), targets.to(self.device)
+        return _on(self.device, inputs), _on(self.device, targets)
 
     def _check_constants(self) -> None:
         """Refuse a model that remembers something of a task; the first one shows it."""
@@ -231,6 +231,15 @@ def _device(torch: Any, name: str) -> Any:
         device = torch.device("cuda", local_rank() % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
+
+
+def _on(device: Any, values: Any) -> Any:
+    """A tensor, or lists and dicts of them, on the device."""
+    if isinstance(values, Mapping):
+        return {name: _on(device, value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_on(device, value) for value in values]
+    return values.to(device) if hasattr(values, "to") else values
 
 
 def _refuse_statistics(torch: Any, model: Any) -> None:

@@ -159,6 +159,29 @@ def test_any_dataset_will_do(kind: Any) -> None:
     assert a_problem(dataset=kind(samples())).gradient(point(), task()).tolist() == wanted.tolist()
 
 
+class Named(nn.Module):  # type: ignore[misc]
+    """A model whose inputs have names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = small_model()
+
+    def forward(self, inputs: Any) -> Any:
+        return self.inner(inputs["there"] + inputs["more"][0])
+
+
+def test_inputs_may_be_dicts_and_lists_of_tensors() -> None:
+    dataset = [({"there": point, "more": [torch.zeros(3)]}, target) for point, target in samples()]
+    wanted = a_problem().gradient(point(), task())
+    assert a_problem(Named, dataset=dataset).gradient(point(), task()).tolist() == wanted.tolist()
+
+
+def test_a_metric_does_not_take_the_place_of_the_loss() -> None:
+    other = {"loss": TorchProblem.accuracy}
+    assert a_problem(metrics=other).evaluate(point()) == a_problem().evaluate(point())
+    assert a_problem(metrics=other).gradient(point(), task()).any()
+
+
 def test_with_shards_a_worker_draws_only_from_its_own_part() -> None:
     drawn: list[int] = []
 
