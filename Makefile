@@ -8,7 +8,7 @@ QUICK := -m "not slow"
 export PIP_CACHE_DIR := $(CURDIR)/.venv-cache
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test slow mpich system-mpi torch check benchmarks clean
+.PHONY: run test slow soak mpich system-mpi torch check benchmarks clean
 
 run: $(VENV)/ready
 	$(BIN)/mpi-ata compare jobs/emulated.toml
@@ -21,6 +21,12 @@ test: $(VENV)/ready
 slow: $(VENV)/ready
 	$(BIN)/pytest -n auto --dist loadgroup -m slow --ignore=tests/mpi
 	$(BIN)/pytest -m slow tests/mpi
+
+# Kills running jobs, again and again, for about ten minutes; `make soak KILLS=100000` for a night.
+KILLS := 3000
+soak: $(VENV)/ready
+	$(BIN)/python -m tests.faults.kills steps
+	$(BIN)/python -m tests.faults.kills $(KILLS) $$(date +%s)
 
 # The same tests of real ranks with other MPIs: one from the package index, one from the system.
 mpich: .venv-mpich/ready

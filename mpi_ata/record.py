@@ -14,7 +14,7 @@ from mpi_ata.prior import COLUMNS, COUNTS, Source
 from mpi_ata.store import Attributes, DamagedError, texts, untexts
 from mpi_ata.version import __version__
 
-MOST_EVENTS = 1000
+MOST_EVENTS, LONGEST_EVENT = 1000, 1000
 MAYBE = ("loss", "gap", "mean_delay", "largest_delay")  # figures that not every run has
 GROUPS = ("job", "method", "allocator", "cluster", "workers", "prior", "totals", "trace", "figures", "events")
 
@@ -65,7 +65,7 @@ class Record:
 
     def event(self, time: float, kind: str, text: str, worker: int = -1) -> None:
         """Note that something happened; of very many the oldest are forgotten."""
-        self.events.append(Event(time, worker, kind, text))
+        self.events.append(Event(time, worker, kind, text[:LONGEST_EVENT]))
         del self.events[:-MOST_EVENTS]
 
 

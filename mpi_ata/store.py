@@ -253,12 +253,14 @@ def _bytes(array: "h5py.Dataset") -> int:
 
 
 def _write(path: Path, data: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-    with os.fdopen(os.open(path, flags, 0o666), "wb", buffering=0) as file:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
         rest = memoryview(data)
         while rest:
-            rest = rest[file.write(rest) :]
-        os.fsync(file.fileno())
+            rest = rest[os.write(handle, rest) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _sync_folder(folder: Path) -> None:
