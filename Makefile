@@ -52,6 +52,7 @@ check: $(VENV)/ready
 benchmarks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.allocation
 	$(BIN)/python -m benchmarks.simulation
+	$(BIN)/python -m benchmarks.bandit
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.rounds
 

@@ -96,8 +96,10 @@ def _draw(picture: "Axes", panel: Panel, results: Sequence[Result]) -> None:
         shown = np.isfinite(y) & ((y > 0) | (not panel.log_y))
         if shown.any():
             name = result.plan.allocator
-            dashes = "--" if name == "ofta" else "-"
-            picture.plot(x[shown], y[shown], dashes, color=COLOURS.get(name), label=name, linewidth=1.2)
+            dashes, above = ("--", 3) if name == "ofta" else ("-", 2)  # others may lie under the oracle
+            picture.plot(
+                x[shown], y[shown], dashes, color=COLOURS.get(name), label=name, linewidth=1.2, zorder=above
+            )
     picture.set(xlabel=panel.x, ylabel=panel.y)
     picture.set_xscale("log" if panel.log_x else "linear")
     picture.set_yscale("log" if panel.log_y else "linear")

@@ -294,7 +294,10 @@ def test_ctrl_c_ends_all_processes_and_what_was_kept_goes_on(
     assert len(rounds) >= kept
 
 
-def test_runs_in_a_folder_are_shown_taken_as_they_are_and_gone_on_with(tmp_path: Path) -> None:
+def test_runs_in_a_folder_are_shown_taken_as_they_are_and_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "available", lambda: False)  # they take longer than the runs
     command = [
         "table1",
         "--workers",

@@ -1,0 +1,44 @@
+"""Rounds a second of the bandit alone, compiled and by the allocator classes: 51 workers, 23 tasks.
+
+python -m benchmarks.bandit
+"""
+
+import time
+
+from mpi_ata.console import table
+from mpi_ata.paper import bandit
+from mpi_ata.paper.experiments import PRIOR, Plan, Request
+
+GOAL = 200_000
+
+
+def rate(plan: Plan, rounds: int) -> float:
+    """Rounds a second, after those in which everything is compiled."""
+    warm, whole = rounds // 10, rounds + rounds // 10
+    moments = [time.perf_counter() for _ in bandit.lessons(plan.job(), [warm, whole])]
+    return rounds / (moments[1] - moments[0])
+
+
+def measure(plan: Plan) -> list[str]:
+    """Compiled rounds beside those of the classes."""
+    compiled = bandit.compiled
+    fast = rate(plan, 1_000_000)
+    bandit.compiled = lambda *_: None
+    try:
+        slow = rate(plan, 5_000)
+    finally:
+        bandit.compiled = compiled
+    return [plan.allocator, plan.law, f"{fast:,.0f}", f"{GOAL:,}", f"{slow:,.0f}", f"{fast / slow:,.0f}"]
+
+
+def main() -> None:
+    """Print the table."""
+    names = ("ata", "ata-half", "ata-empirical")
+    requests = [Request(law=law, allocators=names) for law in ("linear", "sqrt")]
+    plans = [plan for request in requests for plan in PRIOR.asked(request).plans() if plan.allocator in names]
+    header = ["allocator", "law", "compiled", "goal", "classes", "times"]
+    print(table([measure(plan) for plan in plans], header))
+
+
+if __name__ == "__main__":
+    main()
