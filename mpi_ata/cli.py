@@ -361,7 +361,7 @@ def asked(options: dict[str, Any]) -> "Request":
     help="With --mpi: seconds that a unit of the law lasts.",
 )
 def table1(request: "Request", watch: "Watch", mpi: bool, unit: float) -> "Report | None":
-    """Ratios to greedy allocation under the square-root law: Table 1 and Figure 1.
+    """Ratios to greedy allocation under the square-root law: Table 1.
 
     With --mpi, 1,000 rounds for one number of workers, each of which is a rank.
 
@@ -385,7 +385,7 @@ def table1(request: "Request", watch: "Watch", mpi: bool, unit: float) -> "Repor
 @paper.command()
 @experiment_options
 def table2(request: "Request", watch: "Watch") -> "Report":
-    """The same under the linear law: Table 2 and its figure."""
+    """Ratios to greedy allocation under the linear law: Table 2."""
     from mpi_ata.paper import experiments, tables
 
     return tables.make_table(experiments.TABLE2, request, watch)
@@ -394,7 +394,7 @@ def table2(request: "Request", watch: "Watch") -> "Report":
 @paper.command()
 @experiment_options
 def mix(request: "Request", watch: "Watch") -> "Report":
-    """The same where workers follow five different laws: the figure on heterogeneous distributions."""
+    """Ratios to greedy allocation under a mix of five laws."""
     from mpi_ata.paper import experiments, tables
 
     return tables.make_table(experiments.MIX, request, watch)
@@ -403,7 +403,7 @@ def mix(request: "Request", watch: "Watch") -> "Report":
 @paper.command()
 @experiment_options
 def regret(request: "Request", watch: "Watch") -> "Report":
-    """How the regret of ATA and ATA-Empirical grows with the rounds, and a fit against ln k."""
+    """How the regret grows with the rounds, and a fit against ln k."""
     from mpi_ata.paper import experiments
     from mpi_ata.paper.regret import make_regret
 
@@ -422,7 +422,7 @@ DATA = click.option(
 @DATA
 @click.option("--full", is_flag=True, help="25,000 rounds instead of 3,000.")
 def cifar(request: "Request", watch: "Watch", data: Path | None, full: bool) -> "Report":
-    """A network on CIFAR-100, trained under each allocator: the figure on real data. Needs PyTorch.
+    """A network on CIFAR-100, trained under each allocator; needs PyTorch.
 
     \b
     Examples:
@@ -444,7 +444,9 @@ def cifar(request: "Request", watch: "Watch", data: Path | None, full: bool) -> 
     "--prior", "priors", type=Numbers(0), default="0,500000,5000000", help="Rounds of the bandit alone."
 )
 def prior(request: "Request", watch: "Watch", data: Path | None, priors: tuple[int, ...]) -> "Report":
-    """Runs that start from what rounds of the bandit alone have taught: the figure on prior knowledge.
+    """Runs that start from prior knowledge of the workers.
+
+    It comes from rounds of the bandit alone: quotas are decided and times learned, without gradients.
 
     With --data, 3,000 rounds of the network on CIFAR-100, as in the paper; else runs of the quadratic.
 
