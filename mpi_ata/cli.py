@@ -66,10 +66,9 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if options["virtual"] and launch.world_size() > 1:
                 raise UsageError("--virtual simulates all workers in one process: leave out mpirun or srun")
-            loaded = load_job(job, settings)
             if workers is not None:
-                loaded = replace(loaded, run=replace(loaded.run, workers=workers))
-            command(loaded, **options)
+                settings = (*settings, f"run.workers={workers}")
+            command(load_job(job, settings), **options)
         except UsageError as error:
             raise told(Refused(str(error))) from None
         except RunError as error:
@@ -138,6 +137,7 @@ def run_command(job: Job, keeping: Keeping, virtual: bool, as_json: bool) -> Non
     """
     if starts_ranks(virtual):
         keeping.check()
+        job = keeping.continued(job)
         parts_of(job)
         launch.start_ranks(job.run.workers or 1, sys.argv[1:])
     outcome = watched(job, virtual, keeping)
@@ -145,7 +145,7 @@ def run_command(job: Job, keeping: Keeping, virtual: bool, as_json: bool) -> Non
         return
     show(json.dumps(outcome.figures()) if as_json else closing_table(outcome))
     if outcome.reason is None:
-        sys.exit(CONTINUE if outcome.out else 1)
+        sys.exit(CONTINUE if outcome.resumable else 1)
 
 
 @main.command(name="show")

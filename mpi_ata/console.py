@@ -4,6 +4,7 @@ import io
 import math
 import shutil
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from mpi_ata.doctor import Finding
     from mpi_ata.run import Outcome
 
-MOST_WORKERS = 100  # rows of a table for a person
+MOST_WORKERS, MOST_KINDS = 100, 10  # rows of a table for a person
 
 
 class Line:
@@ -117,7 +118,8 @@ def closing_table(outcome: "Outcome") -> str:
     )
     rows = [("ended", ended), *figure_rows(outcome.figures())]
     if outcome.out:
-        rows.append(("saved", f"{outcome.out}" + ("" if outcome.reason else ", to go on with: --resume")))
+        way = ", to go on with: --resume" if outcome.resumable and not outcome.reason else ""
+        rows.append(("saved", f"{outcome.out}{way}"))
     return aligned(rows)
 
 
@@ -141,6 +143,7 @@ def figure_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
         ("gap", "not known" if figures["gap"] is None else f"{figures['gap']:.3g}"),
         *((name, _known(value)) for name, value in figures["evaluation"].items()),
         ("elapsed", duration(figures["elapsed"])),
+        *billed(figures),
     ]
 
 
@@ -152,39 +155,53 @@ def aligned(rows: Sequence[tuple[str, str]]) -> str:
 
 def shown(found: dict[str, Any]) -> str:
     """What a run file tells, as a person wants to read it."""
-    rows = [
-        ("run", found["run"]),
-        ("state", f"finished: {found['reason']}" if found["finished"] else "to be continued with --resume"),
-        *figure_rows(found),
+    state = f"finished at {found['reason']}" if found["finished"] else "not finished: go on with --resume"
+    rows = [("run", found["run"]), ("state", state), *figure_rows(found)]
+    parts = [
+        aligned(rows),
+        f"Events\n\n{aligned([event_row(event) for event in found['events']])}",
+        f"Workers\n\n{workers_table(found['workers_table'])}",
+        f"Job\n\n{found['job'].strip()}",
     ]
-    if found["billed"] is not None:
-        ranks = f"{found['workers'] + 1:,} ranks, idle ones included"
-        rows.append(("billed", f"{found['billed']:,.6g} s: {ranks}"))
-    events = [(when(event["time"]), f"{event['kind']}: {event['text']}") for event in found["events"]]
-    header = ["worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "overhead [s]", "share"]
-    workers = [
+    if found["settings"]:
+        parts.append("\n".join(f"--set {setting}" for setting in found["settings"]))
+    return "\n\n".join(parts)
+
+
+def event_row(event: dict[str, Any]) -> tuple[str, str]:
+    """When something happened, and what."""
+    who = f"worker {event['worker']} " if event["worker"] >= 0 else ""
+    return when(event["time"]), f"{who}{event['kind']}: {event['text']}"
+
+
+def workers_table(workers: Sequence[dict[str, Any]]) -> str:
+    """Who worked, how fast and how much; and on what hardware."""
+    header = ["worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "overhead [s]", "share of time"]
+    rows = [
         [
             number,
             worker["host"],
             worker["slot"],
             f"{worker['tasks']:,}",
-            *(_known(worker[name]) for name in ("mean", "spread", "overhead")),
-            share(worker["share"], 1.0),
+            *(_brief(worker[name]) for name in ("mean", "spread", "overhead")),
+            "-" if worker["share"] is None else share(worker["share"], 1.0),
         ]
-        for number, worker in enumerate(found["workers_table"][:MOST_WORKERS])
+        for number, worker in enumerate(workers[:MOST_WORKERS])
     ]
-    rest = len(found["workers_table"]) - len(workers)
-    parts = [
-        aligned(rows),
-        aligned(events),
-        table(workers, header) + (f"\n... and {rest:,} more" if rest else ""),
-    ]
-    return "\n\n".join(parts) + f"\n\n{found['job'].rstrip()}"
+    lines = [table(rows, header)]
+    if len(workers) > len(rows):
+        lines.append(f"... and {len(workers) - len(rows):,} more")
+    kinds = Counter(worker["hardware"] for worker in workers).most_common(MOST_KINDS)
+    return "\n".join([*lines, "", *(f"{count:,} x {kind}" for kind, count in kinds)])
 
 
 def when(seconds: float) -> str:
     """A moment, by the local clock."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _brief(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _known(value: float | None) -> str:
@@ -197,6 +214,13 @@ def delays(figures: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     mean, largest = figures["mean_delay"], figures["largest_delay"]
     return [("delay", f"{mean:.3g} updates on average, at most {largest:,}")]
+
+
+def billed(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a cluster charges for real ranks."""
+    if figures["billed"] is None:
+        return []
+    return [("billed", f"{duration(figures['billed'])}: ranks x elapsed, idle ones included")]
 
 
 def ratio(a: float, b: float) -> str:

@@ -2,7 +2,7 @@
 
 import tomllib
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
@@ -159,31 +159,50 @@ def problem_of(source: JobText) -> tuple[Table, str]:
 
 def load_again(path: Path, stored: JobText, settings: Sequence[str]) -> tuple[Job, list[str]]:
     """Read a job file that an earlier run was of, with the changes made then; and tell what changes now."""
-    text, latest = (
-        _read(path),
-        {setting.partition("=")[0].strip(): setting for setting in [*stored.settings, *settings]},
-    )
+    now = {_key(setting): setting for setting in settings}
+    latest = _kept(stored.settings, now) | now
+    text = _read(path)
     with _named(path):
+        before, after = (
+            _changed(_tables(stored.text), stored.settings),
+            _changed(_tables(text), latest.values()),
+        )
         differing = [
             name
             for name in _differing(_tables(text), _tables(stored.text))
-            if name not in FREE and not name.startswith("stop.")
+            if name not in FREE and name not in latest and not name.startswith("stop.")
         ]
-        job = load_job(path, latest.values())
+        files = _files(path.parent, after)
         differing += [
-            f"the file {name}" for name, text in stored.files.items() if job.source.files.get(name) != text
+            f"the file {_value(after, name)}"
+            for name, text in stored.files.items()
+            if name not in now and files.get(name, text) != text
         ]
         if differing:
             raise UsageError(
                 f"differs from the job of that run in {', '.join(differing)}; change keys with --set, "
                 "or start another run with another --out"
             )
-        before = _changed(_tables(stored.text), stored.settings)
-        after = _changed(_tables(text), latest.values())
-        changes = [
-            f"{name}: {_value(before, name)} -> {_value(after, name)}" for name in _differing(after, before)
-        ]
-    return job, changes
+    return load_job(path, latest.values()), [
+        f"{name}: {_value(before, name)} -> {_value(after, name)}" for name in _differing(after, before)
+    ]
+
+
+def _kept(stored: Sequence[str], now: Mapping[str, str]) -> dict[str, str]:
+    """What --set gave each key before, but for what an allocator that is exchanged now does not know."""
+    kept = {_key(setting): setting for setting in stored}
+    if "allocator.name" in now:
+        other = _exchanged(parse_setting(now["allocator.name"])[2], {})
+        return {
+            key: setting
+            for key, setting in kept.items()
+            if not key.startswith("allocator.") or other.accepts(key.removeprefix("allocator."))
+        }
+    return kept
+
+
+def _key(setting: str) -> str:
+    return ".".join(parse_setting(setting)[:2])
 
 
 def _differing(tables: dict[str, Table], others: dict[str, Table]) -> list[str]:
@@ -194,7 +213,7 @@ def _differing(tables: dict[str, Table], others: dict[str, Table]) -> list[str]:
 
 def _value(tables: dict[str, Table], name: str) -> Any:
     table, _, key = name.partition(".")
-    return tables.get(table, {}).get(key)
+    return tables.get(table, {}).get(key, "not given")
 
 
 def _changed(tables: dict[str, Table], settings: Iterable[str]) -> dict[str, Table]:

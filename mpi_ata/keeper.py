@@ -4,7 +4,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from mpi_ata.allocators import Allocator
 from mpi_ata.checkpoint import Checkpoints, fresh_path
 from mpi_ata.cluster import Cluster
-from mpi_ata.component import Table
+from mpi_ata.component import Table, one_line
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job, load_again, problem_of
 from mpi_ata.methods import Method
@@ -42,7 +42,8 @@ class Keeping:
             check_place(self.out)
             exists = RunFile(self.out).exists()
             if exists and not self.resume:
-                raise UsageError(f"{self.out}: exists; go on with it by --resume, or choose another --out")
+                there = self.out if self.out.exists() else RunFile(self.out).previous
+                raise UsageError(f"{there}: exists; go on with it by --resume, or choose another --out")
             if exists:
                 return
         elif self.resume:
@@ -80,9 +81,15 @@ class Keeping:
         record, complaint = load(file)
         if complaint:
             note(complaint)
-        merged_job, changes = load_again(job.path, record.job, job.source.settings)
-        merged_job = replace(merged_job, run=replace(merged_job.run, workers=job.run.workers))
-        return merged_job, Keeper(merged_job, file, note, record, changes=changes)
+        job, changes = load_again(job.path, record.job, job.source.settings)
+        return job, Keeper(job, file, note, record, changes=changes)
+
+    def continued(self, job: Job) -> Job:
+        """The job as it is to be run; where a run goes on, with what --set has changed in it before."""
+        if self.out is None or not RunFile(self.out).exists():
+            return job
+        record, _ = load(RunFile(self.out))
+        return load_again(job.path, record.job, job.source.settings)[0]
 
 
 def load(file: RunFile) -> tuple[Record, str]:
@@ -145,6 +152,20 @@ def _said(table: Table, key: str) -> str:
     return repr(table[key]) if key in table else "not given"
 
 
+def _allocator_of(method: Method) -> Allocator | None:
+    """Who decides the quotas; a method of the user's own need not tell."""
+    allocator: Allocator | None = getattr(method, "allocator", None)
+    return allocator
+
+
+def _missing(method: Method) -> str:
+    """What the user's own parts of a method lack so that a run could go on in another process."""
+    for part in (method, _allocator_of(method), getattr(method, "update", None)):
+        if part is not None and not (hasattr(part, "state") and hasattr(part, "restore")):
+            return f"{type(part).__name__} has no state() and restore(state)"
+    return ""
+
+
 class Keeper:
     """Saves a run as it goes, and lets it begin where an earlier one has ended."""
 
@@ -158,6 +179,7 @@ class Keeper:
         changes: Iterable[str] = (),
     ) -> None:
         self.path = file.path
+        self.resumable = True
         self._job, self._note = job, note
         self._earlier, self._sources, self._changes = earlier, sources or [], list(changes)
         self._checkpoints = Checkpoints(file, job.run.checkpoint_rounds, job.run.checkpoint_seconds, note)
@@ -165,20 +187,26 @@ class Keeper:
 
     def begin(self, method: Method, cluster: Cluster, trace: Trace) -> None:
         """Bring a run to where it starts from, and see that it can be saved."""
+        missing = _missing(method)
+        self.resumable = not missing
+        if missing and self._earlier is None:
+            self._note(f"{missing}: the run is recorded, but cannot be resumed")
         if self._earlier is None:
             self._say("started", f"on {cluster.n:,} workers")
             self._warm_start(method, cluster)
         else:
             try:
+                if missing:
+                    raise ValueError(missing)
                 self._resume(self._earlier, method, cluster, trace)
-            except (ValueError, KeyError) as error:
-                raise UsageError(f"{self.path}: cannot go on: {error}") from None
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise UsageError(f"{self.path}: cannot go on: {one_line(error)}") from None
         self._record.job, self._record.places, self._record.reason = self._job.source, cluster.places, ""
         self._checkpoints.save_first(self._filled(method, cluster, trace))
 
     def _warm_start(self, method: Method, cluster: Cluster) -> None:
-        if self._sources and method.allocator is not None:
-            self._inherit(method.allocator, inherited(self._sources, cluster.places))
+        if self._sources and (allocator := _allocator_of(method)) is not None:
+            self._inherit(allocator, inherited(self._sources, cluster.places))
 
     def _inherit(self, allocator: Allocator, known: Inherited) -> None:
         if hasattr(allocator, "inherit"):
@@ -201,10 +229,11 @@ class Keeper:
             cluster.speeds.restore(record.workers)
         else:
             self._move(record, method, cluster, trace)
-        if method.allocator is not None and same and not exchanged:
-            method.allocator.restore(record.allocator)
-        elif method.allocator is not None:
-            self._inherit(method.allocator, inherited([*record.prior, record.source], cluster.places, True))
+        allocator = _allocator_of(method)
+        if allocator is not None and same and not exchanged:
+            allocator.restore(record.allocator)
+        elif allocator is not None:
+            self._inherit(allocator, inherited([*record.prior, record.source], cluster.places, True))
 
     def _move(self, record: Record, method: Method, cluster: Cluster, trace: Trace) -> None:
         """Go on with other workers: those that are gone are dropped."""
@@ -213,8 +242,11 @@ class Keeper:
                 f"each worker owns its part of the data, and there were {len(record.places)} workers; "
                 f"now there are {cluster.n}"
             )
+        rows = stayed(record.places, cluster.places)
+        cluster.speeds.take_over(record.workers, rows)
+        for here, there in rows:
+            cluster.undelivered_time[here] = record.workers["unfinished"][there]
         trace.earlier = trace.worker_time
-        cluster.speeds.take_over(record.workers, stayed(record.places, cluster.places))
 
     def after_round(self, method: Method, cluster: Cluster, trace: Trace) -> None:
         """Save, if it is time."""
@@ -232,8 +264,9 @@ class Keeper:
 
     def _filled(self, method: Method, cluster: Cluster, trace: Trace, reason: str | None = None) -> Record:
         record = self._record
-        record.method = method.state()
-        record.allocator = method.allocator.state() if method.allocator is not None else {}
+        allocator = _allocator_of(method)
+        record.method = method.state() if self.resumable else {"x": method.x, "k": np.array(method.k)}
+        record.allocator = allocator.state() if self.resumable and allocator is not None else {}
         record.cluster = cluster.state()
         record.workers = cluster.speeds.state() | {"unfinished": cluster.undelivered_time.copy()}
         record.totals, record.trace, record.figures = trace.totals(), trace.history(), trace.evaluations()

@@ -15,8 +15,11 @@ from mpi_ata.store import Attributes, DamagedError, texts, untexts
 from mpi_ata.version import __version__
 
 MOST_EVENTS, LONGEST_EVENT = 1000, 1000
-MAYBE = ("loss", "gap", "mean_delay", "largest_delay")  # figures that not every run has
-GROUPS = ("job", "method", "allocator", "cluster", "workers", "prior", "totals", "trace", "figures", "events")
+ALWAYS = (  # figures of a summary that every run has
+    *("rounds", "clock", "worker_time", "elapsed", "waste", "workers"),
+    *("tasks_started", "tasks_used", "tasks_wasted", "tasks_lost"),
+)
+MAYBE = ("billed", "loss", "gap", "mean_delay", "largest_delay")  # figures that not every run has
 
 
 class Event(NamedTuple):
@@ -85,7 +88,7 @@ def told(record: Record) -> dict[str, Any]:
         name: [None if value != value else value for value in column.tolist()]
         for name, column in columns.items()
     }
-    latest, virtual = "latest.", record.places[0].host == "virtual"
+    latest = "latest."
     return {
         "run": record.run,
         "finished": bool(record.reason),
@@ -96,7 +99,6 @@ def told(record: Record) -> dict[str, Any]:
             for name, value in record.figures.items()
             if name.startswith(latest)
         },
-        "billed": None if virtual else (summary["workers"] + 1) * summary["elapsed"],
         "events": [event._asdict() for event in record.events],
         "workers_table": [
             place._asdict() | {name: column[worker] for name, column in known.items()}
@@ -175,10 +177,22 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
             summary={name: value for name, value in attributes.items() if name not in _OTHER},
             reason=str(attributes["reason"]),
         )
-        int(record.method["k"])
+        _check_told(record)
         return record
     except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         raise DamagedError(f"lacks what a run file has: {error}") from None
+
+
+def _check_told(record: Record) -> None:
+    """Refuse a record of which nothing could be told."""
+    if not record.places:
+        raise ValueError("no workers")
+    int(record.method["k"])
+    for name in ALWAYS:
+        float(record.summary[name])
+    for name, value in record.figures.items():
+        if name.startswith("latest."):
+            float(value)
 
 
 _OTHER = ("run", "package", "finished", "reason")

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,6 +90,7 @@ class Outcome:
     reason: str | None  # which limit was reached; None where it was interrupted
     signal: str = ""  # by which it was
     out: Path | None = None  # where it was saved
+    resumable: bool = False  # from there
 
     def figures(self) -> dict[str, Any]:
         """What the run came to, in plain numbers; None where one is not known."""
@@ -143,6 +144,7 @@ def execute_on_ranks(
                 note(
                     f"the job says workers = {job.run.workers}, but this world has {cluster.n}, which counts"
                 )
+            trace.ranks = cluster.n + 1
             for text in cluster.notes(sleeping=times is not None):
                 note(text)
             outcome = _driven(job, problem, method, cluster, trace, _Watch(progress, keeper, asked))
@@ -165,7 +167,7 @@ def _agreed(
     settings = json.loads(from_manager(json.dumps(job.source.settings)))
     with all_agreed():
         if keeping and rank() > 0:
-            job = replace(load_job(job.path, settings), run=job.run)
+            job = load_job(job.path, settings)
         return job, keeper, parts_of(job, n)
 
 
@@ -211,4 +213,5 @@ def _driven(
         raise
     except Exception as error:  # in an allocator or a method of the user's own
         raise in_users_code(f"round {method.k + 1} failed", error) from None
-    return Outcome(cluster.n, trace, method.x, reason, asked.name, keeper.path if keeper else None)
+    out, resumable = (keeper.path, keeper.resumable) if keeper else (None, False)
+    return Outcome(cluster.n, trace, method.x, reason, asked.name, out, resumable)

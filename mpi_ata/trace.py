@@ -50,7 +50,18 @@ class Regret:
 
 NAMES = 32  # of further figures: the history is bounded in bytes
 TOTALS: tuple[str, ...] = ("round", "clock", "worker_time", "waste", "used", "wasted", "lost", "delays")
-TOTALS += ("delay_sum", "largest_delay", "loss", "gap", "regret", "elapsed", "earlier", "stride", "recorded")
+TOTALS += (
+    "delay_sum",
+    "largest_delay",
+    "loss",
+    "gap",
+    "regret",
+    "elapsed",
+    "billed",
+    "earlier",
+    "stride",
+    "recorded",
+)
 
 
 class Trace:
@@ -69,7 +80,9 @@ class Trace:
         self.figures: dict[str, list[float]] = {}  # those of each row, by name; NaN where a row has none
         self.earlier = 0.0  # worker time of workers that are gone
         self.capacity, self.stride, self.recorded = capacity, 1, 0
+        self.ranks = 0  # that somebody pays for while the run lasts; none where workers are simulated
         self._began = time.monotonic()
+        self._before = (0.0, 0.0)  # elapsed and billed, in parts of the run before this one
 
     @property
     def started(self) -> int:
@@ -86,6 +99,12 @@ class Trace:
         """Wall time with everything in it."""
         return time.monotonic() - self._began
 
+    @property
+    def billed(self) -> float:
+        """Ranks x elapsed, idle ones included; their number may have changed from part to part."""
+        elapsed, billed = self._before
+        return billed + self.ranks * (self.elapsed - elapsed)
+
     def know(self, regret: Regret) -> None:
         """Add up the regret too, from now on."""
         self._regret, self.regret = regret, 0.0
@@ -97,6 +116,7 @@ class Trace:
             "clock": self.clock,
             "worker_time": self.worker_time,
             "elapsed": self.elapsed,
+            "billed": self.billed or None,
             "tasks_started": self.started,
             "tasks_used": self.used,
             "tasks_wasted": self.wasted,
@@ -126,10 +146,10 @@ class Trace:
 
     def restore(self, totals: State, history: State, evaluations: State) -> None:
         """Go on from an earlier run's."""
-        for name in TOTALS:
-            if name != "elapsed":
-                setattr(self, name, entry(totals, name, getattr(self, name)).item())
-        self._began = time.monotonic() - float(totals["elapsed"])
+        sums = {name: entry(totals, name, getattr(self, name)).item() for name in TOTALS}
+        self._before = sums.pop("elapsed"), sums.pop("billed")
+        self._began = time.monotonic() - self._before[0]
+        vars(self).update(sums)
         columns = [history[name].tolist() for name in Row._fields]
         self.rows = [Row(*values) for values in zip(*columns, strict=True)]
         for name, array in evaluations.items():

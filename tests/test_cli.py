@@ -27,6 +27,7 @@ KEYS = {
     "clock",
     "worker_time",
     "elapsed",
+    "billed",
     "tasks_started",
     "tasks_used",
     "tasks_wasted",

@@ -154,9 +154,9 @@ class MPICluster:
         """The next arrival."""
         until = math.inf if timeout is None else self.now() + timeout
         while self._orders:
-            message = self._receive(min(until, self.now() + LOOK_UP))
-            if message is None and self.overdue():
+            if self.overdue():
                 raise Overdue
+            message = self._receive(min(until, self.now() + LOOK_UP))
             if message is None and self.now() >= until:
                 raise TimeoutError(f"nothing arrived within {timeout} seconds")
             if message is not None and (arrival := self._taken(self._checked(message))) is not None:
@@ -219,12 +219,12 @@ class MPICluster:
     def state(self) -> State:
         """The accounts; what is under way on the ranks cannot be saved."""
         stopping = np.zeros(self.n, np.int64)
-        stopping[list(self._withdrawn)] = 1
+        stopping[[worker for worker in self._withdrawn if worker not in self._orders]] = 1
         return {
             "worker_time": self.worker_time.copy(),
             "undelivered": self.undelivered.copy(),
             "undelivered_time": self.undelivered_time.copy(),
-            "stopping": stopping,  # what these began is not known yet
+            "stopping": stopping,  # began what is not known yet; whose next order waits counts by that one
         }
 
     def restore(self, state: State) -> None:

@@ -14,6 +14,7 @@ from mpi_ata.cluster.interface import Arrival, compute, set_up
 from mpi_ata.cluster.place import Place, drawn_place
 from mpi_ata.cluster.speeds import Speeds
 from mpi_ata.problems import Problem, Task, task_streams
+from mpi_ata.signals import Overdue
 from mpi_ata.times import DrawnTimes
 
 _SAVED = [  # attributes that are plain arrays, one entry a worker
@@ -36,7 +37,7 @@ class VirtualCluster:
         n = times.n
         self.n = n
         self.speeds = Speeds(n)
-        self.overdue: Callable[[], bool] = lambda: False  # nobody waits long here
+        self.overdue: Callable[[], bool] = lambda: False  # whether to give up waiting for the end of a round
         self.worker_time = np.zeros(n)
         self.undelivered = np.zeros(n, np.int64)
         self.undelivered_time = np.zeros(n)
@@ -106,6 +107,8 @@ class VirtualCluster:
 
     def wait(self, timeout: float | None = None) -> Arrival:
         """Move the clock to the next arrival, and compute it."""
+        if self.overdue():
+            raise Overdue
         events, due = self._events, self._due
         while events and events[0][0] != due[events[0][1]]:  # stopped meanwhile
             heappop(events)

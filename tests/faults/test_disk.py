@@ -48,7 +48,7 @@ def test_a_last_save_that_fails_everywhere_ends_the_run_in_one_sentence(tmp_path
     assert sorted(path.name for path in tmp_path.glob("run*")) == ["run.h5", "run.h5.previous"]
     job_with(tmp_path, "pass")
     refused = mpi_ata("run", job, "--virtual", "--out", "run.h5", "--resume")
-    assert "differs from the job of that run in the file problem.file" in refused.stderr
+    assert "differs from the job of that run in the file own.py" in refused.stderr
 
 
 def test_a_folder_that_vanishes_costs_nothing_but_a_warning(tmp_path: Path) -> None:
