@@ -3,12 +3,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-QUICK := -m "not slow"
+QUICK := -m "not slow and not cluster"
 
 export PIP_CACHE_DIR := $(CURDIR)/.venv-cache
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test slow soak mpich system-mpi torch check benchmarks clean
+.PHONY: run test slow soak mpich system-mpi slurm-test torch check benchmarks clean
 
 run: $(VENV)/ready
 	$(BIN)/mpi-ata compare jobs/emulated.toml
@@ -19,7 +19,7 @@ test: $(VENV)/ready
 	$(BIN)/pytest $(QUICK) tests/mpi
 
 slow: $(VENV)/ready
-	$(BIN)/pytest -n auto --dist loadgroup -m slow --ignore=tests/mpi
+	$(BIN)/pytest -n auto --dist loadgroup -m "slow and not cluster" --ignore=tests/mpi
 	$(BIN)/pytest -m slow tests/mpi
 
 # Kills running jobs, again and again, for about ten minutes; `make soak KILLS=100000` for a night.
@@ -43,6 +43,10 @@ torch: .venv-torch/ready
 
 system-mpi: .venv-system/ready
 	.venv-system/bin/pytest $(QUICK) tests/mpi
+
+# Jobs on a private Slurm of five nodes, one for each process of pytest's; they mostly wait.
+slurm-test: $(VENV)/ready .venv-mpich/ready
+	$(BIN)/pytest -n 4 -m cluster tests/slurm
 
 check: $(VENV)/ready
 	$(BIN)/ruff check

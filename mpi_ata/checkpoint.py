@@ -26,6 +26,11 @@ class Checkpoints:
         self._latest, self._saved_at, self._cost = 0, -LONGEST, 0.0
         self._pause = 0.0  # after a failure: seconds until the next try
 
+    @property
+    def cost(self) -> float:
+        """The seconds that a save takes."""
+        return self._cost
+
     def due(self, round: int) -> bool:
         """Whether it is time for a save."""
         waited = time.monotonic() - self._saved_at

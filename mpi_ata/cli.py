@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.console import Line, ProgressLine, closing_table, comparison_table, finding_text, shown
+from mpi_ata.console import (
+    Line,
+    ProgressLine,
+    closing_table,
+    comparison_table,
+    finding_text,
+    shown,
+    status_table,
+    submission_text,
+)
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import Job, load_job
 from mpi_ata.keeper import Keeping, load
@@ -81,6 +90,8 @@ def told(error: click.ClickException) -> click.ClickException:
     """The error; ranks beside 0 hold it back, since rank 0 has the same one and its end is theirs."""
     if launch.under_launcher() and launch.rank() > 0:
         time.sleep(1)
+    else:
+        launch.note_failure(error.message)
     return error
 
 
@@ -137,9 +148,13 @@ def run_command(job: Job, keeping: Keeping, virtual: bool, as_json: bool) -> Non
     """
     if starts_ranks(virtual):
         keeping.check()
+<<<<<<< HEAD
         job = keeping.continued(job)
         parts_of(job)
         launch.start_ranks(job.run.workers or 1, sys.argv[1:])
+=======
+        start_ranks([job])
+>>>>>>> 701a58f (Slurm: submit, status, stop, and what a batch script becomes; scenarios on a private cluster of five nodes)
     outcome = watched(job, virtual, keeping)
     if outcome is None:
         return
@@ -187,11 +202,11 @@ def compare(job: Job, virtual: bool, allocators: str, as_json: bool) -> None:
     """
     names = [name.strip() for name in allocators.split(",")]
     variants = job.with_allocators(names)
-    if virtual or starts_ranks(virtual):
+    if virtual:
         for variant in variants:
             parts_of(variant)  # so that a wrong one is refused before time is spent on the others
     if starts_ranks(virtual):
-        launch.start_ranks(job.run.workers or 1, sys.argv[1:])
+        start_ranks(variants)
     rows: list[dict[str, Any]] = []
     for name, variant in zip(names, variants, strict=True):
         outcome = watched(variant, virtual, label=f"{name}: ")
@@ -223,6 +238,18 @@ def noted(line: ProgressLine, text: str) -> None:
 def starts_ranks(virtual: bool) -> bool:
     """Whether this process is to start the ranks, since nobody else has."""
     return not virtual and not launch.under_launcher()
+
+
+def start_ranks(jobs: Sequence[Job]) -> None:
+    """Start the ranks, and become their launcher: inside of a Slurm job on what it was given."""
+    if int(os.environ.get("SLURM_NTASKS", 1)) > 1:
+        from mpi_ata import slurm
+
+        given = click.get_current_context().params.get("workers")
+        launch.become([*slurm.launcher(given), *launch.rank_command(sys.argv[1:])])
+    for job in jobs:
+        parts_of(job)
+    launch.start_ranks(jobs[0].run.workers or 1, sys.argv[1:])
 
 
 def watched(job: Job, virtual: bool, keeping: Keeping | None = None, label: str = "") -> Outcome | None:
@@ -460,3 +487,169 @@ def prior(request: "Request", watch: "Watch", data: Path | None, priors: tuple[i
 
     base = experiments.PRIOR if data is None else replace(experiments.PRIOR, rounds=experiments.CIFAR.rounds)
     return make_prior(base, request, priors, data, watch)
+
+
+def told_in_one_sentence(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command's errors be told without a traceback."""
+
+    @wraps(command)
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        try:
+            return command(*arguments, **options)
+        except UsageError as error:
+            raise Refused(str(error)) from None
+        except RunError as error:
+            raise click.ClickException(str(error)) from None
+
+    return wrapped
+
+
+@main.command(name="submit")
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option("--nodes", "-N", type=click.IntRange(min=1), help="Nodes.")
+@click.option("--ntasks", "-n", type=click.IntRange(min=1), help="Ranks in all: the manager and the workers.")
+@click.option("--ntasks-per-node", type=click.IntRange(min=1), help="Ranks on each node.")
+@click.option("--cpus-per-task", "-c", type=click.IntRange(min=1), help="Cores of each rank.")
+@click.option("--time", "-t", help="Time limit of each start, such as 02:00:00.")
+@click.option("--partition", "-p")
+@click.option("--account", "-A")
+@click.option("--gpus-per-task", help="GPUs of each rank; the manager uses none.")
+@click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any further option of sbatch's.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key of the job."
+)
+@click.option(
+    "--array",
+    "sweep",
+    multiple=True,
+    metavar="TABLE.KEY=V,V,...",
+    help="Run once for each value, or for all combinations, where given several times.",
+)
+@click.option("--at-once", type=click.IntRange(min=1), help="So many runs of --array at the same time.")
+@click.option("--chain", type=click.IntRange(min=1), help="So many Slurm jobs, each going on from the last.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The run file; a fresh name in runs/ by default."
+)
+@click.option("--resume", is_flag=True, help="Go on with the run in --out, if it exists.")
+@click.option("--warm-start", multiple=True, metavar="RUN.h5|DIR", help="Learn speeds from earlier runs.")
+@click.option("--signal", default="USR1", show_default=True, help="The signal that tells a run to save.")
+@click.option("--lead", type=click.IntRange(min=1), help="Seconds before the time limit at which it comes.")
+@click.option(
+    "--source", type=click.Path(path_type=Path), help="A shell file to read first, say with `module load`."
+)
+@click.option("--no-check", is_flag=True, help="Do not build the problem here: its data are on the nodes.")
+@click.option("--dry-run", is_flag=True, help="Print script and command, and do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on the last line.")
+@told_in_one_sentence
+def submit_command(
+    job: Path,
+    sweep: tuple[str, ...],
+    at_once: int | None,
+    no_check: bool,
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Give a job to Slurm; it is requeued and goes on by itself until it is finished.
+
+    Job and problem files are copied: editing them afterwards changes nothing.
+
+    \b
+    Examples:
+      mpi-ata submit jobs/emulated.toml --nodes 4 --ntasks-per-node 8 --time 02:00:00
+      mpi-ata submit jobs/emulated.toml -N 4 -n 32 --sbatch "--constraint=fast" --dry-run
+      mpi-ata submit jobs/emulated.toml -n 32 --warm-start runs/ --json
+      mpi-ata submit jobs/emulated.toml -n 32 --array allocator.budget=8,16,32 --at-once 2
+      mpi-ata submit jobs/emulated.toml -n 32 --time 30 --chain 4
+    """
+    from mpi_ata import slurm
+
+    names = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "time", "partition", "account")
+    resources = slurm.Resources(**{name: given.pop(name) for name in (*names, "gpus_per_task", "more")})
+    members = slurm.Sweep.of(sweep, at_once) if sweep else None
+    workers = None if resources.ranks is None else resources.ranks - 1
+
+    def check(path: Path, settings: tuple[str, ...]) -> None:
+        loaded = load_job(path, settings)
+        if not no_check:
+            parts_of(loaded, workers or loaded.run.workers or 1)
+
+    result = slurm.submit(slurm.Submission(job, resources, sweep=members, **given), check, dry_run)
+    show(json.dumps(result) if as_json else submission_text(result))
+
+
+@main.command(name="status")
+@click.argument("which", required=False, metavar="[JOBID|RUN.h5]")
+@click.option("--json", "as_json", is_flag=True, help="Print all rows as a JSON list on the last line.")
+@told_in_one_sentence
+def status_command(which: str | None, as_json: bool) -> None:
+    """Tell how far submitted runs are: those in runs/ and in the queue, or one of them.
+
+    \b
+    Examples:
+      mpi-ata status 1234 --json
+      mpi-ata status
+      mpi-ata status runs/emulated-20250101-120000.h5
+    """
+    from mpi_ata import slurm
+
+    rows = slurm.status(which)
+    show(json.dumps(rows) if as_json else status_table(rows))
+
+
+@main.command(name="stop")
+@click.argument("which", metavar="JOBID|RUN.h5")
+@click.option("--json", "as_json", is_flag=True, help="Print all rows as a JSON list on the last line.")
+@told_in_one_sentence
+def stop_command(which: str, as_json: bool) -> None:
+    """End a submitted run for good: it is saved, and not started again.
+
+    Go on with it later by `mpi-ata submit JOB.toml --out RUN.h5 --resume`.
+
+    \b
+    Examples:
+      mpi-ata stop 1234
+      mpi-ata stop runs/emulated-20250101-120000.h5
+    """
+    from mpi_ata import slurm
+
+    rows = slurm.stop(which)
+    show(json.dumps(rows) if as_json else status_table(rows))
+
+
+@main.command(name="batch")
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The run file; by default named after the Slurm job."
+)
+@click.option("--kept", type=click.Path(path_type=Path), help="What mpi-ata submit has prepared.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key of the job."
+)
+@click.option("--warm-start", multiple=True, metavar="RUN.h5|DIR", help="Learn speeds from earlier runs.")
+@click.option("--siblings", is_flag=True, help="Learn speeds from finished runs of the same sweep.")
+@click.option("--requeue/--no-requeue", default=True, help="Whether Slurm may start the job again.")
+@click.option("--signal", default="USR1", show_default=True, help="The signal that tells a run to save.")
+@click.option("--lead", type=click.IntRange(min=1), help="Seconds before the time limit to send it.")
+@told_in_one_sentence
+def batch_command(
+    job: Path,
+    out: Path | None,
+    kept: Path | None,
+    settings: tuple[str, ...],
+    warm_start: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """What a batch script calls: run a job until it is finished, through time limits and preemption.
+
+    Begin the line with `exec`, so that the signals of Slurm's come through; slurm/run.sbatch is an example.
+
+    \b
+    Examples:
+      mpi-ata batch jobs/emulated.toml
+      mpi-ata batch jobs/emulated.toml --set allocator.budget=16 --warm-start runs/
+    """
+    from mpi_ata import slurm
+
+    batch = slurm.prepared(job, out, kept, settings, warm_start=warm_start, **options)
+    sys.exit(slurm.carry_out(batch, partial(click.echo, err=True)))

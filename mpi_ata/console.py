@@ -2,10 +2,12 @@
 
 import io
 import math
+import shlex
 import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mpi_ata.trace import Stop, Trace
@@ -273,3 +275,56 @@ def finding_text(finding: "Finding") -> str:
     state = "problem" if not finding.ok else "note" if finding.remedy else "ok"
     remedy = f"\n{'':24}-> {finding.remedy}" if finding.remedy else ""
     return f"{state:<7}  {finding.name:<13}  {finding.found}{remedy}"
+
+
+def submission_text(result: dict[str, Any]) -> str:
+    """What was given to Slurm, and how to watch it; or what would be."""
+    if result["job"] is None:
+        commands = [" ".join(shlex.quote(word) for word in words) for words in result["commands"]]
+        return "\n".join([result["script"], *(f"$ {command}" for command in commands)])
+    more = f" and {len(result['jobs']) - 1} that go on from it" if len(result["jobs"]) > 1 else ""
+    runs = result["runs"]
+    rows = [
+        ("submitted", f"Slurm job {result['job']}{more}"),
+        ("run file", runs[0] if len(runs) == 1 else f"{len(runs)} from {runs[0]} on"),
+        ("log", result["log"]),
+        ("watch it", f"mpi-ata status {result['job']}"),
+        ("stop it", f"mpi-ata stop {result['job']}"),
+    ]
+    return "\n".join(f"{name:<9}  {text}" for name, text in rows)
+
+
+def status_table(rows: Sequence[dict[str, Any]]) -> str:
+    """How far submitted runs are."""
+    if not rows:
+        return "nothing was submitted from here, and nothing is queued"
+    header = [
+        "run",
+        "Slurm job",
+        "state",
+        "rounds",
+        "rounds/s",
+        "to go",
+        "starts",
+        "billed [core h]",
+        "worked [h]",
+    ]
+    body = []
+    for row in rows:
+        of = f" of {row['of_rounds']:,}" if row["of_rounds"] else ""
+        left = row["expected_end"]
+        body.append(
+            [
+                Path(row["run"]).stem,
+                row["job"] or "-",
+                row["state"],
+                f"{row['rounds']:,}{of}",
+                f"{row['rate']:.4g}" if row["rate"] else "-",
+                duration(max(0.0, left - time.time())) if left else "-",
+                row["starts"],
+                f"{row['billed_core_hours']:.4g}",
+                f"{row['worker_hours']:.4g}",
+            ]
+        )
+    reasons = [f"{Path(row['run']).stem}: {row['why']}" for row in rows if row["why"]]
+    return "\n".join([table(body, header), *reasons])

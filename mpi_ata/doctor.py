@@ -402,7 +402,7 @@ def compared(real: dict[str, Any], simulated: dict[str, Any], seconds: float) ->
 
 def figures(job: Path, *options: str) -> tuple[dict[str, Any] | None, str]:
     """What a job of one worker comes to, or why it does not."""
-    command = [sys.executable, "-m", "mpi_ata", "run", str(job), "--json", *options]
+    command = [sys.executable, "-m", "mpi_ata", "run", str(job), "--workers", "1", "--json", *options]
     answer = launch.ask(command, PATIENCE)
     try:
         found = json.loads(answer.out.splitlines()[-1]) if answer.code == 0 else None

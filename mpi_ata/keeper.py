@@ -270,7 +270,7 @@ class Keeper:
         record.cluster = cluster.state()
         record.workers = cluster.speeds.state() | {"unfinished": cluster.undelivered_time.copy()}
         record.totals, record.trace, record.figures = trace.totals(), trace.history(), trace.evaluations()
-        record.summary = trace.summary() | {"workers": cluster.n}
+        record.summary = trace.summary() | {"workers": cluster.n, "saving": self._checkpoints.cost}
         record.reason = reason or ""
         return record
 

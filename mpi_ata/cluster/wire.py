@@ -6,6 +6,7 @@ large message that advances only between pauses crawls.  Buffers only, nothing i
 
 from array import array
 from collections.abc import Sequence
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,13 +57,13 @@ class Post:
     """Sends messages to anyone, receives them from `source`; the arrays among them are of one form."""
 
     def __init__(self, comm: "MPI.Comm", source: int, form: Array) -> None:
-        self._comm, self._source, self._rank = comm, source, comm.Get_rank()
+        self._comm, self._rank = comm, comm.Get_rank()
         self._shape, self._dtype, self._bytes = form.shape, form.dtype, form.nbytes
         self.room = Slots(form)  # for arrays too large to come along
         self._sending: list[tuple[MPI.Request, object]] = []  # a buffer lives until its request is done
         self._buffer = bytearray(HEADER.size + INLINE)
         self._seconds = memoryview(self._buffer)[HEADER.size :].cast("d")
-        self._request = comm.Irecv(self._buffer, source, MESSAGE)
+        self._inbox = _inbox(comm, source, self._buffer)
 
     def send(
         self,
@@ -110,7 +111,7 @@ class Post:
 
     def poll(self) -> Message | None:
         """The next message, if one is there."""
-        if not self._request.Test():
+        if not self._inbox.filled():
             return None
         header = HEADER.unpack_from(self._buffer)
         sender, kind, order, round, tasks, count, size, slot, into, together = header
@@ -122,7 +123,7 @@ class Post:
             if len(seconds) < count:
                 seconds = self._following(sender, np.empty(count)).tolist()
             payload = self._following(sender, self._place(size)) if size else EMPTY
-        self._request = self._comm.Irecv(self._buffer, self._source, MESSAGE)
+        self._inbox.empty()
         return Message(sender, kind, order, round, tasks, slot, into, together, seconds, payload)
 
     def _formed(self, data: bytearray) -> Payload:
@@ -144,8 +145,60 @@ class Post:
     def close(self) -> None:
         """Take back the request for a message that will not come."""
         self.flush()
+        self._inbox.close()
+
+
+class _Posted:
+    """Receives into a buffer by a request that is there before the message."""
+
+    def __init__(self, comm: "MPI.Comm", source: int, buffer: bytearray) -> None:
+        self._expect = partial(comm.Irecv, buffer, source, MESSAGE)
+        self._request = self._expect()
+
+    def filled(self) -> bool:
+        """Whether a message has come."""
+        return self._request.Test()
+
+    def empty(self) -> None:
+        """Make room for the next one."""
+        self._request = self._expect()
+
+    def close(self) -> None:
+        """Take back the request."""
         self._request.Cancel()
         self._request.Wait()
+
+
+class _Probed:
+    """Receives into a buffer what is found waiting.
+
+    MPICH 5.0 across nodes (UCX) never completes a request for a message from anyone that has come before it.
+    """
+
+    def __init__(self, comm: "MPI.Comm", source: int, buffer: bytearray) -> None:
+        self._probe, self._buffer = partial(comm.Improbe, source, MESSAGE), buffer
+
+    def filled(self) -> bool:
+        """Whether a message has come."""
+        message = self._probe() or self._probe()  # the first one may only fetch it
+        if message is None:
+            return False
+        message.Recv(self._buffer)
+        return True
+
+    def empty(self) -> None:
+        """Nothing is in the way of the next one."""
+
+    def close(self) -> None:
+        """Nothing is to be taken back."""
+
+
+def _inbox(comm: "MPI.Comm", source: int, buffer: bytearray) -> _Posted | _Probed:
+    """How messages from a rank, or from anyone, are received with this MPI."""
+    from mpi4py import MPI
+
+    safe = source != MPI.ANY_SOURCE or "Open MPI" in MPI.Get_library_version()
+    return (_Posted if safe else _Probed)(comm, source, buffer)
 
 
 def _fitting(count: int) -> int:

@@ -1,0 +1,172 @@
+"""How far submitted runs are, and ending them for good."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpi_ata.errors import UsageError
+from mpi_ata.slurm import commands
+from mpi_ata.slurm.commands import SlurmJob
+from mpi_ata.slurm.kept import SUFFIX, Kept, all_kept, billed
+from mpi_ata.slurm.progress import Progress, progress
+from mpi_ata.slurm.submit import RUNS
+
+WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+ACTIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "RESIZING")
+
+
+class Submitted(NamedTuple):
+    """A run that was submitted, and the Slurm jobs that are or were at it."""
+
+    kept: Kept
+    run: Path
+    member: int | None  # of an array
+    jobs: list[SlurmJob]
+
+    @property
+    def job(self) -> SlurmJob | None:
+        """Of several Slurm jobs, the one that runs tells most, then one that waits, then the last."""
+        ranked = [
+            (2 if job.state in ACTIVE else 1 if job.state in WAITING else 0, j)
+            for j, job in enumerate(self.jobs)
+        ]
+        return self.jobs[max(ranked)[1]] if ranked else None
+
+    def id(self, job: SlurmJob) -> str:
+        """What Slurm calls this run's part of a Slurm job."""
+        return job.id if self.member is None else f"{job.id.split('_')[0]}_{self.member}"
+
+
+def status(which: str | None = None) -> list[dict[str, Any]]:
+    """One row for each run of a Slurm job, of a run file, or of all that are known here."""
+    return [row(found) for found in meant(which)]
+
+
+def stop(which: str) -> list[dict[str, Any]]:
+    """End runs for good: those that run save and leave, those that wait are taken out of the queue."""
+    ending = meant(which)
+    for found in ending:
+        if not progress(found.run).finished:
+            found.kept.stopped(found.run).touch()  # first: whoever ends from now on is not started again
+    for found in ending:
+        for job in found.jobs:
+            if job.state in WAITING:
+                commands.cancel(found.id(job))
+            elif job.state == "RUNNING":
+                commands.signal_batch(found.id(job), "TERM")
+    return [row(found) for found in meant(which)]
+
+
+def meant(which: str | None) -> list[Submitted]:
+    """The runs that are asked for."""
+    found = [submitted for kept in submissions(which) for submitted in runs(kept)]
+    if which is None or which.isdigit():
+        return found
+    if hit := re.fullmatch(r"\d+_(\d+)", which):
+        return [submitted for submitted in found if submitted.member == int(hit[1])]
+    path = Path(which).absolute()
+    return [submitted for submitted in found if path in (submitted.run, unnumbered(submitted.run))]
+
+
+def submissions(which: str | None) -> list[Kept]:
+    """The submissions that are meant."""
+    here = all_kept(RUNS)
+    if which is None:
+        queued = [job for id in commands.own_jobs() for job in commands.jobs(id)]
+        elsewhere = {job.command.parent for job in queued if job.command.parent.suffix == SUFFIX}
+        known = {kept.folder.absolute() for kept in here}
+        return here + [Kept(folder) for folder in sorted(elsewhere - known)]
+    if re.fullmatch(r"\d+(_\d+)?", which):
+        return [by_id(which, here)]
+    path = Path(which).absolute()
+    for folder in (path.with_suffix(SUFFIX), unnumbered(path).with_suffix(SUFFIX)):
+        if (folder / "submitted.json").is_file():
+            return [Kept(folder)]
+    raise UsageError(f"{which} is neither the id of a Slurm job nor a run that was submitted")
+
+
+def by_id(id: str, here: list[Kept]) -> Kept:
+    """The submission of a Slurm job: where its script stands, or where its id was noted."""
+    for job in commands.jobs(id):
+        if (job.command.parent / "submitted.json").is_file():
+            return Kept(job.command.parent)
+    number = int(id.split("_")[0])
+    for kept in here:
+        if number in [*kept.submitted()["jobs"], *kept.submitted().get("past", [])]:
+            return kept
+    raise UsageError(f"Slurm job {id} is not one of mpi-ata's, or is forgotten by now: name its run file")
+
+
+def runs(kept: Kept) -> Iterator[Submitted]:
+    """Each run of a submission, and the Slurm jobs that are or were at it."""
+    known = kept.submitted()
+    paths = [Path(path) for path in known.get("runs", [])]
+    jobs = [job for id in known.get("jobs", []) for job in commands.jobs(str(id))]
+    if len(paths) == 1:
+        yield Submitted(kept, paths[0], None, jobs)
+        return
+    for number, path in enumerate(paths):
+        yield Submitted(kept, path, number, [job for job in jobs if number in members(job.id)])
+
+
+def members(id: str) -> list[int]:
+    """The members of an array that an id such as 12_3 or 12_4-7%2 stands for."""
+    found: list[int] = []
+    for part in id.partition("_")[2].partition("%")[0].strip("[]").split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def unnumbered(run: Path) -> Path:
+    """What the members of a sweep are numbered after."""
+    return run.with_stem(re.sub(r"-\d+$", "", run.stem))
+
+
+def row(found: Submitted) -> dict[str, Any]:
+    """How far a run is, in plain values."""
+    kept, run, job = found.kept, found.run, found.job
+    now, attempts = progress(run), kept.attempts(run)
+    word, why = state(kept, run, job, now)
+    last_sign = time.time() if word == "running" else now.saved
+    ids = kept.submitted().get("jobs", [])
+    return {
+        "job": found.id(job) if job else str(ids[-1]) if ids else None,
+        "state": word,
+        "why": why,
+        "run": str(run),
+        "rounds": now.rounds,
+        "of_rounds": now.limit,
+        "rate": now.rate or None,
+        "expected_end": expected_end(now) if word == "running" else None,
+        "starts": len(attempts),
+        "nodes": job.nodes if job and word == "running" else None,
+        "elapsed": now.elapsed,
+        "billed_core_hours": billed(attempts, last_sign) / 3600,
+        "worker_hours": now.worker_time / 3600,
+    }
+
+
+def state(kept: Kept, run: Path, job: SlurmJob | None, now: Progress) -> tuple[str, str]:
+    """A word for how a run stands, and why."""
+    if now.finished:
+        return "finished", ""
+    if job is not None and job.state in ACTIVE:
+        return "running", now.trouble
+    if job is not None and job.state in WAITING:
+        return "queued", "" if job.reason == "None" else job.reason
+    if kept.failure(run).exists():
+        return "failed", kept.failure(run).read_text().strip()
+    if kept.stopped(run).exists():
+        return "stopped", "by mpi-ata stop"
+    return "unfinished", f"Slurm says {job.state}" if job else "Slurm does not know it any more"
+
+
+def expected_end(now: Progress) -> float | None:
+    """When all rounds will be done at the rate so far, in seconds since 1970."""
+    if now.limit is None or not now.rate or now.saved is None:
+        return None
+    return now.saved + (now.limit - now.rounds) / now.rate

@@ -1,0 +1,32 @@
+"""The private Slurm that the tests marked `cluster` run on: one for each process of pytest's."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.private import PrivateSlurm, private_slurm, why_not
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[PrivateSlurm]:
+    """A Slurm of five nodes; where it cannot be, tests skip and say why, but not in CI."""
+    yield from running()
+
+
+@pytest.fixture
+def fresh_slurm() -> Iterator[PrivateSlurm]:
+    """One for a single test, which may break it."""
+    yield from running()
+
+
+def running() -> Iterator[PrivateSlurm]:
+    if reason := why_not():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as folder,
+        private_slurm(Path(folder)) as cluster,
+    ):
+        yield cluster

@@ -1,0 +1,72 @@
+"""The first process of a private cluster: gives each node a host name and a network, and starts the daemons.
+
+Runs as process 1 of its own namespaces, so nothing it started outlives it; it ends when its standard
+input is closed, hence also when whoever opened that is killed.
+"""
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+HEAD = "head"
+
+
+def network(nodes: list[str]) -> Iterator[list[str]]:
+    """A bridge, and a cable from it to each node."""
+    yield ["ip", "link", "set", "lo", "up"]
+    yield ["ip", "link", "add", "bridge", "type", "bridge"]
+    yield ["ip", "address", "add", f"{address(0)}/24", "dev", "bridge"]
+    yield ["ip", "link", "set", "bridge", "up"]
+    for number, node in enumerate(nodes, 1):
+        inside = ["ip", "-netns", node]
+        yield ["ip", "netns", "add", node]
+        yield ["ip", "link", "add", node, "type", "veth", "peer", "name", "eth0", "netns", node]
+        yield ["ip", "link", "set", node, "master", "bridge", "up"]
+        yield [*inside, "link", "set", "lo", "up"]
+        yield [*inside, "address", "add", f"{address(number)}/24", "dev", "eth0"]
+        yield [*inside, "link", "set", "eth0", "up"]
+
+
+def address(number: int) -> str:
+    """The address of a node; 0 is the head."""
+    return f"10.77.0.{number + 1}"
+
+
+def daemons(folder: Path, nodes: list[str]) -> Iterator[list[str]]:
+    """The commands that start munge, the controller, and the daemon of each node."""
+    munge = folder / "munge"
+    paths = [
+        f"--{name}={munge / name}" for name in ("key-file", "socket", "pid-file", "seed-file", "log-file")
+    ]
+    yield ["munged", "--foreground", "--force", *paths]
+    yield ["slurmctld", "-D", "-f", str(folder / "slurm.conf")]
+    for node in nodes:
+        own = f"hostname {node} && mount -t tmpfs -o size=256m tmpfs /dev/shm && slurmd -D -N {node}; exit"
+        apart = ["unshare", "--uts", "--ipc", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]
+        yield ["ip", "netns", "exec", node, *apart, "sh", "-c", own]
+
+
+def main(folder: Path, nodes: list[str]) -> None:
+    """Start everything, tell so, and look after it until standard input ends."""
+    os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
+    subprocess.run(["hostname", HEAD], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+    subprocess.run(["mount", "--bind", folder / "hosts", "/etc/hosts"], check=True)
+    for command in network(nodes):
+        subprocess.run(command, check=True)
+    log = (folder / "daemons.log").open("wb")
+    for command in daemons(folder, nodes):
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    print("started", flush=True)
+    while not select.select([sys.stdin], [], [], 0.2)[0]:
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # process 1 inherits the orphans of all
+                pass
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

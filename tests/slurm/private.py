@@ -1,0 +1,195 @@
+"""A private Slurm of several nodes on this machine, for tests: own namespaces, network, folders and keys."""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.slurm.head import HEAD, address
+
+NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "unshare", "nsenter")
+NODES = ["n1", "n2", "n3", "n4", "n5"]
+CORES = 4  # that each node claims to have
+
+CONF = """\
+ClusterName=private
+SlurmctldHost={head}({address})
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/%n/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n/slurmd.log
+TmpFS={folder}/%n/tmp
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,sched_min_interval=0
+SlurmctldParameters=preempt_send_user_signal
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+ReturnToService=1
+KillWait=10
+SlurmdTimeout=15
+MinJobAge=3600
+{nodes}
+PartitionName=main Nodes=ALL Default=YES State=UP PriorityTier=1 GraceTime=20
+PartitionName=high Nodes=ALL State=UP PriorityTier=10 PreemptMode=OFF
+"""
+
+
+def why_not() -> str | None:
+    """Why no private Slurm can be started here."""
+    if os.geteuid() != 0:
+        return "a private Slurm needs root, for the namespaces of its nodes"
+    missing = [name for name in NEEDED if not shutil.which(name, path=paths())]
+    if missing:
+        return f"missing: {', '.join(missing)}; apt-get install slurmctld slurmd slurm-client munge iproute2"
+    done = subprocess.run([*NAMESPACES, "true"], capture_output=True, text=True)
+    return f"namespaces are not allowed here: {done.stderr.strip()}" if done.returncode else None
+
+
+NAMESPACES = [
+    "unshare",
+    "--mount",
+    "--uts",
+    "--ipc",
+    "--net",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+]
+
+
+def paths() -> str:
+    """Where to look for commands; daemons are not on everybody's PATH."""
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
+class PrivateSlurm:
+    """A running cluster, and how to run commands on its login node."""
+
+    def __init__(self, folder: Path, first: int) -> None:
+        self.folder, self._first = folder, first
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """What commands on the login node find in their environment."""
+        kept = {name: os.environ[name] for name in ("HOME", "LANG", "USER") if name in os.environ}
+        return kept | {"PATH": paths(), "SLURM_CONF": str(self.folder / "slurm.conf"), **more}
+
+    def run(
+        self,
+        *command: str | Path,
+        cwd: Path | None = None,
+        seconds: float = 60,
+        **more: str,
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command on the login node, to its end."""
+        return subprocess.run(
+            [*self.entering(cwd), *map(str, command)],
+            env=self.environment(**more),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+
+    def entering(self, cwd: Path | None = None) -> list[str]:
+        """The words before a command that is to be run on the login node."""
+        into = ["nsenter", f"--target={self._first}", "--mount", "--uts", "--ipc", "--net", "--pid"]
+        return [*into, "--", "env", f"--chdir={cwd or self.folder}"]
+
+    def ask(self, *command: str | Path, cwd: Path | None = None) -> str:
+        """What a command that must succeed prints."""
+        done = self.run(*command, cwd=cwd)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def job(self, job: str) -> dict[str, str]:
+        """What Slurm knows of a Slurm job."""
+        words = self.ask("scontrol", "-o", "show", "job", job).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def kill_node(self, node: str) -> None:
+        """Let a node die: its daemon and whatever else runs on it, at once."""
+        (first,) = [line for line in self.processes(f"slurmd -D -N {node};") if " unshare " in line]
+        self.ask("kill", "-KILL", first.split()[0])
+
+    def processes(self, marker: str) -> list[str]:
+        """The command lines within this cluster that have this word in them."""
+        lines = self.ask("ps", "-eww", "-o", "pid=,args=").splitlines()
+        return [line for line in lines if marker in line]
+
+
+@contextmanager
+def private_slurm(folder: Path, nodes: list[str] = NODES) -> Iterator[PrivateSlurm]:
+    """A cluster that is up for as long as the block lasts; of which nothing is left then."""
+    prepare(folder, nodes)
+    words = [*NAMESPACES, sys.executable, str(Path(__file__).with_name("head.py")), str(folder), *nodes]
+    environment = os.environ | {"PATH": paths()}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=None, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"started\n", "the private Slurm did not start"
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            cluster = PrivateSlurm(folder, int(children.split()[0]))
+            until(lambda: idle(cluster) == len(nodes), 60, lambda: logs(folder))
+            yield cluster
+        finally:
+            process.send_signal(signal.SIGKILL)  # and with it process 1 of the cluster, and all the rest
+
+
+def idle(cluster: PrivateSlurm) -> int:
+    """How many nodes wait for work."""
+    return cluster.run("sinfo", "--noheader", "--Node", "--partition=main", "--states=idle").stdout.count(
+        "\n"
+    )
+
+
+def until(true: Callable[[], bool], seconds: float, why: Callable[[], str] = str) -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"not so after {seconds} s: {why()}"
+        time.sleep(0.1)
+
+
+def prepare(folder: Path, nodes: list[str]) -> None:
+    """The folders and files that the daemons want to find."""
+    for name in ["munge", "state", *(f"{node}/{part}" for node in nodes for part in ("spool", "tmp"))]:
+        (folder / name).mkdir(parents=True)
+    (folder / "munge").chmod(0o700)
+    key = folder / "munge" / "key-file"
+    key.write_bytes(secrets.token_bytes(128))
+    key.chmod(0o600)
+    hosts = ["127.0.0.1 localhost", *(f"{address(j)} {name}" for j, name in enumerate([HEAD, *nodes]))]
+    (folder / "hosts").write_text("\n".join(hosts) + "\n")
+    lines = [
+        f"NodeName={node} NodeHostname={node} NodeAddr={address(number)} CPUs={CORES} RealMemory=1000"
+        for number, node in enumerate(nodes, 1)
+    ]
+    conf = CONF.format(folder=folder, head=HEAD, address=address(0), nodes="\n".join(lines))
+    (folder / "slurm.conf").write_text(conf)
+    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+
+
+def logs(folder: Path) -> str:
+    """The last words of all daemons."""
+    texts: Mapping[Path, str] = {path: path.read_text(errors="replace") for path in folder.rglob("*.log")}
+    return "\n".join(f"== {path}\n{text[-500:]}" for path, text in texts.items())

@@ -1,0 +1,137 @@
+"""What is kept of a submission: copies that stand by themselves, and a record of every start."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mpi_ata.errors import RunError
+from mpi_ata.job import load_job
+from mpi_ata.slurm.batch import Batch, allocated_cores, refuse_fruitless, wants_more
+from mpi_ata.slurm.commands import SlurmJob
+from mpi_ata.slurm.kept import Attempt, Kept, billed, copy_files
+from mpi_ata.slurm.progress import Progress
+from mpi_ata.slurm.status import members
+from tests.slurm.site import MEASURED, OWN
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job whose problem is in another folder, and imports a module and a package beside it."""
+    problems = tmp_path / "home" / "problems"
+    (problems / "package").mkdir(parents=True)
+    (problems / "own.py").write_text(OWN)
+    (problems / "neighbour.py").write_text("from package.deep import gradient\n")
+    (problems / "package" / "__init__.py").write_text("")
+    (problems / "package" / "deep.py").write_text("def gradient(x):\n    return x\n")
+    (problems / "stranger.py").write_text("raise SystemExit")
+    path = tmp_path / "home" / "jobs" / "own.toml"
+    path.parent.mkdir()
+    path.write_text(MEASURED.format(rounds=3, seconds=0.0).replace('"own.py"', '"../problems/own.py"'))
+    return path
+
+
+def test_a_copy_has_all_that_a_job_needs_and_nothing_else(job: Path, tmp_path: Path) -> None:
+    copy, settings = copy_files(job, (), tmp_path / "copy")
+    assert settings == []
+    names = {path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*.*")}
+    assert names == {
+        "jobs/own.toml",
+        "problems/own.py",
+        "problems/neighbour.py",
+        "problems/package/__init__.py",
+        "problems/package/deep.py",
+    }
+    for path in job.parent.parent.rglob("*.py"):
+        path.write_text("raise SystemExit")
+    assert load_job(copy).build_problem().x0.tolist() == [1, 1, 1]
+
+
+def test_a_file_named_by_an_absolute_path_is_copied_too(job: Path, tmp_path: Path) -> None:
+    source = job.parent.parent / "problems" / "own.py"
+    given = (f'problem.file="{source}"',)
+    copy, settings = copy_files(job, given, tmp_path / "copy")
+    source.write_text("raise SystemExit")
+    assert load_job(copy, [*given, *settings]).build_problem().x0.tolist() == [1, 1, 1]
+
+
+def test_a_line_that_a_kill_cut_off_spoils_nothing(tmp_path: Path) -> None:
+    kept, run = Kept(tmp_path), Path("a.h5")
+    first = Attempt("7", 100.0, 8, 0)
+    kept.note(run, first)
+    kept.note(run, replace(first, ended=160.0, end="requeued"))
+    kept.note(run, Attempt("7", 200.0, 8, 50))
+    with (tmp_path / "a.attempts").open("a") as file:
+        file.write('{"job": "7", "beg')
+    assert [(a.began, a.ended, a.rounds) for a in kept.attempts(run)] == [(100, 160, 0), (200, None, 50)]
+
+
+def test_billing_counts_starts_that_were_killed_as_far_as_they_gave_signs() -> None:
+    killed, second = Attempt("7", 100.0, 8, 0), Attempt("7", 200.0, 4, 50, ended=250.0)
+    assert billed([killed, second], last_sign=240.0) == 8 * 100 + 4 * 50
+    assert billed([killed], last_sign=130.0) == 8 * 30
+    assert billed([killed], last_sign=None) == 0
+
+
+def batch(folder: Path) -> Batch:
+    return Batch(Path("job.toml"), folder / "run.h5", Kept(folder))
+
+
+def test_three_starts_at_the_same_round_are_enough(tmp_path: Path) -> None:
+    for number, rounds in enumerate([0, 40, 40, 40]):
+        refuse_fruitless(batch(tmp_path), Progress(rounds=rounds), "7")
+        batch(tmp_path).kept.note(tmp_path / "run.h5", Attempt("7", number, 8, rounds))
+    with pytest.raises(RunError, match="3 starts in a row got no further than round 40"):
+        refuse_fruitless(batch(tmp_path), Progress(rounds=40), "7")
+    refuse_fruitless(batch(tmp_path), Progress(rounds=41), "7")
+    refuse_fruitless(batch(tmp_path), Progress(rounds=40), "8")  # submitted anew
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "restarts", "expected"),
+    [
+        ("RUNNING", "None", 0, True),  # the launcher has ended, Slurm knows of nothing
+        ("RUNNING", "None", 1, False),  # somebody has asked already
+        ("COMPLETING", "TimeLimit", 0, True),
+        ("COMPLETING", "None", 0, False),  # cancelled
+        ("COMPLETING", "None", 1, False),  # requeued by Slurm, as after preemption or the loss of a node
+        ("CANCELLED", "None", 0, False),
+    ],
+)
+def test_who_is_started_again(
+    tmp_path: Path, state: str, reason: str, restarts: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    job = SlurmJob("7", state, reason, restarts)
+    assert wants_more(batch(tmp_path), job) == expected
+    assert not wants_more(replace(batch(tmp_path), requeue=False), job)
+    batch(tmp_path).kept.stopped(tmp_path / "run.h5").touch()
+    assert not wants_more(batch(tmp_path), job)
+
+
+def test_cores_are_counted_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "8(x3),4,16(x2)")
+    assert allocated_cores() == 60
+    monkeypatch.delenv("SLURM_JOB_CPUS_PER_NODE")
+    assert allocated_cores() == 0
+
+
+def test_members_of_an_array_are_read_as_slurm_writes_them() -> None:
+    assert members("12_3") == [3]
+    assert members("12_[4-6,9%2]") == [4, 5, 6, 9]
+    assert members("12") == []
+
+
+def test_a_submission_remembers_earlier_ones(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.submit([3], [Path("/a.h5")])
+    kept.submit([3, 4], [Path("/a.h5")])
+    kept.submit([9], [Path("/a.h5")])
+    assert kept.submitted() == {"jobs": [9], "runs": ["/a.h5"], "past": [3, 4]}
+
+
+def test_a_time_is_up_when_slurm_says_so() -> None:
+    assert SlurmJob("1", ends=time.time() + 100).left == pytest.approx(100, abs=5)
+    assert SlurmJob("1", time_limit=60.0, run_time=50.0).left == 10
+    assert SlurmJob("1").left is None

@@ -1,0 +1,58 @@
+"""The private Slurm of the tests is what it says: several hosts, and nothing that stays behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.private import NODES, PrivateSlurm, until
+
+pytestmark = pytest.mark.cluster
+ROOT = Path(__file__).parent.parent.parent
+
+HOLDING = """
+import sys, time
+from pathlib import Path
+from tests.slurm.private import private_slurm
+with private_slurm(Path(sys.argv[1])) as cluster:
+    print(cluster.ask("sbatch", "--parsable", "--nodes=2", "--wrap", "srun sleep 1000"), flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_nodes_have_names_addresses_and_shared_memory_of_their_own(slurm: PrivateSlurm) -> None:
+    text = "hostname; ip -brief address show eth0; touch /dev/shm/$(hostname); ls /dev/shm"
+    out = slurm.ask("srun", f"--nodes={len(NODES)}", "--label", "sh", "-c", text)
+    lines = sorted(line.split(": ", 1) for line in out.splitlines())
+    assert sorted({text for _, text in lines if text in NODES}) == NODES
+    assert len({text.split()[2] for _, text in lines if text.startswith("eth0")}) == len(NODES)
+    own = {number: [text for j, text in lines if j == number and text in NODES] for number, _ in lines}
+    assert all(len(names) == 2 and len(set(names)) == 1 for names in own.values()), own
+
+
+def test_nothing_outlives_whoever_started_it(tmp_path: Path) -> None:
+    folder = tmp_path / "slurm"
+    words = [sys.executable, "-c", HOLDING, str(folder)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, process_group=0) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"1\n"
+        until(lambda: len(of_cluster(folder)) >= len(NODES) + 2, 20)
+        time.sleep(1.0)
+        os.kill(holder.pid, signal.SIGKILL)
+    until(lambda: of_cluster(folder) == [], 20, lambda: str(of_cluster(folder)))
+
+
+def of_cluster(folder: Path) -> list[str]:
+    """The processes on this machine that belong to a private Slurm in a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(folder).encode() in (path / "environ").read_bytes():
+                found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return found
