@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 HEAD = "head"
+TMP = "/run/tmp"  # of each host alone: launchers name their files there by host and process id
+PRIVATE = ("/dev/shm", TMP)  # noqa: S108
 
 
 def network(nodes: list[str]) -> Iterator[list[str]]:
@@ -45,7 +47,8 @@ def daemons(folder: Path, nodes: list[str]) -> Iterator[list[str]]:
     yield ["munged", "--foreground", "--force", *paths]
     yield ["slurmctld", "-D", "-f", str(folder / "slurm.conf")]
     for node in nodes:
-        own = f"hostname {node} && mount -t tmpfs -o size=256m tmpfs /dev/shm && slurmd -D -N {node}; exit"
+        mounts = "".join(f"mount -t tmpfs -o size=256m tmpfs {path} && " for path in PRIVATE)
+        own = f"hostname {node} && {mounts}slurmd -D -N {node}; exit"
         apart = ["unshare", "--uts", "--ipc", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]
         yield ["ip", "netns", "exec", node, *apart, "sh", "-c", own]
 
@@ -55,6 +58,7 @@ def main(folder: Path, nodes: list[str]) -> None:
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     subprocess.run(["hostname", HEAD], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+    os.mkdir(TMP)
     subprocess.run(["mount", "--bind", folder / "hosts", "/etc/hosts"], check=True)
     for command in network(nodes):
         subprocess.run(command, check=True)

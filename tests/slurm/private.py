@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.slurm.head import HEAD, address
+from tests.slurm.head import HEAD, TMP, address
 
 NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "unshare", "nsenter")
 NODES = ["n1", "n2", "n3", "n4", "n5"]
@@ -91,7 +91,8 @@ class PrivateSlurm:
     def environment(self, **more: str) -> dict[str, str]:
         """What commands on the login node find in their environment."""
         kept = {name: os.environ[name] for name in ("HOME", "LANG", "USER") if name in os.environ}
-        return kept | {"PATH": paths(), "SLURM_CONF": str(self.folder / "slurm.conf"), **more}
+        own = {"PATH": paths(), "TMPDIR": TMP, "SLURM_CONF": str(self.folder / "slurm.conf")}
+        return kept | own | more
 
     def run(
         self,

@@ -30,7 +30,9 @@ def test_a_job_runs_on_four_nodes_to_its_end(site: Site, command: Path) -> None:
     assert np.array_equal(found.method["x"], site.virtual_x(job, 3))
     assert len({place.host for place in found.places}) == 3
     (row,) = site.status(submitted["job"])
-    assert (row["state"], row["rounds"], row["of_rounds"], row["starts"]) == ("finished", 60, 60, 1)
+    assert (row["state"], row["rounds"], row["of_rounds"], row["starts"]) == ("finished", 60, 60, 1), (
+        site.log(submitted)
+    )
     assert 0 < row["worker_hours"] < row["billed_core_hours"]
 
 
@@ -106,7 +108,7 @@ def test_a_stopped_run_is_saved_and_not_started_again(site: Site) -> None:
     assert site.over(submitted["job"]) == "FAILED", site.story(submitted["job"])
     assert site.slurm.job(str(submitted["job"]))["ExitCode"] == "85:0"
     (row,) = site.status(submitted["run"])
-    assert (row["state"], row["starts"]) == ("stopped", 1)
+    assert (row["state"], row["starts"]) == ("stopped", 1), site.log(submitted)
     assert kinds(submitted["run"])[-1] == "ended"
     retried(lambda: no_process(site))
 
