@@ -148,13 +148,7 @@ def run_command(job: Job, keeping: Keeping, virtual: bool, as_json: bool) -> Non
     """
     if starts_ranks(virtual):
         keeping.check()
-<<<<<<< HEAD
-        job = keeping.continued(job)
-        parts_of(job)
-        launch.start_ranks(job.run.workers or 1, sys.argv[1:])
-=======
-        start_ranks([job])
->>>>>>> 701a58f (Slurm: submit, status, stop, and what a batch script becomes; scenarios on a private cluster of five nodes)
+        start_ranks([keeping.continued(job)])
     outcome = watched(job, virtual, keeping)
     if outcome is None:
         return
