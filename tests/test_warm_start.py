@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, permutations
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -114,7 +114,7 @@ def test_a_chain_of_runs_counts_each_once_however_it_is_given(start: Start) -> N
     records = [start("1.h5"), start("2.h5", *warm("1.h5")), start("3.h5", *warm("2.h5"))]
     own = {name: sum(r.workers[name] for r in records) for name in ("tasks", "seconds", "squares")}
     least = np.minimum.reduce([r.workers["least"] for r in records])
-    given = [["3.h5"], ["."], ["1.h5", "2.h5", "3.h5"], *map(list, permutations(["2.h5", "3.h5", "."]))]
+    given = [["3.h5"], ["."], ["1.h5", "2.h5", "3.h5"], ["3.h5", ".", "1.h5"]]
     for number, paths in enumerate(given):
         later = start(f"later/{number}.h5", *warm(*paths), "--set", "stop.rounds=1") if number else None
         later = later or _in_folder(start, paths)
@@ -377,33 +377,32 @@ def knowledge(means: Array, seed: int, rounds: int) -> Source:
 
 
 def relearned(prior: Source, means: Array, seed: int) -> tuple[int, float]:
-    """How many of 300 rounds give worker 0 a task; and what they lose to known speeds, in seconds."""
+    """How many of 200 rounds give worker 0 a task; and what they lose to known speeds, in seconds."""
     cluster, going = rounds_of(means, seed, [prior])
     oracle, problem = machine(means, seed)
     best = run(SGD(problem.x0, OFTA(len(means), 6, means), Plain(0.1)), oracle)
-    rounds = [round for round, _ in zip(islice(going, 300), best, strict=False)]
+    rounds = [round for round, _ in zip(islice(going, 200), best, strict=False)]
     return sum(bool(round.quota[0]) for round in rounds), cluster.now() - oracle.now()
 
 
 def test_a_machine_that_has_changed_is_relearned_sooner_at_less_weight() -> None:
-    """The fastest of six workers becomes 20 times as slow after 1,500 rounds.
+    """The fastest of six workers becomes 20 times as slow after 1,000 rounds.
 
-    The less its old tasks count, the fewer new ones outweigh them.  Of 300 rounds all 300 gave it a task at a
-    weight of 1, and 110 to 115 at 0.01; five runs lost 4,880 to 5,040 seconds, against 1,350 to 1,490.  A
-    factor of 2 in means over two seeds is far from all of these.
+    The less its old tasks count, the fewer new ones outweigh them.  Of 200 rounds all gave it a task at a
+    weight of 1, and 91 and 97 at 0.01; 3,180 and 3,290 seconds were lost, against 1,230 and 1,300.  A factor
+    of 1.5 in the means over two seeds is far from all of these.
     """
     before, after = np.full(6, 4.0), np.full(6, 4.0)
     before[0], after[0] = 1.0, 20.0
-    priors = [knowledge(before, seed, 1500) for seed in (1, 2)]
+    priors = [knowledge(before, seed, 1000) for seed in (1, 2)]
     found = {
         weight: [relearned(discounted(prior, weight), after, seed) for seed, prior in enumerate(priors)]
-        for weight in (1.0, 0.1, 0.01)
+        for weight in (1.0, 0.01)
     }
     rounds, seconds = ({w: fmean(row[i] for row in rows) for w, rows in found.items()} for i in (0, 1))
     print(f"by weight: rounds with a task for it {rounds}, seconds lost {seconds}")
-    assert 2 * rounds[0.01] < rounds[1.0]
-    assert 2 * seconds[0.01] < seconds[1.0]
-    assert seconds[0.01] < seconds[0.1] < seconds[1.0]
+    assert 1.5 * rounds[0.01] < rounds[1.0]
+    assert 1.5 * seconds[0.01] < seconds[1.0]
 
 
 def test_constant_times_that_are_known_are_used_from_the_first_round_on() -> None:
