@@ -1,19 +1,23 @@
 """Rounds per second with a null task, beside a bare mpi4py loop and other libraries; what idling costs.
 
-python -m benchmarks.rounds [--quick] [--json]
+python -m benchmarks.rounds [--quick] [--json] [--readme]
 
-The floor is the exchange alone: no decision, sum, update or accounts. Everything runs on one node.
+The floor is a bare mpi4py loop: the exchange by non-blocking messages, and the sum; no decision, update or
+accounts. Everything runs on one node. Figures are those of the best of many short windows.
 """
 
 import argparse
 import importlib.util
 import json
+import math
 import os
+import platform
 import signal
 import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +29,7 @@ CHILDREN = "benchmarks.rounds_children"
 CONTENDERS = ("mpi_ata", "floor", "futures", "libensemble")
 TIMEOUT = 60  # seconds for one contender, with all that starting its ranks takes
 HUGE = 1_000_000  # numbers; libEnsemble is not asked to carry so many
+BEGIN, END = "<!-- benchmarks.rounds -->", "<!-- end of benchmarks.rounds -->"  # of its place in the README
 
 Figures = dict[str, Any]
 
@@ -36,12 +41,13 @@ class Plan(NamedTuple):
     sizes: tuple[int, ...] = (1, 80_000, 1_000_000)  # float64 numbers each way
     idle: tuple[int, ...] = (4, 16)
     growth: tuple[int, ...] = (1, 1_000, 10_000, 100_000, 1_000_000, 12_500_000)
-    seconds: float = 2.0
+    crowds: tuple[int, ...] = (1, 2, 4, 8, 16)  # workers, all active
+    seconds: float = 1.0
     idle_seconds: float = 3.0
-    growth_seconds: float = 1.0
+    growth_seconds: float = 0.6
 
 
-QUICK = Plan(((4, 4),), (1, 80_000, 1_000_000), (4,), (10_000,), 0.5, 1.0, 0.3)
+QUICK = Plan(((4, 4),), (1, 80_000, 1_000_000), (4,), (1, 1_000, 10_000, 100_000), (), 0.5, 1.0, 0.3)
 
 
 class Bench:
@@ -120,10 +126,10 @@ def _progress(text: str) -> None:
         print(f"\r{text:<60}", end="\r", file=sys.stderr, flush=True)
 
 
-def bytes_text(count: int) -> str:
+def bytes_text(count: float) -> str:
     """So many bytes, as a person says it."""
     if count < 1_000:
-        return f"{count} B"
+        return f"{count:g} B"
     return f"{count / 1e3:g} KB" if count < 500_000 else f"{count / 1e6:g} MB"
 
 
@@ -213,6 +219,76 @@ def growth_table(rows: list[Figures]) -> str:
     return table(body, header)
 
 
+def crowded(bench: Bench, plan: Plan) -> list[Figures]:
+    """Rounds a second as workers become more, for a small x."""
+    rows = []
+    for workers in plan.crowds:
+        row: Figures = {"workers": workers}
+        for role in ("mpi_ata", "floor"):
+            row[role] = bench.measure(role, workers, workers, 1, plan.growth_seconds).get("rate")
+        rows.append(row)
+    return rows
+
+
+def crowd_table(rows: list[Figures]) -> str:
+    """Rounds a second, and orders in them."""
+    body = [
+        [
+            f"{row['workers']}",
+            _rate(row["mpi_ata"]),
+            _rate(row["floor"]),
+            _ratio(row["mpi_ata"], row["floor"]),
+            _rate(row["mpi_ata"] and row["workers"] * row["mpi_ata"]),
+        ]
+        for row in rows
+    ]
+    return table(body, ["workers", "mpi_ata [1/s]", "floor [1/s]", "/ floor", "orders [1/s]"])
+
+
+def bottleneck(rows: list[Figures]) -> str:
+    """From which size on the star through rank 0 sets the pace: where a round takes twice the least time."""
+    known = [(row["bytes"], row["mpi_ata"]) for row in rows if row["mpi_ata"]]
+    for (smaller, faster), (larger, slower) in pairwise(known):
+        if slower < (half := known[0][1] / 2) <= faster:
+            share = math.log(faster / half) / math.log(faster / slower)
+            size = smaller * (larger / smaller) ** share
+            return (
+                f"From about {bytes_text(float(f'{size:.1g}'))} each way on, carrying and adding arrays at "
+                f"rank 0 takes longer than all the rest of a round with {rows[0]['workers']} workers."
+            )
+    return "In none of these sizes did carrying arrays through rank 0 take longer than the rest of a round."
+
+
+def machine() -> str:
+    """What was measured on."""
+    found = [
+        line for line in subprocess.check_output([find_mpirun(), "--version"], text=True).splitlines() if line
+    ]
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}, {found[0].strip()}"
+
+
+def written(text: str, found: dict[str, list[Figures]]) -> str:
+    """The README with these figures in their place."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    header = ["active workers", "each way", *CONTENDERS, *(f"/ {role}" for role in CONTENDERS[1:])]
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    for row in found["rounds"]:
+        cells = [f"{row['active']} of {row['workers']}", bytes_text(row["bytes"])]
+        cells += [_rate(row.get(role)) for role in CONTENDERS]
+        cells += [_ratio(row.get("mpi_ata"), row.get(role)) for role in CONTENDERS[1:]]
+        lines.append("| " + " | ".join(cells) + " |")
+    idle = [row for row in found["idle"] if "cpu" in row]
+    sentences = [f"Rounds a second with a null task ({machine()}).", bottleneck(found["growth"])]
+    sentences += [
+        f"With {row['workers']} workers, one that idles uses {row['cpu']:.2g} % of a core, and begins "
+        f"{1e3 * row['wake_up']:.2g} ms after its order was sent."
+        for row in idle
+    ]
+    block = "\n".join([*lines, "", *sentences])
+    return f"{before}{BEGIN}\n{block}\n{END}{after}"
+
+
 def _rate(value: float | None) -> str:
     if value is None:
         return "-"
@@ -224,22 +300,34 @@ def _ratio(a: float | None, b: float | None) -> str:
 
 
 def main() -> None:
-    """Measure, then print three tables or one JSON object."""
+    """Measure, then print tables or one JSON object, or write the README's table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="about 30 s, 4 workers only")
+    parser.add_argument("--quick", action="store_true", help="about a minute, 4 workers only")
     parser.add_argument("--json", action="store_true", help="one object instead of tables")
+    parser.add_argument("--readme", action="store_true", help="write the table in README.md anew")
     options = parser.parse_args()
     bench, plan = Bench(), QUICK if options.quick else Plan()
     if not _has_libensemble():
         print("libEnsemble is not installed; pip install libensemble adds it", file=sys.stderr)
-    found = {"rounds": compared(bench, plan), "idle": idled(bench, plan), "growth": grown(bench, plan)}
+    found = {
+        "rounds": compared(bench, plan),
+        "idle": idled(bench, plan),
+        "growth": grown(bench, plan),
+        "crowd": crowded(bench, plan),
+    }
     _progress("")
+    if options.readme:
+        readme = ROOT / "README.md"
+        readme.write_text(written(readme.read_text(), found))
     if options.json:
         print(json.dumps(found))
         return
     print(f"Rounds a second, null task\n\n{compared_table(found['rounds'])}\n")
     print(f"Workers without orders, and single orders\n\n{idle_table(found['idle'])}\n")
-    print(f"Growth with the size of x, 4 workers\n\n{growth_table(found['growth'])}")
+    print(f"Growth with the size of x, 4 workers\n\n{growth_table(found['growth'])}\n")
+    print(bottleneck(found["growth"]))
+    if found["crowd"]:
+        print(f"\nGrowth with the number of workers, 8 B each way\n\n{crowd_table(found['crowd'])}")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class Bell:
     def __init__(self) -> None:
         self._rank = 0
         self._silent = {0}  # ranks that will ring, but were not yet heard
-        self._spin = SPIN
+        self._spin, self._long_spin = SPIN, LONG_SPIN
         self._flags: mmap.mmap | None = None  # one byte a rank: whether it sleeps
         self.name = f"mpi_ata-{os.getpid()}-{secrets.token_hex(8)}"
         self._near = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -54,6 +54,8 @@ class Bell:
         """Say which rank this is: workers ring at the manager, who is rank 0, and it at all of them."""
         ringing = range(1) if rank else range(1, len(hosts))
         self._rank = rank
+        if rank == 0 and hosts.count(hosts[0]) > (os.cpu_count() or 1):
+            self._long_spin = SPIN  # its core is better used by a worker
         self._silent = {NEAR if hosts[other] == hosts[rank] else other for other in ringing}
 
     def share_flags(self, name: str, ranks: int) -> None:
@@ -85,8 +87,8 @@ class Bell:
         with suppress(OSError):  # a full queue means that it was rung already
             bell.sendto(self._rank.to_bytes(4, "little"), address)
 
-    def sleep(self, seconds: float) -> None:
-        """Sleep until somebody rings, at most so long."""
+    def sleep(self, seconds: float) -> bool:
+        """Sleep until somebody rings, at most so long; whether somebody did."""
         ready, _, _ = select.select(
             [self._near, self._far], [], [], seconds
         )  # poll() counts whole milliseconds
@@ -95,30 +97,32 @@ class Bell:
                 while True:
                     self._silent.discard(int.from_bytes(bell.recv(4), "little"))
                     self._silent -= {NEAR} if bell is self._near else set()
+        return bool(ready)
 
     def wait(self, look: Callable[[], Found | None], until: float = math.inf) -> Found | None:
         """What `look` finds as soon as it finds something; None from the time `until` on."""
         began = now = time.perf_counter()
         while now - began < self._spin and now < until:
             if (found := look()) is not None:
-                self._spin = LONG_SPIN
+                self._spin = self._long_spin
                 return found
             os.sched_yield()
             now = time.perf_counter()
         found = self.doze(look, until)
-        self._spin = LONG_SPIN if time.perf_counter() - began < LONG_SPIN else SPIN
+        self._spin = self._long_spin if time.perf_counter() - began < LONG_SPIN else SPIN
         return found
 
     def doze(self, look: Callable[[], Found | None], until: float = math.inf) -> Found | None:
         """The same, where it will take longer."""
-        pause = SPIN
+        pause = SPIN if self._silent else NAP
         while True:
             self._flag(1)
             found = look()  # what came before the flag was seen rings no bell
             now = time.perf_counter()
             if found is None and now < until:
-                pause = min(2 * pause, PAUSE) if self._silent else NAP
-                self.sleep(min(pause, until - now))
+                rung = self.sleep(min(pause, until - now))
+                # On a network the bell may overtake the message that it rings for.
+                pause = SPIN if rung else min(2 * pause, PAUSE if self._silent else NAP)
             self._flag(0)
             if found is not None or now >= until:
                 return found

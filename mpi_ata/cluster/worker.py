@@ -102,11 +102,13 @@ class Worker:
         while left > 0:
             began = time.perf_counter()
             result, seconds = self._do(x, left if order.together and self._report_drawn else 1)
-            if self._look():
+            left -= len(seconds)
+            # What is done is sent at once: a look in between may cost more than the task, since some
+            # libraries let other ranks run first.
+            if self._look() if left else self._given_up():
                 self._stopped(unsent, seconds, time.perf_counter() - began)
                 break
             self._number += len(seconds)
-            left -= len(seconds)
             if unsent:
                 np.add(total, result, out=total)
             else:
@@ -120,7 +122,7 @@ class Worker:
     def _point(self, order: Message) -> Array:
         """The point of an order, in memory of our own: a task may keep it."""
         x = order.payload
-        if self._shared is not None and order.slot != NOWHERE:
+        if order.slot != NOWHERE and self._shared is not None:
             x = self._post.room.take()
             np.copyto(x, self._shared.at(order.slot))
         x.flags.writeable = False
@@ -128,7 +130,7 @@ class Worker:
 
     def _place(self, order: Message) -> Array:
         """Where results of an order are added up."""
-        if self._shared is not None and order.into != NOWHERE:
+        if order.into != NOWHERE and self._shared is not None:
             return self._shared.at(order.into)
         return self._total
 
@@ -162,6 +164,9 @@ class Worker:
         """Whether the order being carried out has been withdrawn."""
         if (message := self._post.poll()) is not None:
             self._obey(message)
+        return self._given_up()
+
+    def _given_up(self) -> bool:
         return self._withdrawn or self._ended
 
     def _obey(self, message: Message) -> None:
