@@ -261,10 +261,9 @@ def bottleneck(rows: list[Figures]) -> str:
 
 def machine() -> str:
     """What was measured on."""
-    found = [
-        line for line in subprocess.check_output([find_mpirun(), "--version"], text=True).splitlines() if line
-    ]
-    return f"{os.cpu_count()} cores, Python {platform.python_version()}, {found[0].strip()}"
+    version = subprocess.check_output([find_mpirun(), "--version"], text=True).strip().splitlines()[0]
+    alone = "" if os.sched_getscheduler(0) == os.SCHED_OTHER else ", at real-time priority beside other work"
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}, {version.strip()}{alone}"
 
 
 def written(text: str, found: dict[str, list[Figures]]) -> str:
