@@ -148,14 +148,14 @@ def checked_names(names: Sequence[str], usual: Sequence[str]) -> tuple[str, ...]
     return tuple(dict.fromkeys((*((GREEDY,) if GREEDY in usual else ()), *names)))
 
 
-TABLE1 = Experiment("table1", "sqrt", (17, 51, 153, 459), "the paper's Table 1 and Figure 1")
-TABLE2 = Experiment("table2", "linear", (17, 51, 153), "the paper's Table 2 and its figure on linear noise")
-MIX = Experiment("mix", "mix", (15, 45, 150), "the paper's figure on heterogeneous time distributions")
+TABLE1 = Experiment("table1", "sqrt", (17, 51, 153, 459), "The paper's Table 1 and Figure 1")
+TABLE2 = Experiment("table2", "linear", (17, 51, 153), "The paper's Table 2 and its figure on linear noise")
+MIX = Experiment("mix", "mix", (15, 45, 150), "The paper's figure on heterogeneous time distributions")
 REGRET = Experiment(
     "regret",
     "exponential",
     (20,),
-    "the paper's figure on regret",
+    "The paper's figure on regret",
     budget=5,
     allocators=("ata", HALF, "ata-empirical"),
     seeds=(1, 2, 3, 4, 5),
@@ -165,11 +165,11 @@ CIFAR = Experiment(
     "cifar",
     "linear",
     (17, 51, 153),
-    "the paper's figure on CIFAR-100",
+    "The paper's figure on CIFAR-100",
     rounds=3_000,
 )
 FULL = 25_000  # rounds: eleven and a half times all images
-PRIOR = Experiment("prior", "linear", (51,), "the paper's figure on prior knowledge")
+PRIOR = Experiment("prior", "linear", (51,), "The paper's figure on prior knowledge")
 
 # (worker time of greedy / worker time, clock / clock of greedy) at f - f* < 1e-5 with B = 23
 _COLUMNS = ("ata", "ata-empirical", "ofta")
