@@ -124,7 +124,7 @@ def _notes(experiment: Experiment) -> Iterator[str]:
         "fitted over the last two decades of rounds, seed by seed: an R2 near 1 against ln k, and a lower "
         "one against k, says that it grows like a logarithm."
     )
-    values = ", ".join(f"{alpha(experiment.law, n):.4g} at n = {n}" for n in experiment.workers)
+    values = ", ".join(f"{alpha(experiment.law, n):,.0f} at n = {n}" for n in experiment.workers)
     yield f"The paper gives no alpha here: ata takes twice the largest mean ({values}), ata-half half of it."
     yield "The paper prints no figures for this experiment: its picture shows growth like a logarithm."
     if not has_numba():
