@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from mpi_ata import prior
 from mpi_ata.arrays import State
 from mpi_ata.cluster.place import Place, drawn_place
-from mpi_ata.prior import COLUMNS, SHARE_OF_CLASS, SUMS, Source, discounted, inherited, merged, stayed
+from mpi_ata.prior import COLUMNS, SUMS, Source, discounted, inherited, merged, stayed
+from mpi_ata.record import _places, _unplaced
 
 XEON, EPYC = "Xeon, 8 of 8 cores, 1 threads", "EPYC, 8 of 8 cores, 1 threads"
 RANKS = 4
@@ -127,7 +128,7 @@ def test_many_workers_that_changed_alike_are_told_in_one_word() -> None:
 def test_a_new_host_starts_from_others_with_its_hardware_at_less_weight() -> None:
     known = inherited([source(node("a"), tasks=100)], [*node("a"), *node("b", [0, 1])])
     assert (known.recognised, known.by_class, known.cold) == ([0, 1, 2, 3], [4, 5], 0)
-    assert known.columns["tasks"].tolist() == [100] * 4 + [100 * SHARE_OF_CLASS] * 2
+    assert known.columns["tasks"].tolist() == [100] * 4 + [10] * 2
     means = known.columns["seconds"] / known.columns["tasks"]
     assert means.tolist() == pytest.approx([1, 2, 3, 4, 2.5, 2.5])
     assert known.columns["least"].tolist() == [0.5, 1.5, 2.5, 3.5, 0.5, 0.5]
@@ -231,6 +232,11 @@ def test_what_is_handed_on_leaves_out_untried_workers_and_the_oldest_of_too_many
     monkeypatch.setattr(prior, "MOST_ROWS", 1)
     assert [run.run for run in merged(runs)] == ["4"]
     assert merged([source(node("a"), tasks=0)]) == []
+
+
+def test_places_come_out_of_a_file_as_they_went_in() -> None:
+    places = (*node("a"), *node("b", hardware=EPYC), *law(3), Place("ä" * 20, 10**6, "", 4096))
+    assert _unplaced(_places(places)) == places
 
 
 def test_what_was_given_is_not_written_into() -> None:

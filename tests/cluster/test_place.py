@@ -117,7 +117,8 @@ def test_workers_are_numbered_on_their_host_beside_the_manager() -> None:
 
 
 def test_where_times_are_drawn_a_worker_is_its_index_and_the_law() -> None:
-    found = places([rank(host) for host in ("a", "b", "b")], "Linear")
-    assert found == (Place("b", 0, DRAWN + "Linear", 2), Place("b", 1, DRAWN + "Linear", 2))
-    cluster = VirtualCluster(Quadratic(dimension=2), DrawnTimes(Linear(2), label="Linear"))
+    found = places([rank(host) for host in ("a", "b", "a", "b")], "Linear")
+    hosts = ("b", "a", "b")
+    assert found == tuple(Place(host, index, DRAWN + "Linear", 2) for index, host in enumerate(hosts))
+    cluster = VirtualCluster(Quadratic(dimension=2), DrawnTimes(Linear(3), label="Linear"))
     assert [known[1:3] for known in cluster.places] == [known[1:3] for known in found]
