@@ -236,7 +236,7 @@ def starts_ranks(virtual: bool) -> bool:
 
 def start_ranks(jobs: Sequence[Job]) -> None:
     """Start the ranks, and become their launcher: inside of a Slurm job on what it was given."""
-    if int(os.environ.get("SLURM_NTASKS", 1)) > 1:
+    if (launch.slurm_tasks() or 1) > 1:
         from mpi_ata import slurm
 
         given = click.get_current_context().params.get("workers")
@@ -565,8 +565,11 @@ def submit_command(
 
     def check(path: Path, settings: tuple[str, ...]) -> None:
         loaded = load_job(path, settings)
-        if not no_check:
-            parts_of(loaded, workers or loaded.run.workers or 1)
+        try:
+            if not no_check:
+                parts_of(loaded, workers or loaded.run.workers or 1)
+        except UsageError as error:
+            raise UsageError(f"{error} (--no-check leaves it to the nodes to find out)") from None
 
     result = slurm.submit(slurm.Submission(job, resources, sweep=members, **given), check, dry_run)
     show(json.dumps(result) if as_json else submission_text(result))

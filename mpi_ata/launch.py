@@ -1,6 +1,7 @@
 """Starting ranks: whether a launcher has done it already, and how to do it with the MPI that is installed."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ WORLD_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_W
 RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 TERMINAL = "MPI_ATA_TERMINAL"  # set where rank 0 may draw a progress line although it writes to a pipe
 
 FAILURE = "MPI_ATA_FAILURE"  # names a file for the reason why a run cannot go on
@@ -41,6 +43,11 @@ def step_tasks() -> int:
     return int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) if "SLURM_STEP_ID" in os.environ else 1
 
 
+def slurm_tasks() -> int | None:
+    """How many tasks Slurm has given to this job, or to this step of it; None outside of Slurm."""
+    return int(os.environ["SLURM_NTASKS"]) if os.environ.get("SLURM_NTASKS") else None
+
+
 def rank() -> int:
     """The rank of this process, as its launcher says."""
     return next((int(os.environ[name]) for name in RANK if name in os.environ), 0)
@@ -55,6 +62,20 @@ def one_thread_a_rank(environment: MutableMapping[str, str]) -> None:
     """Keep numerical libraries from starting a thread a core in every rank, unless the user says so."""
     for name in THREADS:
         environment.setdefault(name, "1")
+
+
+def own_devices(environment: MutableMapping[str, str]) -> None:
+    """Leave to a rank of a Slurm job its own GPUs of those that its node was given; the manager uses none."""
+    if "SLURM_JOB_ID" not in environment:
+        return
+    share = int(re.findall(r"\d+", f"1 {environment.get('SLURM_GPUS_PER_TASK', '')}")[-1])
+    for name in DEVICES:
+        given = [device for device in environment.get(name, "").split(",") if device]
+        if given and rank() == 0:
+            environment[name] = ""
+        elif len(given) > share:  # Slurm has not divided them among the ranks
+            first = local_rank() * share
+            environment[name] = ",".join(given[j % len(given)] for j in range(first, first + share))
 
 
 def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:

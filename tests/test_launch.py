@@ -14,3 +14,34 @@ def test_the_number_of_a_rank_on_its_node_is_the_launchers(
     assert launch.local_rank() == 0
     monkeypatch.setenv(name, "3")
     assert launch.local_rank() == 3
+
+
+@pytest.mark.parametrize(
+    ("rank", "local", "given", "share", "expected"),
+    [
+        (0, 0, "0,1,2,3", "", ""),  # the manager does no task
+        (1, 1, "0,1,2,3", "", "1"),
+        (4, 4, "0,1,2,3", "", "0"),  # the last of four workers beside the manager
+        (5, 0, "0,1,2,3", "", "0"),
+        (6, 1, "0,1,2,3", "a100:2", "2,3"),
+        (6, 1, "3", "1", "3"),  # divided by Slurm already
+        (6, 1, "2,3", "gpu:a100:2", "2,3"),
+        (6, 1, "", "", ""),
+    ],
+)
+def test_each_worker_of_a_slurm_job_has_gpus_of_its_own(
+    rank: int, local: int, given: str, share: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (*launch.RANK, *launch.LOCAL_RANK):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_PROCID", str(rank))
+    monkeypatch.setenv("SLURM_LOCALID", str(local))
+    environment = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": given, "SLURM_GPUS_PER_TASK": share}
+    launch.own_devices(environment)
+    assert environment["CUDA_VISIBLE_DEVICES"] == expected
+
+
+def test_outside_of_slurm_gpus_are_left_alone() -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    launch.own_devices(environment)
+    assert environment == {"CUDA_VISIBLE_DEVICES": "0,1"}

@@ -22,7 +22,7 @@ from mpi_ata.cluster.wire import ARRIVAL, EMPTY, END, FAILED, ORDER, STOP, STOPP
 from mpi_ata.cluster.worker import Worker
 from mpi_ata.cluster.world import check_same, introduce, places, shared_slots
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.launch import step_tasks
+from mpi_ata.launch import slurm_tasks, step_tasks
 from mpi_ata.problems import Problem
 from mpi_ata.signals import Overdue
 from mpi_ata.times import DrawnTimes
@@ -104,6 +104,8 @@ class MPICluster:
     def notes(self, sleeping: bool) -> list[str]:
         """What the user should know of these ranks; whether their tasks mostly sleep matters there."""
         notes = []
+        if (given := slurm_tasks()) not in (None, self.n + 1):
+            notes.append(f"Slurm has given {given} tasks to this job, but {self.n + 1} ranks were started")
         if self._deaf:
             notes.append(f"the bell of workers {self._deaf} cannot be rung: they look for orders every 10 ms")
         here = sum(rank.host == self._ranks[0].host for rank in self._ranks)

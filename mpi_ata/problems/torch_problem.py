@@ -9,7 +9,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.launch import local_rank
+from mpi_ata.launch import local_rank, rank, under_launcher
 from mpi_ata.problems.interface import Task
 from mpi_ata.problems.shards import shard
 
@@ -225,6 +225,8 @@ def _device(torch: Any, name: str) -> Any:
         raise ValueError(f"device={name!r} is not known to PyTorch; use 'cpu' or 'cuda'") from None
     if device.type != "cuda":
         return device
+    if under_launcher() and rank() == 0:
+        return torch.device("cpu")  # the manager does no task, and leaves the GPUs to who does
     if not torch.cuda.is_available():
         raise ValueError(f"device={name!r}, but PyTorch sees no GPU here; use 'cpu'")
     if device.index is None:

@@ -4,25 +4,28 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mpi_ata import launch
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import load_job
-from mpi_ata.launch import FAILURE
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.commands import SlurmJob
 from mpi_ata.slurm.kept import SUFFIX, Attempt, Kept, copy_files, replace_text
+from mpi_ata.slurm.launcher import launcher
 from mpi_ata.slurm.progress import Progress, progress
+from mpi_ata.slurm.script import LEAD
 
 TO_BE_CONTINUED = 85
 FRUITLESS = 3  # starts in a row that may begin at the same round
 SIGNAL = "MPI_ATA_SIGNAL"  # in their environment: the signal that asks them to save and leave
 LOOK = 0.2  # seconds between looks at the launcher
+EARLIEST = 2.0 * LEAD + 30  # seconds before the end: the earliest that Slurm warns of it
 MARGIN = 10.0  # seconds that ending all ranks and asking Slurm may take, beside round and save
 
 
@@ -42,9 +45,10 @@ class Batch:
 
     def command(self) -> list[str]:
         """What starts the ranks."""
-        words = [sys.executable, "-P", "-m", "mpi_ata", "run", str(self.job), "--out", str(self.run)]
         settings = [word for setting in self.settings for word in ("--set", setting)]
-        return [*words, "--resume", *settings, *self.warm_words()]
+        words = ["run", str(self.job), "--out", str(self.run), "--resume", *settings, *self.warm_words()]
+        several = (launch.slurm_tasks() or 1) > 1
+        return [*(launcher() if several else ()), *launch.rank_command(words)]
 
     def warm_words(self) -> list[str]:
         """Whom to learn speeds from; a run that goes on has done so already."""
@@ -84,6 +88,14 @@ def copied_once(job: Path, settings: tuple[str, ...], kept: Kept) -> list[str]:
 
 def carry_out(batch: Batch, tell: Callable[[str], None]) -> int:
     """Run until it is finished or its time is up; the exit code of the batch script."""
+    try:
+        return _carry_out(batch, tell)
+    except (RunError, UsageError) as error:
+        batch.kept.failure(batch.run).write_text(str(error))
+        raise
+
+
+def _carry_out(batch: Batch, tell: Callable[[str], None]) -> int:
     before, id = progress(batch.run), commands.own_id()
     if before.finished:
         tell(f"{batch.run} is finished already, after {before.rounds:,} rounds")
@@ -111,12 +123,10 @@ def refuse_fruitless(batch: Batch, before: Progress, id: str | None) -> None:
     latest = [a for a in attempts if a.job == id or a.job.split("_")[0] in submitted]
     fruitless = latest[-FRUITLESS:]
     if len(fruitless) == FRUITLESS and all(attempt.rounds == before.rounds for attempt in fruitless):
-        text = (
+        raise RunError(
             f"{FRUITLESS} starts in a row got no further than round {before.rounds:,}: see the log for why; "
             "if a round takes longer than the time limit, ask for more time"
         )
-        batch.kept.failure(batch.run).write_text(text)
-        raise RunError(text)
 
 
 def allocated_cores() -> int:
@@ -134,22 +144,23 @@ class Watch:
 
     def __init__(self, batch: Batch, id: str | None, tell: Callable[[str], None]) -> None:
         self._batch, self._id, self._tell = batch, id, tell
-        self._asked = 0  # signals that came
-        self._passed = 0  # and were passed on
-        self._requeued = False
+        self._command = batch.command()
+        self._number: int = getattr(signal, f"SIG{batch.signal}")
+        self._warned = self._ended = False  # which signals came since they were last looked at
+        self._passed = False  # whether the ranks have been told
         self._look_at = 0.0  # when to look at the time again
-        self.slurm_job: SlurmJob | None = None
+        self._slurm_job: SlurmJob | None = None
+        self.requeued = False  # whether Slurm has been asked already
 
     def __enter__(self) -> "Watch":
-        own = getattr(signal, f"SIG{self._batch.signal}")
-        self._number: int = own
-        for number in (own, signal.SIGTERM):
-            signal.signal(number, self._flag)
+        signal.signal(self._number, self._warn)
+        signal.signal(signal.SIGTERM, self._end)
         environment = os.environ | {
-            FAILURE: str(self._batch.kept.failure(self._batch.run).absolute()),
+            launch.FAILURE: str(self._batch.kept.failure(self._batch.run).absolute()),
             SIGNAL: self._batch.signal,
         }
-        self._child = subprocess.Popen(self._batch.command(), env=environment)  # noqa: S603
+        launch.prepare(environment)
+        self._child = subprocess.Popen(self._command, env=environment)  # noqa: S603
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -157,12 +168,14 @@ class Watch:
             self._child.kill()
             self._child.wait()
 
-    def _flag(self, *_: object) -> None:
-        self._asked += 1
+    def _warn(self, *_: object) -> None:
+        self._warned = True
+
+    def _end(self, *_: object) -> None:
+        self._ended = True
 
     def wait(self) -> int:
         """The exit code of the launcher."""
-        self._look_at = time.monotonic()
         while True:
             try:
                 return self._child.wait(LOOK)
@@ -170,59 +183,58 @@ class Watch:
                 self._attend()
 
     def _attend(self) -> None:
-        """Pass on what came, and see to it that the ranks are told in time."""
-        if not self._passed and time.monotonic() >= self._look_at and self._time_is_up():
+        """Tell the ranks to save and leave when it is time: when somebody says so, or little time is left."""
+        warned, self._warned = self._warned, False
+        ended, self._ended = self._ended, False
+        if ended or (warned and not self._too_early()):
+            self._pass_on()
+        elif not self._passed and time.monotonic() >= self._look_at and self._time_is_up():
             self._tell("the time of this Slurm job is nearly up")
-            self._asked += 1
-        if self._asked > self._passed:
-            first, self._passed = not self._passed, self._asked
-            if first:
-                self._tell(f"asking the run to save and leave, by {self._batch.signal}")
-            self._child.send_signal(self._number)
-            self._see_to_requeue()
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if not self._passed:
+            self._tell(f"asking the run to save and leave, by {self._batch.signal}")
+        self._passed = True
+        self._child.send_signal(self._number)
+        job = self.ask()
+        if job is not None and job.timed_out and not self.requeued and wants_more(self._batch, job):
+            self.requeued = ask_for_more(job, self._tell)  # at once: Slurm may kill us soon
+
+    def _too_early(self) -> bool:
+        """Whether a warning is Slurm's of the time limit, which may come a minute before it is due."""
+        job = self.ask()
+        if job is None or job.left is None or job.preempted or job.state != "RUNNING":
+            return False
+        self._look_at = time.monotonic()
+        return (
+            self._lead(job) < job.left < EARLIEST and not self._batch.kept.stopped(self._batch.run).exists()
+        )
 
     def _time_is_up(self) -> bool:
         """Whether the ranks must save now; looks at Slurm's clock rarely, and again before it says so."""
         job = self.ask()
         left = job.left if job else None
-        if left is None:
-            self._look_at = time.monotonic() + 600
-            return False
-        spare = left - self._lead(job)
+        spare = 1200.0 if job is None or left is None else left - self._lead(job)
         self._look_at = time.monotonic() + max(1.0, min(600.0, spare / 2))
         return spare <= 0
 
-    def _lead(self, job: SlurmJob | None) -> float:
-        """The seconds that finishing a round, saving and leaving take, by what was measured."""
+    def _lead(self, job: SlurmJob) -> float:
+        """The seconds that finishing a round, saving and leaving take: by what was measured, if anything."""
         if self._batch.lead is not None:
             return float(self._batch.lead)
-        now = progress(self._batch.run)
+        now, limit = progress(self._batch.run), job.time_limit or 4.0 * LEAD
         if not now.rate:
-            return 0.0  # Slurm's own signal is all there is to go by
-        limit = job.time_limit if job and job.time_limit else 240.0
-        return min(limit / 4, MARGIN + 3 * (1 / now.rate + now.saving))
+            return min(LEAD, limit / 4)
+        return min(MARGIN + 3 * (1 / now.rate + now.saving), limit / 2)
 
     def ask(self) -> SlurmJob | None:
-        """The Slurm job of this batch, as Slurm sees it now."""
-        if self._id is None:
-            return None
-        try:
-            found = commands.jobs(self._id)
-        except (RunError, UsageError):
-            return self.slurm_job
-        self.slurm_job = found[0] if found else None
-        return self.slurm_job
-
-    def _see_to_requeue(self) -> None:
-        """Where Slurm is ending this job for want of time, ask it for more at once: it may kill us soon."""
-        job = self.ask()
-        if job is not None and job.timed_out and not self._requeued and wants_more(self._batch, job):
-            self._requeued = ask_for_more(job, self._tell)
-
-    @property
-    def requeued(self) -> bool:
-        """Whether Slurm has been asked already."""
-        return self._requeued
+        """The Slurm job of this batch, as Slurm sees it now, or has seen it last."""
+        if self._id is not None:
+            with suppress(RunError, UsageError):
+                found = commands.jobs(self._id)
+                self._slurm_job = found[0] if found else None
+        return self._slurm_job
 
 
 def own_restarts() -> int:

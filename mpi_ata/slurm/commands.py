@@ -31,6 +31,7 @@ class SlurmJob:
     time_limit: float | None = None  # None: no limit
     began: float | None = None  # seconds since 1970
     ends: float | None = None
+    preempted: bool = False  # about to be, for a job of higher rank
     cores: int = 0
     nodes: str = ""
     command: Path = Path()
@@ -132,6 +133,7 @@ def parsed(line: str) -> SlurmJob:
         time_limit=seconds(words.get("TimeLimit", "")),
         began=moment(words.get("StartTime", "")),
         ends=moment(words.get("EndTime", "")),
+        preempted=moment(words.get("PreemptTime", "")) is not None,
         cores=int(re.match(r"\d*", words.get("NumCPUs", ""))[0] or 0),  # type: ignore[index]
         nodes=words.get("NodeList", "").replace("(null)", ""),
         command=Path(command[1]) if command else Path(),

@@ -15,21 +15,17 @@ CHOICE = "MPI_ATA_LAUNCHER"  # in the environment: the user's own choice, such a
 
 def launcher(workers: int | None = None) -> list[str]:
     """The words that start the ranks of this Slurm job: a manager and so many workers, or as many as fit."""
-    ranks = tasks() if workers is None else workers + 1
+    ranks = (launch.slurm_tasks() or 1) if workers is None else workers + 1
     if os.environ.get(CHOICE):
         return [*shlex.split(os.environ[CHOICE]), "-n", str(ranks)]
     offered = mpi_types() if shutil.which("srun") else []
     return chosen(loaded_library().version, offered, mpirun(), ranks)
 
 
-def tasks() -> int:
-    """How many tasks Slurm has given to this job."""
-    return int(os.environ.get("SLURM_NTASKS", os.environ.get("SLURM_NPROCS", 1)))
-
-
 def chosen(library: str, offered: Sequence[str], mpirun: str | None, ranks: int) -> list[str]:
     """How to start ranks of an MPI library; the wrong launcher would make every rank a world of its own."""
-    if mpirun is not None and "Open MPI" in library:
+    divided = "SLURM_GPUS_PER_TASK" in os.environ  # GPUs, which only srun gives to each rank on its own
+    if mpirun is not None and "Open MPI" in library and not (divided and "pmix" in offered):
         return [mpirun, "-n", str(ranks)]  # talks to Slurm by itself, whichever PMIx both were built with
     for name in wanted_types(library):
         if name in offered:

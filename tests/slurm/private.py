@@ -4,6 +4,7 @@ import os
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from tests.slurm.head import HEAD, TMP, address
 
 NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "unshare", "nsenter")
 NODES = ["n1", "n2", "n3", "n4", "n5"]
-CORES = 4  # that each node claims to have
+CORES, GPUS = 4, 2  # that each node claims to have
 
 CONF = """\
 ClusterName=private
@@ -47,6 +48,7 @@ ReturnToService=1
 KillWait=10
 SlurmdTimeout=15
 MinJobAge=3600
+GresTypes=gpu
 {nodes}
 PartitionName=main Nodes=ALL Default=YES State=UP PriorityTier=1 GraceTime=20
 PartitionName=high Nodes=ALL State=UP PriorityTier=10 PreemptMode=OFF
@@ -168,7 +170,7 @@ def until(true: Callable[[], bool], seconds: float, why: Callable[[], str] = str
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"not so after {seconds} s: {why()}"
-        time.sleep(0.1)
+        time.sleep(0.25)
 
 
 def prepare(folder: Path, nodes: list[str]) -> None:
@@ -182,12 +184,17 @@ def prepare(folder: Path, nodes: list[str]) -> None:
     hosts = ["127.0.0.1 localhost", *(f"{address(j)} {name}" for j, name in enumerate([HEAD, *nodes]))]
     (folder / "hosts").write_text("\n".join(hosts) + "\n")
     lines = [
-        f"NodeName={node} NodeHostname={node} NodeAddr={address(number)} CPUs={CORES} RealMemory=1000"
+        f"NodeName={node} NodeHostname={node} NodeAddr={address(number)} "
+        f"CPUs={CORES} RealMemory=1000 Gres=gpu:{GPUS}"
         for number, node in enumerate(nodes, 1)
     ]
     conf = CONF.format(folder=folder, head=HEAD, address=address(0), nodes="\n".join(lines))
     (folder / "slurm.conf").write_text(conf)
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+    gpus = [folder / f"gpu{number}" for number in range(GPUS)]
+    for path in gpus:
+        os.mknod(path, stat.S_IFCHR, os.makedev(1, 3))  # null, which Slurm takes for a GPU as well as any
+    (folder / "gres.conf").write_text("".join(f"Name=gpu File={path}\n" for path in gpus))
 
 
 def logs(folder: Path) -> str:
