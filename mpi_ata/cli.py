@@ -23,7 +23,7 @@ from mpi_ata.console import (
     status_table,
     submission_text,
 )
-from mpi_ata.errors import RunError, UsageError
+from mpi_ata.errors import CONTINUE, RunError, UsageError
 from mpi_ata.job import Job, load_job
 from mpi_ata.keeper import Keeping, load
 from mpi_ata.record import told as told_of
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from mpi_ata.paper.experiments import Request
     from mpi_ata.paper.report import Report
     from mpi_ata.paper.runs import Standing, Watch
-
-CONTINUE = 85  # the exit code of a run that was stopped early, and can go on
 
 
 class Refused(click.ClickException):

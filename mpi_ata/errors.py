@@ -2,6 +2,8 @@
 
 import traceback
 
+CONTINUE = 85  # the exit code of a run that was stopped early, and can go on
+
 
 class UsageError(ValueError):
     """The user asked for something that cannot be: a wrong key, value or combination."""

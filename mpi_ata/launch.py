@@ -9,9 +9,11 @@ import sys
 from collections.abc import MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from mpi_ata.errors import UsageError
+from mpi_ata.signals import asking
 
 WORLD_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE")
 RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
@@ -79,8 +81,9 @@ def own_devices(environment: MutableMapping[str, str]) -> None:
 
 
 def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
-    """Become mpirun, on a manager and so many workers: so signals and the exit code are its own."""
-    become([find_mpirun(), "-n", str(workers + 1), *rank_command(arguments)])
+    """Start mpirun on a manager and so many workers, and end as it does."""
+    code = attended([find_mpirun(), "-n", str(workers + 1), *rank_command(arguments)])
+    sys.exit(code if code >= 0 else 128 - code)
 
 
 def rank_command(arguments: Sequence[str]) -> list[str]:
@@ -88,16 +91,50 @@ def rank_command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "mpi_ata", *arguments]
 
 
+def attended(command: Sequence[str]) -> int:
+    """The exit code of mpirun, to which signals are passed on so that the manager can save.
+
+    Open MPI's kills its ranks half a second after SIGINT or SIGTERM, and shows nothing more of what they
+    write; SIGUSR1 it passes on.  A second signal ends it at once.
+    """
+    nothing, environment = subprocess.DEVNULL, ready()
+    child = subprocess.Popen(  # noqa: S603
+        command, stdin=nothing, env=environment, process_group=0, preexec_fn=_end_with_parent
+    )
+    gentle = [asking()[-1]]
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        child.send_signal(gentle.pop() if gentle else signal.SIGTERM)
+
+    for number in asking():
+        signal.signal(number, pass_on)
+    return child.wait()
+
+
+def _end_with_parent() -> None:
+    """Let a child get SIGTERM when its parent is killed, where the system has that."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
 def become(command: Sequence[str]) -> NoReturn:
-    """Let a launcher take the place of this process."""
-    environment = dict(os.environ)
-    prepare(environment)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """Let a launcher take the place of this process: so signals and the exit code are its own."""
+    environment = ready()
     try:
         os.execvpe(command[0], list(command), environment)  # noqa: S606  (no shell is wanted)
     except OSError as error:
         raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from None
+
+
+def ready() -> dict[str, str]:
+    """The environment for ranks; nothing that was printed before is left for them to print again."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    environment = dict(os.environ)
+    prepare(environment)
+    return environment
 
 
 def note_failure(why: str) -> None:

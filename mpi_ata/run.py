@@ -13,7 +13,7 @@ import numpy as np
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array
 from mpi_ata.cluster import Cluster, VirtualCluster
-from mpi_ata.errors import RunError, UsageError, in_users_code
+from mpi_ata.errors import CONTINUE, RunError, UsageError, in_users_code
 from mpi_ata.job import Job, load_job
 from mpi_ata.keeper import Keeper, Keeping, Note
 from mpi_ata.launch import rank
@@ -149,7 +149,7 @@ def execute_on_ranks(
                 note(text)
             outcome = _driven(job, problem, method, cluster, trace, _Watch(progress, keeper, asked))
             if outcome.reason is None:
-                cluster.abandon()
+                cluster.abandon(CONTINUE if outcome.resumable else 1)
             return outcome
 
 

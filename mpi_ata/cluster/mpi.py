@@ -240,10 +240,11 @@ class MPICluster:
         """Stop everyone, let the workers go, and settle the accounts."""
         self._let_go(math.inf, for_good=False)
 
-    def abandon(self) -> None:
-        """End a run that has failed: who does not leave in time is ended with all ranks."""
+    def abandon(self, code: int = 1) -> None:
+        """End a run early: who does not leave in time is ended with all ranks, and this exit code."""
         if not self._let_go(self.now() + GRACE, for_good=True):
-            atexit.register(end_all_ranks, self._comm)  # after the user was told what has failed
+            self._staying.clear()  # nobody is waited for any more
+            atexit.register(end_all_ranks, self._comm, code)  # after the user was told what has happened
 
     def _let_go(self, until: float, for_good: bool) -> bool:
         """Whether all workers have left by then; `for_good`, if no further run will follow on these ranks."""
@@ -352,8 +353,8 @@ def all_agreed() -> Iterator[None]:
     raise UsageError(refusals[number] if number == 0 else f"rank {number}: {refusals[number]}")
 
 
-def end_all_ranks(comm: MPI.Comm) -> None:
+def end_all_ranks(comm: MPI.Comm, code: int = 1) -> None:
     """End all ranks, whatever they are doing."""
     sys.stdout.flush()
     sys.stderr.flush()
-    comm.Abort(1)
+    comm.Abort(code)

@@ -77,6 +77,8 @@ def own_problem(folder: Path, body: str) -> str:
         "    def gradient(self, x, task):",
         *(f"        {line}" for line in lines),
         "        return super().gradient(x, task)",
+        "    def gradients(self, x, tasks):",
+        "        return sum(self.gradient(x, task) for task in tasks)",
     ]
     (folder / "own.py").write_text("\n".join([*source, ""]))
     return 'file = "own.py"\nclass = "Own"'

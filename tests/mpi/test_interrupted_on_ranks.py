@@ -1,0 +1,265 @@
+"""Runs on real ranks that are asked to end, hang, fail or are killed: what is left goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpi_ata.keeper import load
+from mpi_ata.launch import find_mpirun
+from mpi_ata.record import Record
+from mpi_ata.store import RunFile
+from tests.faults.scene import own_problem, record_of, written
+from tests.mpi.starting import COMMAND, finished, ranks_of, started
+
+SLOW = pytest.mark.slow
+TIMED = pytest.mark.flaky(reruns=2)  # a stall of the machine may decide one try, a mistake decides all
+OUT = Path("run.h5")
+DRAWN = 'unit = 3e-5\nreport = "drawn"'
+LONG = 10**6  # rounds, which nobody waits for
+EVERY = "checkpoint_rounds = 5"
+
+
+def job_of(
+    method: str = "sgd ata-empirical", rounds: int = LONG, run: str = EVERY, body: str = "", workers: int = 3
+) -> Path:
+    """A job with drawn times of some milliseconds; a problem of one's own where there is a body."""
+    problem = {"problem": own_problem(Path.cwd(), body)} if body else {}
+    return written(
+        Path("job.toml").absolute(), method, rounds, workers=workers, run=run, times=DRAWN, **problem
+    )
+
+
+def running(job: Path, *arguments: str, launcher: str = "own") -> list[str]:
+    command = [str(COMMAND), "run", str(job), "--out", str(OUT), *arguments]
+    return command if launcher == "own" else [find_mpirun(), "-n", "4", *command]
+
+
+def saved_rounds() -> int:
+    """How many rounds the file knows while a run is under way."""
+    return int(load(RunFile(OUT))[0].method["k"]) if OUT.exists() else -1
+
+
+def wait_for(condition: Any, process: "subprocess.Popen[str] | None" = None, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        if process is not None:
+            assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+@contextmanager
+def under_way(command: list[str], rounds: int = 2) -> "Iterator[subprocess.Popen[str]]":
+    """A run that has saved a few rounds."""
+    with started(command) as process:
+        wait_for(lambda: saved_rounds() >= rounds, process)
+        yield process
+
+
+def ended(process: "subprocess.Popen[str]", job: Path) -> tuple[str, str]:
+    """What a run printed, once none of its ranks is left."""
+    said = process.communicate(timeout=60)
+    wait_for(lambda: not ranks_of(str(job)), seconds=20)
+    return said
+
+
+def interrupted(job: Path, number: signal.Signals, *arguments: str) -> Record:
+    """Let a run be asked to end; what it saved."""
+    with under_way(running(job, *arguments)) as process:
+        process.send_signal(number)
+        out, err = ended(process, job)
+    assert process.returncode == 85, err
+    assert "ended          early, by SIG" in out
+    assert f"saved          {OUT}, to go on with: --resume" in out
+    return record_of(OUT)
+
+
+def resumed(job: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    """Go on with a run, to its end."""
+    done = finished(running(job, "--resume", "--json", *arguments))
+    assert done.returncode == 0, done.stderr
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert figures["finished"]
+    return figures, done.stderr
+
+
+@TIMED
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=SLOW), pytest.param(signal.SIGINT, marks=SLOW)],
+    ids=str,
+)
+def test_fixed_quotas_with_drawn_times_come_to_the_same_bit_for_bit(number: signal.Signals) -> None:
+    # Seed and number of workers are said only once.
+    job = job_of()
+    chosen = ["--set", "run.seed=8", "--workers", "4"]
+    before = interrupted(job, number, *chosen)
+    assert before.events[-1].text == "early, by SIGUSR1"  # the launcher passes it on
+    more = ["--set", f"stop.rounds={before.summary['rounds'] + 30}"]
+    figures, _ = resumed(job, *more)
+    assert figures["workers"] == 4
+    virtual = ["run", str(job), "--virtual", "--out", "virtual.h5", *chosen, *more]
+    assert finished([str(COMMAND), *virtual]).returncode == 0
+    ours, theirs = record_of(OUT), record_of(Path("virtual.h5"))
+    for state in ("method", "allocator"):
+        assert set(getattr(ours, state)) == set(getattr(theirs, state))
+        for name, array in getattr(ours, state).items():
+            np.testing.assert_array_equal(array, getattr(theirs, state)[name])
+    for name in ("tasks_used", "tasks_started", "worker_time", "loss"):
+        assert ours.summary[name] == theirs.summary[name]
+    np.testing.assert_array_equal(ours.trace["loss"], theirs.trace["loss"])
+
+
+@TIMED
+@pytest.mark.parametrize(
+    ("method", "budget"),
+    [
+        ("sgd gta", 7),
+        pytest.param("ringmaster", 6, marks=SLOW),
+        pytest.param("asgd ata-empirical", 7, marks=SLOW),
+    ],
+)
+def test_where_arrivals_decide_every_task_is_accounted_for(method: str, budget: int) -> None:
+    job = job_of(method)
+    before = interrupted(job, signal.SIGTERM)
+    rounds = before.summary["rounds"] + 30
+    figures, err = resumed(job, "--set", f"stop.rounds={rounds}")
+    assert f"resumed at round {before.summary['rounds']:,} on 3 workers" in err
+    assert figures["rounds"] == rounds
+    assert figures["tasks_used"] == rounds * budget
+    assert figures["tasks_started"] == sum(figures[f"tasks_{fate}"] for fate in ("used", "wasted", "lost"))
+    lost = figures["tasks_lost"]  # what each worker had under way
+    assert (lost == 3) if method == "ringmaster" else (0 <= lost <= 3)
+    assert figures["worker_time"] > before.summary["worker_time"]
+    assert figures["billed"] == pytest.approx(4 * figures["elapsed"], rel=0.2)
+    spent = record_of(OUT).workers
+    told = float(spent["seconds"].sum() + spent["unfinished"].sum())
+    assert told == pytest.approx(figures["worker_time"], rel=0.1)
+
+
+@TIMED
+@SLOW
+@pytest.mark.parametrize(("before", "after"), [(4, 3), (3, 4)])
+def test_with_other_workers_those_that_stayed_are_recognised(before: int, after: int) -> None:
+    job = job_of(workers=before)
+    earlier = interrupted(job, signal.SIGUSR1)
+    rounds = earlier.summary["rounds"] + 30
+    figures, err = resumed(job, "--workers", str(after), "--set", f"stop.rounds={rounds}")
+    assert f"on {after} workers" in err
+    assert f"Note: changed run.workers: {before} -> {after}" in err
+    assert f"3 of {after} workers recognised" in err
+    assert (figures["workers"], figures["tasks_used"]) == (after, rounds * 7)
+    assert figures["tasks_started"] == figures["tasks_used"] + figures["tasks_lost"]
+    later = record_of(OUT)
+    assert (later.workers["tasks"][:3] >= earlier.workers["tasks"][:3]).all()
+    assert later.workers["tasks"].shape == (after,)
+
+
+@TIMED
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGUSR1, pytest.param(signal.SIGTERM, marks=SLOW), pytest.param(signal.SIGINT, marks=SLOW)],
+    ids=str,
+)
+def test_under_mpirun_nothing_is_lost_but_the_last_interval(number: signal.Signals) -> None:
+    # Open MPI's kills its ranks soon after SIGTERM and SIGINT, so it may end before the manager has.
+    job = job_of()
+    with under_way(running(job, launcher="mpirun")) as process:
+        before = saved_rounds()
+        process.send_signal(number)
+        ended(process, job)
+    assert process.returncode == 85 or (process.returncode != 0 and number != signal.SIGUSR1)
+    assert load(RunFile(OUT))[0].summary["rounds"] >= before
+    resumed(job, "--set", f"stop.rounds={saved_rounds() + 5}")
+
+
+HANGING = """
+if task.round == 9 and task.worker == 1 and not Path("mended").exists():
+    Path("hanging").touch()
+    time.sleep(600)
+"""
+
+
+@TIMED
+def test_a_round_that_hangs_is_given_up_after_the_time_of_grace() -> None:
+    job = job_of("sgd uta", rounds=20, run="checkpoint_rounds = 1\ngrace = 1.0", body=HANGING)
+    with started(running(job)) as process:
+        wait_for(Path("hanging").exists, process)
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        out, err = ended(process, job)
+        assert 1.0 <= time.monotonic() - began < 20
+    assert process.returncode in (85, 9), err  # MPICH's mpirun may tell instead that it killed somebody
+    assert "ended          early, by SIGUSR1\nrounds         8\n" in out
+    assert saved_rounds() == 8
+    Path("mended").touch()
+    assert resumed(job)[0]["tasks_used"] == 20 * 7
+
+
+@TIMED
+@SLOW
+def test_a_task_that_fails_ends_the_run_and_what_was_saved_goes_on() -> None:
+    body = "if task.round == 9 and not Path('mended').exists(): raise ValueError('broken')"
+    job = job_of("sgd uta", rounds=20, run="checkpoint_rounds = 1", body=body)
+    with started(running(job)) as process:
+        _, err = ended(process, job)
+    assert process.returncode == 1
+    assert err.count("ValueError: broken") == 1
+    assert saved_rounds() == 8
+    Path("mended").touch()
+    assert resumed(job)[0]["rounds"] == 20
+
+
+LOSS = """
+    def loss(self, x):
+        with open("evaluated", "ab") as file:
+            file.write(b".")
+        return super().loss(x)
+"""
+
+
+def victim(whom: str, process: "subprocess.Popen[str]", job: Path) -> int:
+    """The process of a run to be killed."""
+    if whom == "launcher":
+        return process.pid
+    ranks = {}
+    for pid in ranks_of(str(job)):
+        words = dict(
+            word.split(b"=", 1)
+            for word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if b"=" in word
+        )
+        rank = words.get(b"OMPI_COMM_WORLD_RANK") or words.get(b"PMI_RANK")
+        if rank is not None:
+            ranks[int(rank)] = pid
+    return ranks[0 if whom == "manager" else 2]
+
+
+@TIMED
+@SLOW
+@pytest.mark.parametrize("launcher", ["own", "mpirun"])
+@pytest.mark.parametrize("whom", ["manager", "worker", "launcher"])
+def test_whoever_is_killed_the_file_is_whole_and_the_run_goes_on(whom: str, launcher: str) -> None:
+    job = job_of(body="pass")
+    own = job.with_name("own.py")
+    own.write_text(own.read_text() + LOSS)
+    job.write_text(job.read_text().replace("evaluate_every = 3", "evaluate_every = 1"))
+    with under_way(running(job, launcher=launcher), rounds=10) as process:
+        os.kill(victim(whom, process, job), signal.SIGKILL)
+        ended(process, job)
+    assert process.returncode not in (0, 85)
+    done = len(Path("evaluated").read_bytes()) - 1  # once before the first round
+    record, _ = load(RunFile(OUT))
+    assert done - 5 <= int(record.method["k"]) <= done
+    figures, _ = resumed(job, "--set", f"stop.rounds={done + 5}")
+    assert figures["tasks_used"] == 7 * (done + 5)
+    assert sorted(path.name for path in Path().glob("run.h5*")) == ["run.h5", "run.h5.previous"]
