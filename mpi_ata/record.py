@@ -11,7 +11,7 @@ import numpy as np
 from mpi_ata.arrays import State
 from mpi_ata.cluster import Place
 from mpi_ata.prior import COLUMNS, COUNTS, Source
-from mpi_ata.store import Attributes, DamagedError, texts, untexts
+from mpi_ata.store import FORMAT, Attributes, DamagedError, texts, untexts
 from mpi_ata.version import __version__
 
 MOST_EVENTS, LONGEST_EVENT = 1000, 1000
@@ -95,7 +95,7 @@ def told(record: Record) -> dict[str, Any]:
         "reason": record.reason,
         **summary,
         "evaluation": {
-            name.removeprefix(latest): value.item()
+            name.removeprefix(latest): value.item() if np.isfinite(value) else None
             for name, value in record.figures.items()
             if name.startswith(latest)
         },
@@ -112,6 +112,7 @@ def told(record: Record) -> dict[str, Any]:
 def to_tree(record: Record) -> tuple[Attributes, dict[str, State]]:
     """The record as attributes and groups of arrays."""
     attributes = {
+        "format": FORMAT,
         "run": record.run,
         "package": __version__,
         "finished": bool(record.reason),
@@ -195,7 +196,7 @@ def _check_told(record: Record) -> None:
             float(value)
 
 
-_OTHER = ("run", "package", "finished", "reason")
+_OTHER = ("format", "run", "package", "finished", "reason")
 _PLACE = ("host", "slot", "ranks", "hardware", "hardware_names")
 
 
