@@ -375,7 +375,8 @@ def crowded(running: int) -> str | None:
 
 def exchange() -> Finding:
     """A tiny job on two real ranks, held against the same job on a simulated one."""
-    with tempfile.TemporaryDirectory(prefix="mpi_ata-") as folder:
+    seen_by_all = os.getcwd() if "SLURM_JOB_ID" in os.environ else None  # /tmp is each node's own
+    with tempfile.TemporaryDirectory(prefix="mpi_ata-", dir=seen_by_all) as folder:
         job = Path(folder, "doctor.toml")
         job.write_text(JOB)
         simulated, _ = figures(job, "--virtual")
@@ -402,7 +403,9 @@ def compared(real: dict[str, Any], simulated: dict[str, Any], seconds: float) ->
 
 def figures(job: Path, *options: str) -> tuple[dict[str, Any] | None, str]:
     """What a job of one worker comes to, or why it does not."""
-    command = [sys.executable, "-m", "mpi_ata", "run", str(job), "--workers", "1", "--json", *options]
+    out = job.with_suffix(".virtual.h5" if options else ".h5")
+    command = [sys.executable, "-m", "mpi_ata", "run", str(job), "--out", str(out), "--workers", "1"]
+    command += ["--json", *options]
     answer = launch.ask(command, PATIENCE)
     try:
         found = json.loads(answer.out.splitlines()[-1]) if answer.code == 0 else None

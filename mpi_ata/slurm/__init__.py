@@ -1,8 +1,9 @@
 """Jobs on Slurm: the batch script, giving it to Slurm, what runs inside, and how far it is."""
 
-from mpi_ata.slurm.batch import Batch, carry_out, prepared
+from mpi_ata.slurm.batch import Batch, prepared
 from mpi_ata.slurm.launcher import launcher
 from mpi_ata.slurm.script import Resources, Sweep
+from mpi_ata.slurm.start import carry_out
 from mpi_ata.slurm.status import status, stop
 from mpi_ata.slurm.submit import Submission, submit
 

@@ -15,6 +15,18 @@ from mpi_ata.launch import Answer, ask
 PATIENCE = 60.0  # seconds for one answer
 TRIES = 3  # a controller that is being restarted answers a little later
 GONE = "Invalid job id"
+OVER = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+)
 
 NO_SLURM = "there is no {name} here: run this where Slurm is, or use mpi-ata run"
 

@@ -10,6 +10,7 @@ import shutil
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ class Kept:
 
     def note(self, run: Path, attempt: "Attempt") -> None:
         """Note a start of a run, or once more what became of it."""
-        with (self.folder / f"{run.stem}.attempts").open("a") as file:
+        with suppress(OSError), (self.folder / f"{run.stem}.attempts").open("a") as file:
             file.write(json.dumps(asdict(attempt)) + "\n")
 
 

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import signal
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,6 +137,7 @@ class Script:
     def text(self) -> str:
         """The script."""
         lines = ["#!/bin/bash", *self._directives(), "", PLAIN]
+        lines.append(f"trap '' {signal_name(self.signal)}  # until somebody is there to take it")
         if self.source is not None:
             lines += ["# shellcheck source=/dev/null", f". {quoted(str(self.source))}"]
         if self.members:
@@ -164,6 +166,13 @@ class Script:
         words = [" ".join(quoted(word) for word in member) for member in self.members]
         cases = [f"  {number}) set -- {word} ;;" for number, word in enumerate(words)]
         return [*cases, '  *) echo "no such member: $SLURM_ARRAY_TASK_ID" >&2; exit 2 ;;']
+
+
+def signal_name(text: str) -> str:
+    """The name of a signal that a run can be asked by."""
+    if f"SIG{text}" not in signal.Signals.__members__ or text in ("KILL", "STOP", "TERM"):
+        raise UsageError(f"--signal {text} cannot be used: name one such as USR1 or USR2")
+    return text
 
 
 def checked(text: str) -> str:

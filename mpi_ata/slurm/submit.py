@@ -14,7 +14,8 @@ from mpi_ata.errors import UsageError
 from mpi_ata.job import load_job
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.kept import SUFFIX, Kept, copy_files
-from mpi_ata.slurm.script import Resources, Script, Sweep, checked, lead_time
+from mpi_ata.slurm.progress import progress
+from mpi_ata.slurm.script import Resources, Script, Sweep, checked, lead_time, signal_name
 
 RUNS = Path("runs")
 
@@ -39,6 +40,7 @@ class Submission:
     def __post_init__(self) -> None:
         if self.chain is not None and self.sweep is not None:
             raise UsageError("--chain and --array do not go together: submit the members one by one")
+        signal_name(self.signal)
 
     def run_file(self) -> Path:
         """Where the run is recorded: as asked, or under a fresh name."""
@@ -131,7 +133,9 @@ def plan(submission: Submission, check: Callable[[Path, tuple[str, ...]], Any]) 
             raise UsageError(f"--warm-start {path}: there is no such file or folder")
     if submission.source is not None and not submission.source.is_file():
         raise UsageError(f"--source {submission.source} is no file")
-    if not submission.resume:
+    if submission.resume:
+        refuse_busy(found)
+    else:
         refuse_existing(found)
     refuse_unwritable(found.run.parent)
     return found
@@ -142,6 +146,15 @@ def refuse_existing(found: Plan) -> None:
     for path in [*found.runs, found.kept.folder]:
         if path.exists():
             raise UsageError(f"{path} exists: go on with it by --resume, or choose another --out")
+
+
+def refuse_busy(found: Plan) -> None:
+    """Refuse to go on with runs that are finished, or that another Slurm job goes on with."""
+    if all(progress(run).finished for run in found.runs):
+        raise UsageError(f"{found.runs[0]} is finished already: choose another --out for a new run")
+    for id in found.kept.submitted().get("jobs", []):
+        if any(job.state not in commands.OVER for job in commands.jobs(str(id))):
+            raise UsageError(f"Slurm job {id} is still at {found.run}: see mpi-ata status {id}")
 
 
 def refuse_unwritable(folder: Path) -> None:

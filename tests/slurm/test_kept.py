@@ -8,10 +8,11 @@ import pytest
 
 from mpi_ata.errors import RunError
 from mpi_ata.job import load_job
-from mpi_ata.slurm.batch import Batch, allocated_cores, refuse_fruitless, wants_more
+from mpi_ata.slurm.batch import Batch, wants_more
 from mpi_ata.slurm.commands import SlurmJob
 from mpi_ata.slurm.kept import Attempt, Kept, billed, copy_files
 from mpi_ata.slurm.progress import Progress
+from mpi_ata.slurm.start import allocated_cores, refuse_fruitless
 from mpi_ata.slurm.status import members
 from tests.slurm.site import MEASURED, OWN
 

@@ -303,3 +303,12 @@ def test_fewer_ranks_than_slurm_has_given_are_noticed(site: Site) -> None:
     assert site.over(id) == "COMPLETED", site.story(id)
     log = (site.folder / "log.out").read_text()
     assert "Slurm has given 4 tasks to this job, but 2 ranks were started" in log
+
+
+@pytest.mark.parametrize("command", [OPEN_MPI, MPICH], ids=["openmpi", "mpich"])
+def test_the_doctor_looks_at_the_nodes_and_leaves_nothing_behind(site: Site, command: Path) -> None:
+    words = ["--nodes=2", "--ntasks-per-node=2", "--time=5"]
+    done = site.slurm.run("salloc", *words, command, "doctor", cwd=site.folder)
+    assert done.returncode == 0, done.stdout
+    assert "two ranks, 3 rounds, the right figures" in done.stdout
+    assert list(site.folder.iterdir()) == []

@@ -1,0 +1,150 @@
+"""mpi-ata submit, status and stop without a Slurm: what is refused, and what would be done."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mpi_ata.cli import main
+from mpi_ata.errors import UsageError
+from mpi_ata.slurm.script import signal_name
+from tests.slurm.site import DRAWN, MEASURED, OWN, ROOT
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "job.toml"
+    path.write_text(DRAWN.format(rounds=10))
+    return path
+
+
+def submit(*words: object) -> Result:
+    return CliRunner().invoke(main, ["submit", *map(str, words)])
+
+
+def refusal(*words: object) -> str:
+    result = submit(*words)
+    assert result.exit_code == 2, result.output
+    assert len(result.output.splitlines()) == 1
+    return result.output
+
+
+def test_a_dry_run_prints_script_and_command_and_does_nothing(job: Path) -> None:
+    words = ["--nodes", 4, "--ntasks-per-node", 8, "--time", "02:00:00", "--partition", "p", "--account", "a"]
+    result = submit(job, *words, "--gpus-per-task", 1, "--sbatch", "--constraint=fast", "--dry-run")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    for option in ("nodes=4", "ntasks-per-node=8", "time=02:00:00", "partition=p", "account=a"):
+        assert f"#SBATCH --{option}" in lines
+    assert "#SBATCH --gpus-per-task=1" in lines
+    assert "#SBATCH --constraint=fast" in lines
+    assert lines[-1].startswith("$ sbatch --parsable /")
+    assert os.listdir() == ["job.toml"]
+
+
+def test_a_dry_run_tells_the_same_as_json(job: Path) -> None:
+    result = submit(job, "-n", 4, "--out", "mine.h5", "--chain", 3, "--dry-run", "--json")
+    found = json.loads(result.output.splitlines()[-1])
+    assert found["job"] is None
+    assert found["runs"] == [str(job.with_name("mine.h5"))]
+    assert len(found["commands"]) == 3
+    assert "--dependency=afterany:ID" in found["commands"][1]
+    assert "#SBATCH --no-requeue" in found["script"]
+
+
+def test_a_sweep_has_a_member_for_each_combination(job: Path) -> None:
+    words = ["--array", "method.step_size=0.1,0.2", "--array", "run.seed=1,2", "--at-once", 3]
+    result = submit(job, "-n", 4, *words, "--out", "mine.h5", "--dry-run", "--json")
+    found = json.loads(result.output.splitlines()[-1])
+    assert found["runs"] == [str(job.with_name(f"mine-{number}.h5")) for number in range(4)]
+    assert "#SBATCH --array=0-3%3" in found["script"]
+    assert "2) set -- --out" in found["script"]
+    assert "--siblings" in found["script"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["-n", 1], "1 rank is too few"),
+        (["-n", 4, "--time", "later"], "--time later is no time as Slurm writes it"),
+        (["-n", 4, "--set", "allocator.budgt=3"], "unknown key 'budgt' in [allocator]"),
+        (["-n", 4, "--array", "allocator.budget=3,0"], "budget"),
+        (["-n", 4, "--array", "allocator.budget"], "is not table.key=value"),
+        (["-n", 4, "--array", "run.seed=1,2", "--chain", 2], "--chain and --array do not go together"),
+        (["-n", 4, "--warm-start", "nowhere.h5"], "--warm-start nowhere.h5: there is no such file"),
+        (["-n", 4, "--source", "nowhere.sh"], "--source nowhere.sh is no file"),
+        (["-n", 4, "--out", "there.h5"], "there.h5 exists: go on with it by --resume"),
+        (["-n", 4, "--out", "job.toml/a.h5"], "choose another place for the run file with --out"),
+        (["-n", 4, "--signal", "KILL"], "--signal KILL cannot be used"),
+        (["-n", 4, "--sbatch", "--signal=USR2@5"], "use --signal and --lead of mpi-ata submit"),
+        (["-n", 4, "--set", "method.step_size=1\n"], "control character"),
+        (["-n", 4, "--out", "a\nb.h5"], "control character"),
+    ],
+)
+def test_what_could_not_run_is_refused_before_it_waits_in_a_queue(
+    job: Path, words: list[object], sentence: str
+) -> None:
+    Path("there.h5").touch()
+    assert sentence in refusal(job, *words, "--dry-run")
+    assert sorted(os.listdir()) == ["job.toml", "there.h5"]
+
+
+def test_a_problem_that_only_the_nodes_can_build_is_not_built_here(job: Path) -> None:
+    job.write_text(MEASURED.format(rounds=3, seconds=0.0))
+    Path("neighbour.py").touch()
+    Path("own.py").write_text(OWN.replace("self.seconds = seconds", "open('/only/on/nodes')"))
+    assert "--no-check leaves it to the nodes" in refusal(job, "-n", 4, "--dry-run")
+    assert submit(job, "-n", 4, "--dry-run", "--no-check").exit_code == 0
+
+
+def test_without_slurm_the_user_reads_so(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "there is no sbatch here" in refusal(job, "-n", 4)
+    assert list(Path().rglob("*.job")) == []
+    for command in (["status", "7"], ["stop", "7"]):
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 2
+        assert "there is no scontrol here" in result.output
+
+
+def test_a_run_that_was_never_submitted_has_no_status(job: Path) -> None:
+    result = CliRunner().invoke(main, ["status", "mine.h5"])
+    assert result.exit_code == 2
+    assert "mine.h5 is neither the id of a Slurm job nor a run that was submitted" in result.output
+
+
+def test_signals_are_known_by_name() -> None:
+    assert signal_name("USR2") == "USR2"
+    for bad in ("TERM", "KILL", "12", "usr1", "$(id)"):
+        with pytest.raises(UsageError, match="name one such as USR1"):
+            signal_name(bad)
+
+
+def test_the_script_ignores_the_signal_until_somebody_takes_it(job: Path) -> None:
+    script = json.loads(submit(job, "-n", 4, "--dry-run", "--json").output)["script"]
+    before, _, _ = script.partition("exec ")
+    done = subprocess.run(
+        ["bash"], input=f"{before}\nkill -USR1 $$; echo alive", capture_output=True, text=True
+    )
+    assert done.stdout == "alive\n"
+
+
+def test_each_submission_in_the_documents_would_be_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = [ROOT / "README.md", ROOT / "docs" / "slurm.md"]
+    commands = [line for path in documents for line in path.read_text().splitlines()]
+    commands = [line.removeprefix("$ mpi-ata ") for line in commands if line.startswith("$ mpi-ata submit ")]
+    assert len(commands) >= 6
+    shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        result = CliRunner().invoke(main, [*shlex.split(command), "--dry-run"])
+        assert result.exit_code == 0, f"{command}: {result.output}"
