@@ -18,7 +18,8 @@ from mpi4py import MPI
 from mpi_ata import SGD, ATAEmpirical, Plain, Task, Trace, run
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.cluster.interface import Arrival
-from mpi_ata.cluster.mpi import MPICluster, joined
+from mpi_ata.cluster.mpi import MPICluster
+from mpi_ata.cluster.ranks import joined
 
 Figures = dict[str, float]
 ORDER, END = 1, 2  # tags of the floor
@@ -53,10 +54,14 @@ class Clocks:
 class OneEach(ATAEmpirical):
     """Decides like ATA-Empirical, then gives one task to each of the first `budget` workers all the same."""
 
+    def __init__(self, n: int, budget: int) -> None:
+        super().__init__(n, budget)
+        self._quotas = (np.arange(n) < budget).astype(np.int64)
+
     def allocate(self) -> IntArray:
         """Fixed quotas, at the price of a decision."""
         super().allocate()
-        return (np.arange(self.n) < self.budget).astype(np.int64)
+        return self._quotas
 
 
 def timed(step: Callable[[], object], seconds: float) -> Figures:

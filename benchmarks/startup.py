@@ -13,7 +13,7 @@ PROGRAMS = {
     "Python alone": "pass",
     "numpy": "import numpy",
     "numpy and mpi4py": "import numpy, mpi4py.MPI",
-    "all that a rank of mpi_ata imports": "import mpi_ata.cli, mpi_ata.cluster.mpi",
+    "all that a rank of mpi_ata imports": "import mpi_ata.cli, mpi_ata.cluster.ranks",
 }
 
 

@@ -340,7 +340,7 @@ def meeting(library: Library) -> Finding:
     if not fit(launcher_in_use(), library.version):  # MPICH would end everything in MPI_Init
         return Finding("exchange", f"not tried: {launcher_in_use()} started this rank", False, STARTED_WRONG)
     try:
-        from mpi_ata.cluster.mpi import hosts_in_world
+        from mpi_ata.cluster.ranks import hosts_in_world
 
         hosts = hosts_in_world()
     except RunError as error:

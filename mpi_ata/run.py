@@ -130,7 +130,7 @@ def execute_on_ranks(
     job: Job, progress: Progress | None = None, keeping: Keeping | None = None, note: Note = print
 ) -> Outcome | None:
     """Run a job on the ranks of this MPI world; on a worker's rank there is no outcome."""
-    from mpi_ata.cluster.mpi import joined
+    from mpi_ata.cluster.ranks import joined
 
     trace = Trace()
     with Interruption(job.run.grace, leave_it=rank() > 0) as asked:
@@ -157,7 +157,7 @@ def _agreed(
     job: Job, keeping: Keeping | None, note: Note
 ) -> tuple[Job, Keeper | None, tuple[Problem, DrawnTimes | None, Method]]:
     """The job as all ranks are to run it, and its parts; only the manager need see the run file."""
-    from mpi_ata.cluster.mpi import all_agreed, from_manager, workers_in_world
+    from mpi_ata.cluster.ranks import all_agreed, from_manager, workers_in_world
 
     keeper = None
     with all_agreed():

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpi_ata.allocators.recursive import recursive_allocation
-from mpi_ata.arrays import Array, IntArray, State, entry
+from mpi_ata.arrays import Array, IntArray, State, entry, total
 from mpi_ata.cluster import Cluster
 from mpi_ata.errors import RunError
 from mpi_ata.methods import Round
@@ -164,9 +164,9 @@ class Trace:
         self.clock += round.duration
         self.worker_time = self.earlier + float(np.add.reduce(cluster.worker_time))
         self.waste += round.waste
-        self.used += int(np.add.reduce(round.used))
-        self.wasted += int(np.add.reduce(round.wasted))
-        self.lost += int(np.add.reduce(round.lost))
+        self.used += total(round.used)
+        self.wasted += total(round.wasted)
+        self.lost += total(round.lost)
         if self._regret is not None:
             self.regret += self._regret.of(round.quota)
         if len(round.delays):

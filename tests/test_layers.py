@@ -38,7 +38,13 @@ RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # A library, and the only files that may import it.
 ROOMS: dict[str, list[str]] = {
-    "mpi4py": ["cluster/mpi.py", "cluster/worker.py", "cluster/wire.py", "cluster/world.py"],
+    "mpi4py": [
+        "cluster/mpi.py",
+        "cluster/ranks.py",
+        "cluster/worker.py",
+        "cluster/wire.py",
+        "cluster/world.py",
+    ],
     "h5py": ["store.py"],
     "click": ["cli.py"],
     "subprocess": ["slurm/watch.py", "launch.py"],

@@ -2,7 +2,6 @@
 
 import math
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,8 +50,8 @@ def test_delays_are_counted_where_there_are_any() -> None:
     trace, cluster = Trace(), a_cluster(0.0, 0.0)
     trace.add(a_round(1), cluster)
     assert math.isnan(trace.mean_delay)
-    trace.add(replace(a_round(2), delays=counts(0, 3, 1)), cluster)
-    trace.add(replace(a_round(3), delays=counts(2)), cluster)
+    trace.add(a_round(2)._replace(delays=counts(0, 3, 1)), cluster)
+    trace.add(a_round(3)._replace(delays=counts(2)), cluster)
     trace.record()
     assert trace.rows[-1][-2:] == (1.5, 3)
     assert (trace.delays, trace.delay_sum, trace.mean_delay, trace.largest_delay) == (4, 6, 1.5, 3)
@@ -77,11 +76,11 @@ def test_the_regret_is_what_quotas_take_beyond_the_best_ones_by_the_true_means()
     trace.know(Regret(np.array([1.0, 2.5]), budget=4))  # the best: 3 tasks and 1, which take max(3, 2.5)
     trace.add(a_round(1), cluster)
     assert trace.regret == 0.0
-    trace.add(replace(a_round(2), quota=counts(2, 2)), cluster)
-    trace.add(replace(a_round(3), quota=counts(4, 0)), cluster)
+    trace.add(a_round(2)._replace(quota=counts(2, 2)), cluster)
+    trace.add(a_round(3)._replace(quota=counts(4, 0)), cluster)
     trace.record()
     assert trace.rows[-1].regret == (5.0 - 3.0) + (4.0 - 3.0)
-    trace.add(replace(a_round(4), quota=counts(4, 4)), cluster)
+    trace.add(a_round(4)._replace(quota=counts(4, 4)), cluster)
     assert math.isnan(trace.regret), "greedy quotas do not say who does how much"
 
 

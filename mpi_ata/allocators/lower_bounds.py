@@ -56,9 +56,11 @@ class LowerBoundAllocator(ABC):
 
     def means_and_widths(self) -> tuple[Array, Array]:
         """The empirical means, 0 for untried workers, and the width that all bounds of the paper share."""
-        K = np.maximum(self.K, 1)
+        all_tried = np.count_nonzero(self.K) == self.n
+        K = self.K if all_tried else np.maximum(self.K, 1)
         means = self.T / K
-        means[self.K == 0] = 0.0
+        if not all_tried:
+            means[self.K == 0] = 0.0
         widths = math.log(2 * max(self.k, 1) ** 2) / K
         widths += np.sqrt(widths)
         widths *= 2.0

@@ -5,8 +5,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -19,16 +18,12 @@ from mpi_ata.cluster.interface import Arrival, set_up
 from mpi_ata.cluster.slots import NOWHERE
 from mpi_ata.cluster.speeds import Speeds
 from mpi_ata.cluster.wire import ARRIVAL, EMPTY, END, FAILED, ORDER, STOP, STOPPED, Message, Post
-from mpi_ata.cluster.worker import Worker
 from mpi_ata.cluster.world import check_same, introduce, places, shared_slots
-from mpi_ata.errors import RunError, UsageError
-from mpi_ata.launch import slurm_tasks, step_tasks
+from mpi_ata.errors import RunError
+from mpi_ata.launch import slurm_tasks
 from mpi_ata.problems import Problem
 from mpi_ata.signals import Overdue
-from mpi_ata.times import DrawnTimes
-from mpi_ata.version import __version__
 
-REFUSAL = 1000  # bytes of what a rank may say against a job
 LOOK_UP = 0.5  # seconds after which a manager that waits sees whether it was asked to end
 GRACE = 2.0  # seconds that workers get to leave when a run has failed
 
@@ -158,7 +153,7 @@ class MPICluster:
         while self._orders:
             if self.overdue():
                 raise Overdue
-            message = self._receive(min(until, self.now() + LOOK_UP))
+            message = self._post.poll() or self._receive(min(until, self.now() + LOOK_UP))
             if message is None and self.now() >= until:
                 raise TimeoutError(f"nothing arrived within {timeout} seconds")
             if message is not None and (arrival := self._taken(self._checked(message))) is not None:
@@ -187,13 +182,13 @@ class MPICluster:
         order = self._orders.get(worker)
         if message.kind == ARRIVAL and order is not None and order.number == message.order:
             now = time.perf_counter()
-            overhead, order.latest = now - order.latest - seconds, now
+            overhead, order.latest = max(now - order.latest - seconds, 0.0), now
             order.left -= message.tasks
             if not order.left:
                 del self._orders[worker]
             result = message.payload if order.result is None else order.result
-            self.speeds.add(worker, message.seconds, max(overhead, 0.0))
-            return Arrival(worker, result, message.seconds, max(overhead, 0.0))
+            self.speeds.add(worker, message.seconds, overhead)
+            return Arrival(worker, result, message.seconds, overhead)
         self.undelivered[worker] += message.tasks
         self.undelivered_time[worker] += seconds
         if message.kind == STOPPED:
@@ -268,89 +263,6 @@ class MPICluster:
         if self._shared is not None:
             self._shared.close()
         return True
-
-
-def workers_in_world() -> int:
-    """How many workers this MPI world has beside the manager; refuses a world without any."""
-    size = MPI.COMM_WORLD.Get_size()
-    if size > 1:
-        return size - 1
-    if (tasks := step_tasks()) > 1:
-        raise UsageError(
-            f"srun started {tasks} tasks, but each is an MPI world of its own: srun and this MPI do not "
-            "understand each other; use srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI), or mpirun"
-        )
-    raise UsageError(
-        "a job needs at least 2 ranks (1 manager + 1 worker) but was started on 1; use mpirun -n 5, "
-        "or leave out mpirun and say --workers 4"
-    )
-
-
-def hosts_in_world() -> list[str]:
-    """The node of each rank of this MPI world, by its own words; refuses versions that differ."""
-    with closing(Bell()) as bell:
-        ranks = introduce(MPI.COMM_WORLD, bell, __version__.encode())
-    check_same(ranks)
-    return [rank.host for rank in ranks]
-
-
-@contextmanager
-def joined(
-    problem: Problem, times: DrawnTimes | None, seed: int, report_drawn: bool, digest: bytes
-) -> Iterator[MPICluster | None]:
-    """Let the ranks of this MPI world be a cluster; a worker's rank serves it, and then gets None."""
-    comm = MPI.COMM_WORLD.Dup()
-    if comm.Get_rank() > 0:
-        try:
-            for_good = Worker(comm, problem, times, seed, report_drawn, digest).serve()
-        except BaseException:
-            atexit.register(end_all_ranks, comm)
-            raise
-        if for_good:
-            sys.exit(0)  # the manager tells the user why
-        comm.Free()
-        yield None
-        return
-    cluster = MPICluster(comm, problem, digest, times.label if times else "")
-    try:
-        yield cluster
-        cluster.close()
-    except BaseException:
-        cluster.abandon()
-        raise
-    if not cluster.ended_for_good:
-        comm.Free()
-
-
-def from_manager(text: str) -> str:
-    """A text of rank 0's, for every rank."""
-    comm = MPI.COMM_WORLD
-    size = np.array([len(text.encode())])
-    comm.Bcast(size)
-    data = np.frombuffer(bytearray(text.encode()[: size[0]].ljust(size[0])), np.uint8)
-    comm.Bcast(data)
-    return data.tobytes().decode()
-
-
-@contextmanager
-def all_agreed() -> Iterator[None]:
-    """Let all ranks do something that may be refused; where one is, rank 0 says so and all ranks leave."""
-    refusal = ""
-    try:
-        yield
-    except UsageError as error:
-        refusal = str(error)
-    comm = MPI.COMM_WORLD
-    own = np.frombuffer(refusal.encode()[:REFUSAL].ljust(REFUSAL), np.uint8)
-    everyone = np.empty((comm.Get_size(), REFUSAL), np.uint8)
-    comm.Allgather(own, everyone)
-    refusals = [row.tobytes().decode(errors="replace").strip() for row in everyone]
-    if not any(refusals):
-        return
-    if comm.Get_rank() > 0:
-        sys.exit(2)
-    number = next(number for number, text in enumerate(refusals) if text)
-    raise UsageError(refusals[number] if number == 0 else f"rank {number}: {refusals[number]}")
 
 
 def end_all_ranks(comm: MPI.Comm, code: int = 1) -> None:

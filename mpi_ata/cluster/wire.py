@@ -24,6 +24,7 @@ Payload = npt.NDArray[Any]
 # sender, kind, order, round, tasks, how many seconds, bytes of the array, slot, into, together
 HEADER = Struct("<2i5q2i?7x")
 INLINE = 4096
+ALONG = HEADER.size + INLINE  # bytes of a header and what goes along with it, at most
 PIECE = 1 << 30  # counts in MPI are 32-bit integers
 MESSAGE, FOLLOWING = 1, 2  # tags
 EMPTY: Payload = np.empty(0, np.uint8)
@@ -61,7 +62,7 @@ class Post:
         self._shape, self._dtype, self._bytes = form.shape, form.dtype, form.nbytes
         self.room = Slots(form)  # for arrays too large to come along
         self._sending: list[tuple[MPI.Request, object]] = []  # a buffer lives until its request is done
-        self._buffer = bytearray(HEADER.size + INLINE)
+        self._buffer = bytearray(ALONG)
         self._seconds = memoryview(self._buffer)[HEADER.size :].cast("d")
         self._inbox = _inbox(comm, source, self._buffer)
 
@@ -82,9 +83,9 @@ class Post:
         count, size = len(seconds), payload.nbytes
         message = HEADER.pack(self._rank, kind, order, round, tasks, count, size, slot, into, together)
         if count:
-            message += bytes(array("d", seconds))
-        if len(message) + size <= len(self._buffer):
-            self._isend(message + payload.tobytes(), to, MESSAGE)
+            message += array("d", seconds).tobytes()
+        if len(message) + size <= ALONG:
+            self._isend(message + payload.tobytes() if size else message, to, MESSAGE)
             return
         fitting = min(len(message), HEADER.size + 8 * _fitting(count))
         self._isend(message[:fitting], to, MESSAGE)
@@ -117,7 +118,7 @@ class Post:
         sender, kind, order, round, tasks, count, size, slot, into, together = header
         seconds: list[float] = self._seconds[: _fitting(count)].tolist()  # type: ignore[assignment]
         begin = HEADER.size + 8 * count
-        if begin + size <= len(self._buffer):
+        if begin + size <= ALONG:
             payload = self._formed(self._buffer[begin : begin + size]) if size else EMPTY
         else:
             if len(seconds) < count:
@@ -152,21 +153,16 @@ class _Posted:
     """Receives into a buffer by a request that is there before the message."""
 
     def __init__(self, comm: "MPI.Comm", source: int, buffer: bytearray) -> None:
-        self._expect = partial(comm.Irecv, buffer, source, MESSAGE)
-        self._request = self._expect()
-
-    def filled(self) -> bool:
-        """Whether a message has come."""
-        return self._request.Test()
-
-    def empty(self) -> None:
-        """Make room for the next one."""
-        self._request = self._expect()
+        self._request = comm.Recv_init(buffer, source, MESSAGE)
+        self._request.Start()
+        self.filled = self._request.Test  # whether a message has come
+        self.empty = self._request.Start  # make room for the next one
 
     def close(self) -> None:
         """Take back the request."""
         self._request.Cancel()
         self._request.Wait()
+        self._request.Free()
 
 
 class _Probed:

@@ -109,12 +109,15 @@ class Worker:
                 self._stopped(unsent, seconds, time.perf_counter() - began)
                 break
             self._number += len(seconds)
+            due = not (left and order.together)
             if unsent:
                 np.add(total, result, out=total)
-            else:
+            elif order.into != NOWHERE or not due:
                 np.copyto(total, result)
+            else:  # it goes as it is
+                total = result
             unsent += seconds
-            if not (left and order.together):
+            if due:
                 self._deliver(order, unsent, total)
                 unsent = []
         self._order = 0

@@ -23,7 +23,7 @@ class HeterogeneousDataSGD(Allocating):
         n, x, k = cluster.n, self.x, self.k + 1
         a = self.exact_quotas(n) + 1
         everyone = np.arange(n)
-        g = Sum(x, everyone)
+        g = Sum(everyone)
 
         tally = Tally(cluster)
         cluster.start(everyone, x, k, a, together=True)
@@ -36,6 +36,5 @@ class HeterogeneousDataSGD(Allocating):
             tally.used[i] += len(arrival.seconds)
         tally.all_in()
 
-        g.total /= n
-        self.x, self.k = self.update(x, g.total), k
+        self.x, self.k = self.update(x, g.mean(n)), k
         return tally.round(k, a)

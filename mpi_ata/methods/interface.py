@@ -1,7 +1,6 @@
 """What every method promises, and what it tells of a round."""
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,8 +11,7 @@ from mpi_ata.cluster.interface import Cluster
 NO_DELAYS: IntArray = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(NamedTuple):
     """What happened in one round; the arrays have one entry for each worker."""
 
     number: int  # the paper's k = 1, 2, ...
@@ -23,7 +21,7 @@ class Round:
     lost: IntArray  # tasks that vanished with their worker
     waste: float  # seconds of worker time that went into wasted tasks
     duration: float  # from the first order to the last needed arrival, on the cluster's clock
-    delays: IntArray = field(default_factory=NO_DELAYS.copy)  # of asynchronous updates: how many came between
+    delays: IntArray = NO_DELAYS  # of asynchronous updates: how many came between start and use
 
     @property
     def started(self) -> IntArray:

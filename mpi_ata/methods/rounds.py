@@ -3,7 +3,7 @@
 import numpy as np
 
 from mpi_ata.allocators import GTA, Allocator
-from mpi_ata.arrays import Array, IntArray, State, entry
+from mpi_ata.arrays import Array, IntArray, State, blocks, entry, total
 from mpi_ata.cluster import Arrival, Cluster
 from mpi_ata.errors import RunError
 from mpi_ata.methods.interface import NO_DELAYS, Round
@@ -46,20 +46,15 @@ class Allocating(Updating):
     def quotas(self, n: int) -> tuple[IntArray, int]:
         """The quotas of the coming round and their sum, at least as much as the budget asks for."""
         a, B = np.asarray(self.allocator.allocate()), self.allocator.budget
-        if (
-            a.shape != (n,)
-            or a.dtype.kind not in "iu"
-            or np.minimum.reduce(a) < 0
-            or (total := int(np.add.reduce(a))) < B
-        ):
+        if a.shape != (n,) or a.dtype.kind not in "iu" or np.minimum.reduce(a) < 0 or (tasks := total(a)) < B:
             raise RunError(f"the allocator gave {a}; it must give {n} counts whose sum is at least {B}")
-        return a, total
+        return a, tasks
 
     def exact_quotas(self, n: int) -> IntArray:
         """The quotas of the coming round, just as many as the budget asks for."""
-        (a, total), B = self.quotas(n), self.allocator.budget
-        if total != B:
-            raise RunError(f"the allocator gave {total} tasks, but this method needs exactly its budget, {B}")
+        (a, tasks), B = self.quotas(n), self.allocator.budget
+        if tasks != B:
+            raise RunError(f"the allocator gave {tasks} tasks, but this method needs exactly its budget, {B}")
         return a
 
     def learn(self, arrival: Arrival) -> None:
@@ -107,9 +102,9 @@ class Sum:
     the tasks ran and whoever was first.  They are added up where the first one is.
     """
 
-    def __init__(self, x: Array, workers: IntArray | None = None) -> None:
-        self.total = x  # until there is one
-        self._empty = True
+    def __init__(self, workers: IntArray | None = None) -> None:
+        self._total: Array | None = None
+        self._last: tuple[Array, ...] = ()  # added when the mean is taken: memory is walked through once
         self._order = None if workers is None else iter(workers.tolist())
         self._next = None if self._order is None else next(self._order)
         self._early: dict[int, Array] = {}
@@ -121,11 +116,23 @@ class Sum:
             return
         self._early[worker] = result
         while self._next in self._early:
-            self._add(self._early.pop(self._next))
-            self._next = next(self._order, None)
+            result, self._next = self._early.pop(self._next), next(self._order, None)
+            self._add(result, last=self._next is None)
 
-    def _add(self, result: Array) -> None:
-        if self._empty:
-            self.total, self._empty = result, False
+    def _add(self, result: Array, last: bool = False) -> None:
+        if self._total is None:
+            self._total = result
+        elif last:
+            self._last = (result,)
         else:
-            self.total += result
+            self._total += result
+
+    def mean(self, count: int) -> Array:
+        """The sum, divided by how many gradients it is of; made in its own memory."""
+        if self._total is None:
+            raise RuntimeError("there is no mean of nothing")
+        for part, *last in blocks(self._total, *self._last):
+            for result in last:
+                part += result
+            part /= count
+        return self._total

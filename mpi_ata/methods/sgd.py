@@ -11,9 +11,9 @@ class SGD(Allocating):
     def step(self, cluster: Cluster) -> Round:
         """Allocate, collect B gradients at x, learn the times, update x."""
         B, x, k = self.allocator.budget, self.x, self.k + 1
-        a, total = self.quotas(cluster.n)
-        fixed, active = total == B, a.nonzero()[0]
-        g = Sum(x, active if fixed else None)
+        a, tasks = self.quotas(cluster.n)
+        fixed, active = tasks == B, a.nonzero()[0]
+        g = Sum(active if fixed else None)
 
         tally = Tally(cluster)
         cluster.start(active, x, k, a[active], together=fixed)
@@ -31,6 +31,5 @@ class SGD(Allocating):
             for i, unfinished in zip(running.tolist(), cluster.stop(running).tolist(), strict=True):
                 self.allocator.observe(i, (), unfinished)
 
-        g.total /= B
-        self.x, self.k = self.update(x, g.total), k
+        self.x, self.k = self.update(x, g.mean(B)), k
         return tally.round(k, a)

@@ -1,15 +1,24 @@
 """How a gradient moves the point.
 
-For a point of ten million numbers what counts is how often memory is walked through, in place each time:
-plain 2 times, momentum 4, nesterov 5, adam 13.
+For a point of ten million numbers what counts is how often memory is walked through: once, in blocks that
+stay in the cache while all is done to them.
 """
 
 import math
-from typing import ClassVar, Protocol
+from collections.abc import Callable
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from mpi_ata.arrays import Array, State, entry
+from mpi_ata.arrays import LARGE, Array, State, blocks, entry
+
+Direction = TypeVar("Direction", bound=Callable[..., Array])
+
+
+def elementwise(direction: Direction) -> Direction:
+    """Mark a direction whose numbers depend each on those at the same place alone: parts will do."""
+    direction.elementwise = True  # type: ignore[attr-defined]
+    return direction
 
 
 class Update(Protocol):
@@ -59,6 +68,7 @@ class Stepping:
         self.schedule, self.warmup, self.period = schedule, warmup, period
         self.t = 0  # steps done
         self._arrays: State = {}
+        self._parts: State = {}  # of those, while a direction is asked for part by part
 
     def gamma(self, t: int) -> float:
         """The size of step t."""
@@ -73,16 +83,30 @@ class Stepping:
     def __call__(self, x: Array, g: Array) -> Array:
         """One step, made in the memory of g."""
         self.t += 1
-        np.multiply(self.direction(x, g), -self.gamma(self.t), out=g)
-        g += x
+        gamma = self.gamma(self.t)
+        if x.size < LARGE or not hasattr(self.direction, "elementwise"):
+            self._step(x, g, gamma)
+            return g
+        memory = [self.remembered(name, x) for name in self.memory]
+        for x_part, g_part, *parts in blocks(x, g, *memory):
+            self._parts = dict(zip(self.memory, parts, strict=True))
+            self._step(x_part, g_part, gamma)
+        self._parts = {}
         return g
 
+    def _step(self, x: Array, g: Array, gamma: float) -> None:
+        np.multiply(self.direction(x, g), -gamma, out=g)
+        g += x
+
+    @elementwise
     def direction(self, x: Array, g: Array) -> Array:
         """What is to be subtracted, up to the step size; g may be overwritten and returned."""
         return g
 
     def remembered(self, name: str, x: Array) -> Array:
         """The array of this name in `memory`, zeros at first; may be changed in place."""
+        if name in self._parts:
+            return self._parts[name]
         if name not in self._arrays:
             self._arrays[name] = np.zeros_like(x)
         array: Array = self._arrays[name]
@@ -128,6 +152,7 @@ class Momentum(Stepping):
             raise ValueError(f"{beta=} must be at least 0 and below 1")
         self.beta = beta
 
+    @elementwise
     def direction(self, x: Array, g: Array) -> Array:
         """The velocity."""
         v = self.remembered("v", x)
@@ -139,6 +164,7 @@ class Momentum(Stepping):
 class Nesterov(Momentum):
     """The same, but looking ahead: v = beta v + g, and x - gamma (g + beta v)."""
 
+    @elementwise
     def direction(self, x: Array, g: Array) -> Array:
         """The gradient and the velocity; what is kept is beta v, which saves walking through memory."""
         v = self.remembered("v", x)
@@ -172,6 +198,7 @@ class Adam(Stepping):
             raise ValueError(f"{epsilon=} must be above 0")
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
 
+    @elementwise
     def direction(self, x: Array, g: Array) -> Array:
         """The corrected mean over the root of the corrected mean square."""
         m, v = self.remembered("m", x), self.remembered("v", x)

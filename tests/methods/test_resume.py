@@ -1,6 +1,5 @@
 """A run that was interrupted between two rounds and built anew goes on bit for bit as if nothing had been."""
 
-from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -61,7 +60,7 @@ def resumed(method: Method, cluster: VirtualCluster, states: list[State]) -> Non
 
 
 def plain(rounds: list[Round]) -> list[list[Any]]:
-    return [[np.asarray(part).tolist() for part in astuple(round)] for round in rounds]
+    return [[np.asarray(part).tolist() for part in round] for round in rounds]
 
 
 def bits(states: list[State]) -> list[dict[str, Any]]:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from mpi_ata.allocators import GTA, Allocator, ATAEmpirical
-from mpi_ata.arrays import Array
+from mpi_ata.arrays import LARGE, Array
 from mpi_ata.cluster import Task, VirtualCluster
 from mpi_ata.errors import RunError
 from mpi_ata.methods import SGD, Plain
+from mpi_ata.methods.rounds import Sum
 from mpi_ata.problems import Quadratic
 from mpi_ata.times import LAWS, DrawnTimes
 from tests.methods.scene import Fixed, Ramp, Recording, cluster_of, counts
@@ -181,3 +182,14 @@ def test_x_keeps_the_precision_of_x0(dtype: Any, allocator: Allocator) -> None:
 def test_a_step_size_that_is_not_above_0_is_refused_by_the_value(step_size: float) -> None:
     with pytest.raises(ValueError, match=f"step_size={step_size}"):
         Plain(step_size)
+
+
+def test_means_of_large_results_are_those_of_small_ones() -> None:
+    results = np.random.default_rng(2).standard_normal((3, 2 * LARGE)).astype(np.float32)
+    g, part = Sum(np.arange(3)), Sum(np.arange(3))
+    for worker in (2, 0, 1):
+        g.add(worker, results[worker].copy())
+        part.add(worker, results[worker, :5].copy())
+    expected = ((results[0] + results[1]) + results[2]) / 7
+    assert g.mean(7).tobytes() == expected.tobytes()
+    assert part.mean(7).tobytes() == expected[:5].tobytes()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpi_ata.arrays import Array
+from mpi_ata.arrays import LARGE, Array
 from mpi_ata.methods import UPDATES, Adam, Momentum, Nesterov, Plain, Stepping
 
 
@@ -172,3 +172,32 @@ class Sign(Stepping):
 
 def test_an_update_of_ones_own_is_one_formula() -> None:
     assert moved(Sign(0.5, warmup=2), 7.0, -0.1) == [0.75, 1.25]
+
+
+@pytest.mark.parametrize("kind", [Plain, Momentum, Nesterov, Adam])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_large_points_are_moved_part_by_part_to_the_same_bits(kind: Any, dtype: Any) -> None:
+    update, alone = kind(0.1), kind(0.1)
+    some, rng = LARGE // 2, np.random.default_rng(1)
+    x, few = np.ones((2, some + 1), dtype), np.ones(some, dtype)
+    for _ in range(3):
+        g = np.array(rng.standard_normal(x.shape), dtype)
+        few = alone(few, g[0, :some].copy())
+        x = update(x, g)
+    assert x[0, :some].tobytes() == few.tobytes()
+    assert all(array.shape == x.shape for name, array in update.state().items() if name != "t")
+
+
+def test_what_does_not_lie_in_one_piece_is_moved_too() -> None:
+    x, g = np.ones((2, LARGE)), np.ones((LARGE, 2)).T
+    assert (Momentum(0.5)(x, g) == 0.5).all()
+
+
+def test_a_direction_of_ones_own_sees_the_whole_gradient() -> None:
+    class Clipped(Momentum):
+        def direction(self, x: Array, g: Array) -> Array:
+            g /= np.linalg.norm(g)
+            return super().direction(x, g)
+
+    x = Clipped(1.0)(np.zeros(4 * LARGE), np.ones(4 * LARGE))
+    assert np.linalg.norm(x) == pytest.approx(1.0)

@@ -9,7 +9,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 from mpi_ata.cluster import Arrival, Cluster
-from mpi_ata.cluster.mpi import joined, workers_in_world
+from mpi_ata.cluster.ranks import joined, workers_in_world
 from mpi_ata.job import load_job
 from mpi_ata.methods import Plain, Ringmaster
 from mpi_ata.problems import Task

@@ -2,7 +2,7 @@
 
 from mpi4py import MPI
 
-from mpi_ata.cluster.mpi import joined
+from mpi_ata.cluster.ranks import joined
 from tests.cluster.contract import scene
 
 problem, times = scene(0.01)
