@@ -10,34 +10,26 @@ import signal
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from mpi_ata import SGD, ATAEmpirical, Plain, Task, Trace, run
-from mpi_ata.arrays import Array, IntArray
+from mpi_ata import Task, Trace
+from mpi_ata.arrays import Array
 from mpi_ata.cluster.interface import Arrival
 from mpi_ata.cluster.mpi import MPICluster
 from mpi_ata.cluster.ranks import joined
+from mpi_ata.job import load_job
+from mpi_ata.keeper import Keeping
+from mpi_ata.run import execute_on_ranks
 
 Figures = dict[str, float]
 ORDER, END = 1, 2  # tags of the floor
 WINDOWS = 20  # in which rounds are counted; the best one is what the machine can do
 HISTORY = 1 << 30  # the most bytes that libEnsemble's history may take
 answers: dict[int, Array] = {}  # what the tasks of futures return, by size
-
-
-class Null:
-    """A task that returns what was there before it."""
-
-    def __init__(self, size: int) -> None:
-        self.x0 = np.ones(size)  # not zeros, whose pages would all be the same one
-        self._answer = np.ones(size)
-
-    def gradient(self, x: Array, task: Task) -> Array:
-        """Nothing is computed."""
-        return self._answer
 
 
 class Clocks:
@@ -49,19 +41,6 @@ class Clocks:
     def gradient(self, x: Array, task: Task) -> Array:
         """The monotonic clock, which all processes of a node share, and user + system seconds."""
         return np.array([time.perf_counter(), time.process_time()])
-
-
-class OneEach(ATAEmpirical):
-    """Decides like ATA-Empirical, then gives one task to each of the first `budget` workers all the same."""
-
-    def __init__(self, n: int, budget: int) -> None:
-        super().__init__(n, budget)
-        self._quotas = (np.arange(n) < budget).astype(np.int64)
-
-    def allocate(self) -> IntArray:
-        """Fixed quotas, at the price of a decision."""
-        super().allocate()
-        return self._quotas
 
 
 def timed(step: Callable[[], object], seconds: float) -> Figures:
@@ -82,14 +61,29 @@ def _window(step: Callable[[], object], seconds: float, at_least: int) -> float:
 
 
 def ours(size: int, active: int, seconds: float) -> Figures | None:
-    """The whole loop of mpi_ata."""
-    problem = Null(size)
-    with joined(problem, None, 0, False, b"") as cluster:
-        if cluster is None:
-            return None
-        method = SGD(problem.x0, OneEach(cluster.n, active), Plain(1e-6))
-        rounds = run(method, cluster, problem, trace=Trace())
-        return timed(lambda: next(rounds), seconds)
+    """The whole of mpi_ata: a job is run and kept in its file."""
+    times = list[float]()
+
+    def watch(trace: Trace) -> None:
+        times.append(time.perf_counter())
+        if times[-1] - times[0] > 1.25 * seconds and len(times) > WINDOWS:
+            signal.raise_signal(signal.SIGUSR1)
+
+    settings = (f"problem.size={size}", f"allocator.budget={active}")
+    job = load_job(Path(__file__).with_name("null.toml"), settings)
+    outcome = execute_on_ranks(job, watch, Keeping(Path("null.h5")), note=_silent)
+    return None if outcome is None else _of_best_window(times)
+
+
+def _silent(text: str) -> None:
+    """What a user is told of ranks that outnumber cores is known here."""
+
+
+def _of_best_window(times: list[float]) -> Figures:
+    """Rounds a second in the best and the median of many short windows, from the time of each round."""
+    window = max(3, len(times) // WINDOWS)
+    rates = [window / (after - before) for before, after in zip(times[:-window], times[window:], strict=True)]
+    return {"rate": max(rates), "median": statistics.median(rates)}
 
 
 def floor(size: int, active: int, seconds: float) -> Figures | None:
@@ -196,9 +190,7 @@ def _generated(size: int, active: int, seconds: float, limit: int, info: Any) ->
     while times[-1] - times[0] < 1.25 * seconds and len(times) * active <= limit:
         support.send_recv(points)
         times.append(time.perf_counter())
-    window = max(3, len(times) // WINDOWS)
-    rates = [window / (after - before) for before, after in zip(times[:-window], times[window:], strict=True)]
-    return {"rate": max(rates), "median": statistics.median(rates)}
+    return _of_best_window(times)
 
 
 def _alloc(W: Any, H: Any, sim: Any, gen: Any, alloc: Any, persis_info: Any, info: Any) -> Any:
