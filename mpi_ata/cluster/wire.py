@@ -24,7 +24,6 @@ Payload = npt.NDArray[Any]
 # sender, kind, order, round, tasks, how many seconds, bytes of the array, slot, into, together
 HEADER = Struct("<2i5q2i?7x")
 INLINE = 4096
-ALONG = HEADER.size + INLINE  # bytes of a header and what goes along with it, at most
 PIECE = 1 << 30  # counts in MPI are 32-bit integers
 MESSAGE, FOLLOWING = 1, 2  # tags
 EMPTY: Payload = np.empty(0, np.uint8)
@@ -62,7 +61,8 @@ class Post:
         self._shape, self._dtype, self._bytes = form.shape, form.dtype, form.nbytes
         self.room = Slots(form)  # for arrays too large to come along
         self._sending: list[tuple[MPI.Request, object]] = []  # a buffer lives until its request is done
-        self._buffer = bytearray(ALONG)
+        self._along = HEADER.size + INLINE  # bytes of a header and what goes along with it, at most
+        self._buffer = bytearray(self._along)
         self._seconds = memoryview(self._buffer)[HEADER.size :].cast("d")
         self._inbox = _inbox(comm, source, self._buffer)
 
@@ -84,7 +84,7 @@ class Post:
         message = HEADER.pack(self._rank, kind, order, round, tasks, count, size, slot, into, together)
         if count:
             message += array("d", seconds).tobytes()
-        if len(message) + size <= ALONG:
+        if len(message) + size <= self._along:
             self._isend(message + payload.tobytes() if size else message, to, MESSAGE)
             return
         fitting = min(len(message), HEADER.size + 8 * _fitting(count))
@@ -118,7 +118,7 @@ class Post:
         sender, kind, order, round, tasks, count, size, slot, into, together = header
         seconds: list[float] = self._seconds[: _fitting(count)].tolist()  # type: ignore[assignment]
         begin = HEADER.size + 8 * count
-        if begin + size <= ALONG:
+        if begin + size <= self._along:
             payload = self._formed(self._buffer[begin : begin + size]) if size else EMPTY
         else:
             if len(seconds) < count:
