@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from mpi_ata.trace import Stop, Trace
 
 if TYPE_CHECKING:
-    from mpi_ata.doctor import Finding
+    from mpi_ata.doctor.finding import Finding
     from mpi_ata.run import Outcome
 
 MOST_WORKERS, MOST_KINDS = 100, 10  # rows of a table for a person

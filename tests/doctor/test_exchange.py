@@ -1,0 +1,106 @@
+"""Ranks that talk to each other, or do not."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpi_ata import launch
+from mpi_ata.doctor import exchange
+from mpi_ata.doctor.finding import said
+from mpi_ata.doctor.library import loaded_library
+from tests.doctor.asking import HYDRA, OPEN_MPI, command, findings, prepared, run_doctor
+
+
+def test_ranks_that_cannot_be_started_are_a_problem(bare: Path, tmp_path: Path) -> None:
+    loaded = loaded_library()
+    same = OPEN_MPI if "Open MPI" in loaded.version else HYDRA
+    path = command(tmp_path / "same", "mpirun", same).parent
+    beside = str(Path(loaded.path).parent)
+    environment = {"PATH": f"{path}:/usr/bin:/bin", "LD_LIBRARY_PATH": beside}
+    done = run_doctor("--json", python=bare, environment=environment)
+    told = findings(done)["exchange"]
+    assert done.returncode == 1
+    assert told["found"].startswith("two ranks failed: ")
+    assert f"{path}/mpirun -n 2 {bare} -m mpi4py.bench helloworld" in told["remedy"]
+
+
+def test_figures_that_are_not_right_are_a_problem() -> None:
+    right = dict.fromkeys(exchange.SAME, 3)
+    assert exchange.compared(right, right, 1.0).ok
+    found = exchange.compared(right | {"loss": 4}, right, 1.0)
+    assert not found.ok
+    assert found.found == "two ranks came to loss 4 for 3"
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_under_a_launcher_the_ranks_meet_and_one_of_them_tells(ranks: int) -> None:
+    mpirun = launch.find_mpirun()
+    done = run_doctor("--json", prefix=(mpirun, "-n", str(ranks)), environment=prepared())
+    assert done.stdout.count('"Python"') == 1, done.stdout + done.stderr
+    told = findings(done)
+    assert told["world"]["found"] == f"rank 0 of {ranks}, as the launcher says"
+    if ranks == 1:
+        assert "a job needs a manager and a worker" in told["exchange"]["remedy"]
+        assert done.returncode != 0
+    else:
+        assert told["exchange"]["found"].startswith("3 ranks met, 3 of them on ")
+        assert done.returncode == 0
+
+
+def test_ranks_alone_in_worlds_of_their_own_are_a_problem() -> None:
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"}
+    done = run_doctor("--json", environment=step)  # as srun --mpi=none leaves them
+    told = findings(done)["exchange"]
+    assert done.returncode == 1
+    assert told["found"] == "4 ranks were started, but MPI sees 1"
+    assert "--mpi=pmix" in told["remedy"]
+
+
+def test_a_rank_of_another_mpis_launcher_is_a_problem() -> None:
+    open_mpi = "Open MPI" in loaded_library().version
+    names = ("PMI_SIZE", "PMI_RANK") if open_mpi else ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+    done = run_doctor("--json", environment=dict(zip(names, ("3", "0"), strict=True)))
+    told = findings(done)["exchange"]
+    assert done.returncode == 1
+    assert told["found"].startswith("not tried: ")
+    assert "do not understand each other" in told["remedy"]
+
+
+def test_more_workers_than_cores_are_a_note() -> None:
+    cores = os.cpu_count() or 1
+    assert exchange.crowded(cores) is None
+    assert f"{cores + 1} threads of workers share {cores} cores" in str(exchange.crowded(cores + 1))
+
+
+def running(mark: str) -> Iterator[str]:
+    """The processes that have this in their command line."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "cmdline").read_text():
+                yield process.name
+        except OSError:
+            continue
+
+
+def test_ranks_that_hang_are_given_up_and_none_is_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in prepared().items():
+        monkeypatch.setenv(name, value)
+    mark = str(tmp_path)
+    ranks = [launch.find_mpirun(), "-n", "2", sys.executable, "-c", "import time; time.sleep(1000)", mark]
+    assert launch.ask(ranks, 3.0) == launch.Answer(None, "", "")
+    until = time.monotonic() + 30
+    while list(running(mark)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert list(running(mark)) == []
+
+
+def test_a_command_that_cannot_be_started_is_an_answer_too() -> None:
+    answer = launch.ask(["/no/such/command"], 1.0)
+    assert answer.code == 127
+    assert said(answer) == "/no/such/command: No such file or directory"

