@@ -93,13 +93,9 @@ def told(error: click.ClickException) -> click.ClickException:
     return error
 
 
-def keeping_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say where a run is kept, and what it starts from."""
+def prior_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what a new run knows of its workers."""
 
-    @click.option(
-        "--out", type=click.Path(path_type=Path), help="The run file; a fresh name in runs/ if left out."
-    )
-    @click.option("--resume", is_flag=True, help="Go on with the run in --out, if there is one.")
     @click.option(
         "--warm-start",
         multiple=True,
@@ -113,6 +109,21 @@ def keeping_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="How much that knowledge counts, from 0 (excluded) to 1; below 1 it is soon outweighed.",
     )
     @click.option("--any-problem", is_flag=True, help="Warm-start from runs of other problems too.")
+    @wraps(command)
+    def wrapped(*arguments: Any, **options: Any) -> None:
+        command(*arguments, **options)
+
+    return wrapped
+
+
+def keeping_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where a run is kept, and what it starts from."""
+
+    @click.option(
+        "--out", type=click.Path(path_type=Path), help="The run file; a fresh name in runs/ if left out."
+    )
+    @click.option("--resume", is_flag=True, help="Go on with the run in --out, if there is one.")
+    @prior_options
     @wraps(command)
     def wrapped(
         job: Job,
@@ -523,7 +534,7 @@ def told_in_one_sentence(command: Callable[..., Any]) -> Callable[..., Any]:
     "--out", type=click.Path(path_type=Path), help="The run file; a fresh name in runs/ by default."
 )
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, if it exists.")
-@click.option("--warm-start", multiple=True, metavar="RUN.h5|DIR", help="Learn speeds from earlier runs.")
+@prior_options
 @click.option("--signal", default="USR1", show_default=True, help="The signal that tells a run to save.")
 @click.option("--lead", type=click.IntRange(min=1), help="Seconds before the time limit at which it comes.")
 @click.option(
@@ -559,17 +570,8 @@ def submit_command(
     names = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "time", "partition", "account")
     resources = slurm.Resources(**{name: given.pop(name) for name in (*names, "gpus_per_task", "more")})
     members = slurm.Sweep.of(sweep, at_once) if sweep else None
-    workers = None if resources.ranks is None else resources.ranks - 1
-
-    def check(path: Path, settings: tuple[str, ...]) -> None:
-        loaded = load_job(path, settings)
-        try:
-            if not no_check:
-                parts_of(loaded, workers or loaded.run.workers or 1)
-        except UsageError as error:
-            raise UsageError(f"{error} (--no-check leaves it to the nodes to find out)") from None
-
-    result = slurm.submit(slurm.Submission(job, resources, sweep=members, **given), check, dry_run)
+    submission = slurm.Submission(job, resources, sweep=members, check=not no_check, **given)
+    result = slurm.submit(submission, dry_run)
     show(json.dumps(result) if as_json else submission_text(result))
 
 
@@ -621,7 +623,7 @@ def stop_command(which: str, as_json: bool) -> None:
 @click.option(
     "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key of the job."
 )
-@click.option("--warm-start", multiple=True, metavar="RUN.h5|DIR", help="Learn speeds from earlier runs.")
+@prior_options
 @click.option("--siblings", is_flag=True, help="Learn speeds from finished runs of the same sweep.")
 @click.option("--requeue/--no-requeue", default=True, help="Whether Slurm may start the job again.")
 @click.option("--signal", default="USR1", show_default=True, help="The signal that tells a run to save.")
@@ -632,7 +634,6 @@ def batch_command(
     out: Path | None,
     kept: Path | None,
     settings: tuple[str, ...],
-    warm_start: tuple[str, ...],
     **options: Any,
 ) -> None:
     """What a batch script calls: run a job until it is finished, through time limits and preemption.
@@ -646,5 +647,5 @@ def batch_command(
     """
     from mpi_ata import slurm
 
-    batch = slurm.prepared(job, out, kept, settings, warm_start=warm_start, **options)
+    batch = slurm.prepared(job, out, kept, settings, **options)
     sys.exit(slurm.carry_out(batch, partial(click.echo, err=True)))

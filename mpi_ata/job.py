@@ -151,10 +151,20 @@ def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
         return replace(job, source=JobText(text, settings, files), digest=_digest(tables, files))
 
 
+def named_files(path: Path, settings: Iterable[str] = ()) -> dict[str, str]:
+    """The users' files that a job names, as it writes them, by table.key."""
+    with _named(path):
+        return _file_names(_changed(_tables(_read(path)), settings))
+
+
+def tables_of(source: JobText) -> dict[str, Table]:
+    """The tables of a job, with what --set has changed."""
+    return _changed(_tables(source.text), source.settings)
+
+
 def problem_of(source: JobText) -> tuple[Table, str]:
     """The table [problem] of a job, and the text of the file that it names."""
-    tables = _changed(_tables(source.text), source.settings)
-    return tables.get("problem", {}), source.files.get("problem.file", "")
+    return tables_of(source).get("problem", {}), source.files.get("problem.file", "")
 
 
 def load_again(path: Path, stored: JobText, settings: Sequence[str]) -> tuple[Job, list[str]]:
@@ -240,11 +250,15 @@ def _replaced(keys: Table) -> set[str]:
 
 def _files(folder: Path, tables: dict[str, Table]) -> dict[str, str]:
     """The texts of the users' files that a job names, by table.key."""
-    keys = [(name, key) for name in tables for key in ("file", "update_file") if key in tables[name]]
     try:
-        return {f"{name}.{key}": (folder / tables[name][key]).read_text() for name, key in keys}
+        return {name: (folder / file).read_text() for name, file in _file_names(tables).items()}
     except (OSError, ValueError) as error:
         raise UsageError(f"a file that it names cannot be read: {error}") from None
+
+
+def _file_names(tables: dict[str, Table]) -> dict[str, str]:
+    keys = [(name, key) for name in tables for key in ("file", "update_file") if key in tables[name]]
+    return {f"{name}.{key}": tables[name][key] for name, key in keys}
 
 
 def _digest(tables: dict[str, Table], files: dict[str, str]) -> bytes:

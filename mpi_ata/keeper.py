@@ -48,9 +48,10 @@ class Keeping:
                 return
         elif self.resume:
             raise UsageError("--resume goes on with a run; say with which one: --out RUN.h5 --resume")
-        self._check_prior()
+        self.check_prior()
 
-    def _check_prior(self) -> None:
+    def check_prior(self) -> None:
+        """Refuse a warm start from nothing."""
         if not 0 < self.prior_weight <= 1:
             raise UsageError(f"--prior-weight {self.prior_weight:g} must be above 0 and at most 1")
         if self.prior_weight < 1 and not self.warm_start:
@@ -69,13 +70,16 @@ class Keeping:
             return self._again(job, file, note)
         if self.resume:
             note(f"there is no {file.path} yet: the run starts afresh")
-        sources = merged(_sources(self.warm_start, None if self.any_problem else job, note))
+        sources = self.sources(job, note)
         if self.warm_start and not sources:
             folders = ", ".join(map(str, self.warm_start))
             note(f"found no run to warm-start from in {folders}: all workers start cold")
-        return job, Keeper(
-            job, file, note, sources=[discounted(source, self.prior_weight) for source in sources]
-        )
+        return job, Keeper(job, file, note, sources=sources)
+
+    def sources(self, job: Job, note: Note) -> list[Source]:
+        """What earlier runs know of the workers, for a new run; refuses files that do not fit the job."""
+        known = merged(_sources(self.warm_start, None if self.any_problem else job, note))
+        return [discounted(source, self.prior_weight) for source in known]
 
     def _again(self, job: Job, file: RunFile, note: Note) -> tuple[Job, "Keeper"]:
         record, complaint = load(file)

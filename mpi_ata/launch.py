@@ -157,6 +157,7 @@ def prepare(environment: MutableMapping[str, str]) -> None:
     """Set what the MPI libraries want to be told, where the user has not."""
     one_thread_a_rank(environment)
     if "SLURM_JOB_ID" in environment:  # which keeps ranks to their cores; oversubscribing would fill one node
+        environment["SLURM_EXPORT_ENV"] = "ALL"  # to ranks also where Slurm hands nothing on to scripts
         environment.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
         environment.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
     else:

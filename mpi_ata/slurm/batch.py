@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,12 @@ from mpi_ata import launch
 from mpi_ata.job import load_job
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.commands import SlurmJob
-from mpi_ata.slurm.kept import SUFFIX, Kept, copy_files, replace_text
+from mpi_ata.slurm.copies import Copies
+from mpi_ata.slurm.kept import SUFFIX, Kept, replace_text
 from mpi_ata.slurm.launcher import launcher
 from mpi_ata.slurm.progress import progress
 from mpi_ata.slurm.script import signal_name
+from mpi_ata.store import RunFile
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,9 @@ class Batch:
     run: Path
     kept: Kept
     settings: tuple[str, ...] = ()
-    warm_start: tuple[str, ...] = ()
+    warm_start: tuple[Path, ...] = ()
+    prior_weight: float = 1.0
+    any_problem: bool = False
     siblings: bool = False  # whether finished runs of the same sweep are to be learned from
     requeue: bool = True
     signal: str = "USR1"
@@ -37,17 +41,25 @@ class Batch:
     def command(self) -> list[str]:
         """What starts the ranks."""
         settings = [word for setting in self.settings for word in ("--set", setting)]
-        words = ["run", str(self.job), "--out", str(self.run), "--resume", *settings, *self.warm_words()]
+        words = ["run", str(self.job), "--out", str(self.run), "--resume", *settings, *self.learning()]
         several = (launch.slurm_tasks() or 1) > 1
         return [*(launcher() if several else ()), *launch.rank_command(words)]
 
-    def warm_words(self) -> list[str]:
+    def learning(self) -> list[str]:
         """Whom to learn speeds from; a run that goes on has done so already."""
-        if self.run.exists():
+        if RunFile(self.run).exists():
             return []
-        sweep = sorted(self.run.parent.glob(f"{self.kept.folder.stem}-*.h5")) if self.siblings else []
-        finished = [str(path) for path in sweep if path != self.run and progress(path).finished]
-        return [word for path in [*self.warm_start, *finished] for word in ("--warm-start", path)]
+        sweep = self.kept.submitted().runs if self.siblings else ()
+        finished = [path for path in sweep if path != self.run and progress(path).finished]
+        return warm_words([*self.warm_start, *finished], self.prior_weight, self.any_problem)
+
+
+def warm_words(paths: Sequence[Path], weight: float, any_problem: bool) -> list[str]:
+    """The options of `mpi-ata run` for a warm start, if there is anything to start from."""
+    words = [word for path in paths for word in ("--warm-start", str(path))]
+    words += ["--prior-weight", f"{weight:g}"] if weight < 1 else []
+    words += ["--any-problem"] if any_problem else []
+    return words if paths else []
 
 
 def prepared(
@@ -59,9 +71,11 @@ def prepared(
     run = run or Path("runs") / f"{job.stem}-{commands.own_id() or 'local'}.h5"
     kept = Kept(run.with_suffix(SUFFIX))
     copied, *settings_of_copy = copied_once(job, settings, kept)
-    if not kept.submitted():
-        ids = [os.environ[name] for name in ("SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID") if name in os.environ]
-        kept.submit([int(id) for id in ids[:1]], [run.absolute()])
+    ids = [os.environ[name] for name in ("SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID") if name in os.environ]
+    jobs = [int(id) for id in ids[:1]]
+    if not kept.slip.is_file() or jobs != list(kept.submitted().jobs):
+        kept.clear(run)
+        kept.submit(jobs, [run.absolute()])
     return Batch(Path(copied), run, kept, (*settings, *settings_of_copy), **options)
 
 
@@ -71,8 +85,9 @@ def copied_once(job: Path, settings: tuple[str, ...], kept: Kept) -> list[str]:
     if not note.exists():
         kept.folder.mkdir(parents=True, exist_ok=True)
         load_job(job, settings)
-        copy, more = copy_files(job, settings, kept.files)
-        replace_text(note, json.dumps([str(copy), *more]))
+        copies = Copies.of(job, [settings], kept.files)
+        copies.make()
+        replace_text(note, json.dumps([str(copies.job), *copies.settings[0]]))
     found: list[str] = json.loads(note.read_text())
     return found
 

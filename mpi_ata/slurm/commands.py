@@ -14,7 +14,7 @@ from mpi_ata.launch import Answer, ask
 
 PATIENCE = 60.0  # seconds for one answer
 TRIES = 3  # a controller that is being restarted answers a little later
-GONE = "Invalid job id"
+GONE = ("Invalid job id", "not found")  # the second of members of an array that wait
 OVER = (
     "BOOT_FAIL",
     "CANCELLED",
@@ -92,7 +92,7 @@ def jobs(id: str) -> list[SlurmJob]:
     """What Slurm knows of a Slurm job, or of each member of an array; nothing once it has forgotten it."""
     answer = slurm("scontrol", "--oneliner", "show", "job", id)
     if answer.code != 0:
-        if GONE in answer.err:
+        if any(words in answer.out + answer.err for words in GONE):
             return []
         raise RunError(f"Slurm does not tell about {id}: {said(answer)}")
     return [parsed(line) for line in answer.out.splitlines() if line.startswith("JobId=")]

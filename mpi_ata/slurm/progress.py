@@ -1,11 +1,10 @@
 """How far a run is, from its file."""
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpi_ata.errors import UsageError
-from mpi_ata.job import parse_setting
+from mpi_ata.job import tables_of
 from mpi_ata.keeper import load
 from mpi_ata.record import JobText
 from mpi_ata.store import RunFile
@@ -54,8 +53,5 @@ def progress(run: Path) -> Progress:
 
 def limit(job: JobText) -> int | None:
     """The rounds after which a job is finished, if it says so."""
-    rounds = tomllib.loads(job.text).get("stop", {}).get("rounds")
-    for table, key, value in map(parse_setting, job.settings):
-        if (table, key) == ("stop", "rounds"):
-            rounds = value
+    rounds = tables_of(job).get("stop", {}).get("rounds")
     return rounds if isinstance(rounds, int) else None

@@ -34,9 +34,9 @@ class Submitted(NamedTuple):
         ]
         return self.jobs[max(ranked)[1]] if ranked else None
 
-    def id(self, job: SlurmJob) -> str:
+    def id(self, job: str) -> str:
         """What Slurm calls this run's part of a Slurm job."""
-        return job.id if self.member is None else f"{job.id.split('_')[0]}_{self.member}"
+        return job if self.member is None else f"{job.split('_')[0]}_{self.member}"
 
 
 def status(which: str | None = None) -> list[dict[str, Any]]:
@@ -53,9 +53,9 @@ def stop(which: str) -> list[dict[str, Any]]:
     for found in ending:
         for job in found.jobs:
             if job.state in WAITING:
-                commands.cancel(found.id(job))
+                commands.cancel(found.id(job.id))
             elif job.state == "RUNNING":
-                commands.signal_batch(found.id(job), "TERM")
+                commands.signal_batch(found.id(job.id), "TERM")
     return [row(found) for found in meant(which)]
 
 
@@ -82,19 +82,19 @@ def submissions(which: str | None) -> list[Kept]:
         return [by_id(which, here)]
     path = Path(which).absolute()
     for folder in (path.with_suffix(SUFFIX), unnumbered(path).with_suffix(SUFFIX)):
-        if (folder / "submitted.json").is_file():
+        if Kept(folder).slip.is_file():
             return [Kept(folder)]
     raise UsageError(f"{which} is neither the id of a Slurm job nor a run that was submitted")
 
 
 def by_id(id: str, here: list[Kept]) -> Kept:
     """The submission of a Slurm job: where its script stands, or where its id was noted."""
-    for job in commands.jobs(id):
-        if (job.command.parent / "submitted.json").is_file():
-            return Kept(job.command.parent)
-    number = int(id.split("_")[0])
+    number = id.split("_")[0]
+    for job in commands.jobs(number):
+        if (kept := Kept(job.command.parent)).slip.is_file():
+            return kept
     for kept in here:
-        if number in [*kept.submitted()["jobs"], *kept.submitted().get("past", [])]:
+        if int(number) in [*kept.submitted().jobs, *kept.submitted().past]:
             return kept
     raise UsageError(f"Slurm job {id} is not one of mpi-ata's, or is forgotten by now: name its run file")
 
@@ -102,13 +102,14 @@ def by_id(id: str, here: list[Kept]) -> Kept:
 def runs(kept: Kept) -> Iterator[Submitted]:
     """Each run of a submission, and the Slurm jobs that are or were at it."""
     known = kept.submitted()
-    paths = [Path(path) for path in known.get("runs", [])]
-    jobs = [job for id in known.get("jobs", []) for job in commands.jobs(str(id))]
-    if len(paths) == 1:
-        yield Submitted(kept, paths[0], None, jobs)
+    started = [attempts[-1].job.split("_")[0] for run in known.runs if (attempts := kept.attempts(run))]
+    ids = dict.fromkeys([*filter(None, started), *map(str, known.jobs)])  # a script may be submitted by hand
+    jobs = [job for id in ids for job in commands.jobs(id)]
+    if len(known.runs) == 1:
+        yield Submitted(kept, known.runs[0], None, jobs)
         return
-    for number, path in enumerate(paths):
-        yield Submitted(kept, path, number, [job for job in jobs if number in members(job.id)])
+    for number, run in enumerate(known.runs):
+        yield Submitted(kept, run, number, [job for job in jobs if number in members(job.id)])
 
 
 def members(id: str) -> list[int]:
@@ -132,9 +133,9 @@ def row(found: Submitted) -> dict[str, Any]:
     now, attempts = progress(run), kept.attempts(run)
     word, why = state(kept, run, job, now)
     last_sign = time.time() if word == "running" else now.saved
-    ids = kept.submitted().get("jobs", [])
+    ids = [job.id] if job else [str(id) for id in kept.submitted().jobs]
     return {
-        "job": found.id(job) if job else str(ids[-1]) if ids else None,
+        "job": found.id(ids[-1]) if ids else None,
         "state": word,
         "why": why,
         "run": str(run),

@@ -1,21 +1,24 @@
 """Giving a job to Slurm: checked first, copied, and written down."""
 
-import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mpi_ata.errors import UsageError
 from mpi_ata.job import load_job
+from mpi_ata.keeper import Keeping
+from mpi_ata.run import parts_of
 from mpi_ata.slurm import commands
-from mpi_ata.slurm.kept import SUFFIX, Kept, copy_files
+from mpi_ata.slurm.batch import warm_words
+from mpi_ata.slurm.copies import Copies
+from mpi_ata.slurm.kept import SUFFIX, Kept
 from mpi_ata.slurm.progress import progress
 from mpi_ata.slurm.script import Resources, Script, Sweep, checked, lead_time, signal_name
+from mpi_ata.store import RunFile, check_place
 
 RUNS = Path("runs")
 
@@ -28,19 +31,26 @@ class Submission:
     resources: Resources
     out: Path | None = None
     settings: tuple[str, ...] = ()
-    warm_start: tuple[str, ...] = ()
+    warm_start: tuple[Path, ...] = ()
+    prior_weight: float = 1.0
+    any_problem: bool = False
     resume: bool = False
     sweep: Sweep | None = None
     chain: int | None = None  # so many Slurm jobs, one after the other
     signal: str = "USR1"
     lead: int | None = None
     source: Path | None = None
-    more: tuple[str, ...] = field(default=())  # further options of mpi-ata run
+    check: bool = True  # whether the problem can be built here, and so is
 
     def __post_init__(self) -> None:
         if self.chain is not None and self.sweep is not None:
             raise UsageError("--chain and --array do not go together: submit the members one by one")
         signal_name(self.signal)
+
+    @property
+    def members(self) -> list[tuple[str, ...]]:
+        """The settings of each run."""
+        return [(*self.settings, *more) for more in (self.sweep.members if self.sweep else [()])]
 
     def run_file(self) -> Path:
         """Where the run is recorded: as asked, or under a fresh name."""
@@ -69,35 +79,36 @@ class Plan:
         """The file of each run."""
         if self.submission.sweep is None:
             return [self.run]
-        return [self.run.with_stem(f"{self.run.stem}-{j}") for j in range(len(self.submission.sweep.members))]
+        return [self.run.with_stem(f"{self.run.stem}-{j}") for j in range(len(self.submission.members))]
 
     @property
     def log(self) -> Path:
         """The beginning of the name of the log."""
         return self.kept.folder / "slurm"
 
-    def script(self, job: Path, settings: list[str]) -> Script:
-        """The batch script, for the copy of the job file and further settings that it needs."""
+    def copies(self) -> Copies:
+        """Where the files that the runs need will be."""
+        return Copies.of(self.submission.job, self.submission.members, self.kept.files)
+
+    def script(self, copies: Copies) -> Script:
+        """The batch script."""
         asked, sweep = self.submission, self.submission.sweep
-        words = [sys.executable, "-P", "-m", "mpi_ata", "batch", str(job), "--kept", str(self.kept.folder)]
-        for setting in [*asked.settings, *settings]:
-            words += ["--set", setting]
-        for path in asked.warm_start:
-            words += ["--warm-start", str(Path(path).absolute())]
-        words += asked.more
+        words = [sys.executable, "-P", "-m", "mpi_ata", "batch", str(copies.job)]
+        words += ["--kept", str(self.kept.folder)]
+        earlier = [path.absolute() for path in asked.warm_start]
+        words += warm_words(earlier, asked.prior_weight, asked.any_problem)
         words += ["--signal", asked.signal] if asked.signal != "USR1" else []
         words += ["--lead", str(asked.lead)] if asked.lead is not None else []
         words += ["--no-requeue"] if asked.chain is not None else []
         words += ["--siblings"] if sweep is not None and sweep.same_problem else []
-        if sweep is None:
-            words += ["--out", str(self.run)]
+        members = [self._member(number, copies) for number in range(len(self.runs))]
         return Script(
             name=re.sub(r"[^\w.-]", "_", asked.job.stem, flags=re.ASCII),
             resources=asked.resources,
             workdir=Path.cwd(),
             log=self.log,
-            command=tuple(words),
-            members=tuple(self._member(j) for j in range(len(self.runs))) if sweep else (),
+            command=tuple(words) if sweep else (*words, *members[0]),
+            members=tuple(members) if sweep else (),
             at_once=sweep.at_once if sweep else None,
             requeue=asked.chain is None,
             signal=asked.signal,
@@ -105,12 +116,10 @@ class Plan:
             source=self.kept.folder / "source.sh" if asked.source else None,
         )
 
-    def _member(self, number: int) -> tuple[str, ...]:
-        assert self.submission.sweep is not None
-        words = ["--out", str(self.runs[number])]
-        for setting in self.submission.sweep.members[number]:
-            words += ["--set", setting]
-        return tuple(words)
+    def _member(self, number: int, copies: Copies) -> tuple[str, ...]:
+        """The words for one run alone."""
+        settings = (*self.submission.members[number], *copies.settings[number])
+        return ("--out", str(self.runs[number]), *(word for text in settings for word in ("--set", text)))
 
     def commands(self) -> list[list[str]]:
         """What will be given to Slurm; a chain's ids are not known yet."""
@@ -119,26 +128,37 @@ class Plan:
         return [first, *[later] * ((self.submission.chain or 1) - 1)]
 
 
-def plan(submission: Submission, check: Callable[[Path, tuple[str, ...]], Any]) -> Plan:
-    """What a submission comes to; `check` refuses a job that could not be run with these settings."""
+def plan(submission: Submission) -> Plan:
+    """What a submission comes to; refuses what could not be run, before it waits in a queue."""
     load_job(submission.job, submission.settings)
-    members = submission.sweep.members if submission.sweep else ((),)
-    for member in members:
-        check(submission.job, (*submission.settings, *member))
     found = Plan(submission, submission.run_file())
-    for path in [found.run, *submission.warm_start, submission.source or "", *submission.more]:
+    for path in [found.run, *submission.warm_start, submission.source or ""]:
         checked(str(path))
-    for path in submission.warm_start:
-        if not Path(path).exists():
-            raise UsageError(f"--warm-start {path}: there is no such file or folder")
     if submission.source is not None and not submission.source.is_file():
         raise UsageError(f"--source {submission.source} is no file")
+    refuse_unwritable(found.run)
     if submission.resume:
         refuse_busy(found)
     else:
         refuse_existing(found)
-    refuse_unwritable(found.run.parent)
+    for run, settings in zip(found.runs, submission.members, strict=True):
+        refuse_hopeless(submission, run, settings)
     return found
+
+
+def refuse_hopeless(asked: Submission, run: Path, settings: tuple[str, ...]) -> None:
+    """Refuse a job that could not be run, gone on with, or warm-started as asked."""
+    keeping = Keeping(run, True, asked.warm_start, asked.prior_weight, asked.any_problem)
+    job = keeping.continued(load_job(asked.job, settings))
+    if not RunFile(run).exists():
+        keeping.check_prior()
+        keeping.sources(job, note=lambda text: None)
+    workers = asked.resources.ranks - 1 if asked.resources.ranks is not None else job.run.workers
+    try:
+        if asked.check:
+            parts_of(job, workers or 1)
+    except UsageError as error:
+        raise UsageError(f"{error} (--no-check leaves it to the nodes to find out)") from None
 
 
 def refuse_existing(found: Plan) -> None:
@@ -152,49 +172,46 @@ def refuse_busy(found: Plan) -> None:
     """Refuse to go on with runs that are finished, or that another Slurm job goes on with."""
     if all(progress(run).finished for run in found.runs):
         raise UsageError(f"{found.runs[0]} is finished already: choose another --out for a new run")
-    for id in found.kept.submitted().get("jobs", []):
+    for id in found.kept.submitted().jobs:
         if any(job.state not in commands.OVER for job in commands.jobs(str(id))):
             raise UsageError(f"Slurm job {id} is still at {found.run}: see mpi-ata status {id}")
 
 
-def refuse_unwritable(folder: Path) -> None:
-    """Refuse a folder that no run file can be written to."""
-    there = next(path for path in [folder, *folder.parents] if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UsageError(f"cannot write into {there}: choose another place for the run file with --out")
+def refuse_unwritable(run: Path) -> None:
+    """Refuse a place where no run file can be written."""
+    there = next(path for path in run.parents if path.exists())
+    check_place(there / run.name)
 
 
-def submit(
-    submission: Submission, check: Callable[[Path, tuple[str, ...]], Any], dry_run: bool = False
-) -> dict[str, Any]:
+def submit(submission: Submission, dry_run: bool = False) -> dict[str, Any]:
     """Submit a job; what came of it, or would, in plain values."""
-    found = plan(submission, check)
+    found = plan(submission)
+    copies = found.copies()
+    script = found.script(copies).text()
     if dry_run:
-        return described(found, found.script(found.kept.files / submission.job.name, []), [])
+        return described(found, script, [])
     fresh = not found.kept.folder.exists()
-    found.kept.folder.mkdir(parents=True, exist_ok=True)
     try:
-        copy, settings = copied(found)
-        members = submission.sweep.members if submission.sweep else ((),)
-        check(copy, (*submission.settings, *settings, *members[0]))
-        script = found.script(copy, settings)
-        found.kept.script.write_text(script.text())
-        for run in found.runs:
-            found.kept.clear(run)
+        keep(found, copies, script)
         jobs = given(found)
-    except BaseException:
+    except BaseException as error:
         if fresh:
-            shutil.rmtree(found.kept.folder)
+            shutil.rmtree(found.kept.folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UsageError(f"{found.kept.folder} cannot be written: {error.strerror}") from None
         raise
-    return described(found, script, jobs)
+    return described(found, str(found.kept.script), jobs)
 
 
-def copied(found: Plan) -> tuple[Path, list[str]]:
-    """Copy what the job consists of; the copy of the job file, and settings that it needs."""
+def keep(found: Plan, copies: Copies, script: str) -> None:
+    """Write down what the runs need; of an earlier submission only how it went remains."""
     shutil.rmtree(found.kept.files, ignore_errors=True)
+    copies.make()
     if found.submission.source is not None:
         shutil.copyfile(found.submission.source, found.kept.folder / "source.sh")
-    return copy_files(found.submission.job, found.submission.settings, found.kept.files)
+    found.kept.script.write_text(script)
+    for run in found.runs:
+        found.kept.clear(run)
 
 
 def given(found: Plan) -> list[int]:
@@ -211,7 +228,7 @@ def given(found: Plan) -> list[int]:
     return jobs
 
 
-def described(found: Plan, script: Script, jobs: list[int]) -> dict[str, Any]:
+def described(found: Plan, script: str, jobs: list[int]) -> dict[str, Any]:
     """What came of a submission."""
     log = f"{found.log}-{jobs[0] if jobs else 'ID'}{'_0' if found.submission.sweep else ''}.out"
     return {
@@ -220,6 +237,6 @@ def described(found: Plan, script: Script, jobs: list[int]) -> dict[str, Any]:
         "run": str(found.runs[0]),
         "runs": [str(run) for run in found.runs],
         "log": log,
-        "script": script.text() if not jobs else str(found.kept.script),
+        "script": script,
         "commands": found.commands(),
     }

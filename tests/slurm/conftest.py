@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.private import PrivateSlurm, private_slurm, why_not
+from tests.slurm.site import Site
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,17 @@ def slurm() -> Iterator[PrivateSlurm]:
 def fresh_slurm() -> Iterator[PrivateSlurm]:
     """One for a single test, which may break it."""
     yield from running()
+
+
+@pytest.fixture
+def site(slurm: PrivateSlurm, tmp_path: Path) -> Iterator[Site]:
+    """A user's folder on the cluster; when its jobs are over, none of their processes is left anywhere."""
+    found = Site(slurm, tmp_path, frozenset(slurm.processes()))
+    try:
+        yield found
+        found.no_process()
+    finally:
+        found.leave()
 
 
 def running() -> Iterator[PrivateSlurm]:

@@ -1,5 +1,6 @@
 """A private Slurm of several nodes on this machine, for tests: own namespaces, network, folders and keys."""
 
+import json
 import os
 import secrets
 import shutil
@@ -117,26 +118,33 @@ class PrivateSlurm:
         into = ["nsenter", f"--target={self._first}", "--mount", "--uts", "--ipc", "--net", "--pid"]
         return [*into, "--", "env", f"--chdir={cwd or self.folder}"]
 
-    def ask(self, *command: str | Path, cwd: Path | None = None) -> str:
+    def ask(self, *command: str | Path, cwd: Path | None = None, seconds: float = 60, **more: str) -> str:
         """What a command that must succeed prints."""
-        done = self.run(*command, cwd=cwd)
+        done = self.run(*command, cwd=cwd, seconds=seconds, **more)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
-    def job(self, job: str) -> dict[str, str]:
+    def job(self, job: object) -> dict[str, str]:
         """What Slurm knows of a Slurm job."""
-        words = self.ask("scontrol", "-o", "show", "job", job).split()
+        words = self.ask("scontrol", "-o", "show", "job", str(job)).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def traffic(self) -> int:
+        """The bytes that all nodes have sent to each other so far."""
+        shown = [self.ask("ip", "-netns", node, "-json", "-s", "link", "show", "eth0") for node in NODES]
+        return sum(json.loads(text)[0]["stats64"]["tx"]["bytes"] for text in shown)
 
     def kill_node(self, node: str) -> None:
         """Let a node die: its daemon and whatever else runs on it, at once."""
-        (first,) = [line for line in self.processes(f"slurmd -D -N {node};") if " unshare " in line]
-        self.ask("kill", "-KILL", first.split()[0])
+        started = f"slurmd -D -N {node};"
+        (first,) = [pid for pid, line in self.processes().items() if started in line and "unshare" in line]
+        self.ask("kill", "-KILL", first)
 
-    def processes(self, marker: str) -> list[str]:
-        """The command lines within this cluster that have this word in them."""
+    def processes(self) -> dict[str, str]:
+        """The command lines of all processes on this cluster, by process id."""
         lines = self.ask("ps", "-eww", "-o", "pid=,args=").splitlines()
-        return [line for line in lines if marker in line]
+        found = dict(line.strip().split(maxsplit=1) for line in lines)
+        return {pid: line for pid, line in found.items() if not line.startswith("ps -eww")}
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,13 @@ from mpi_ata.arrays import Array
 from mpi_ata.keeper import load
 from mpi_ata.record import Record
 from mpi_ata.store import RunFile
-from tests.slurm.private import PrivateSlurm, until
+from tests.slurm.private import NODES, PrivateSlurm, idle, until
 
 ROOT = Path(__file__).parent.parent.parent
 OPEN_MPI = Path(sys.executable).with_name("mpi-ata")
 MPICH = ROOT / ".venv-mpich" / "bin" / "mpi-ata"
 PATIENCE = 120.0  # seconds for what takes ten on a machine that has nothing else to do
+FOUR = ("--nodes", 4, "--ntasks-per-node", 1, "--time", 10)
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 # Rounds of 30 ms and more, the same numbers however often it is interrupted.
@@ -83,6 +83,7 @@ class Site:
 
     slurm: PrivateSlurm
     folder: Path
+    before: frozenset[str] = frozenset()  # ids of the processes that are always there
 
     def drawn(self, rounds: int, name: str = "job") -> Path:
         """A job with drawn times."""
@@ -96,6 +97,13 @@ class Site:
         (self.folder / "neighbour.py").write_text("def gradient(x):\n    return 0.1 * x\n")
         path = self.folder / "own.toml"
         path.write_text(MEASURED.format(rounds=rounds, seconds=seconds))
+        return path
+
+    def own(self, problem: str) -> Path:
+        """A short job with another problem of one's own."""
+        path = self.measured(3)
+        path.write_text(path.read_text().replace("seconds = 0.01\n", ""))
+        (self.folder / "own.py").write_text(problem)
         return path
 
     def ata(self, *words: object, command: Path = OPEN_MPI, code: int = 0, **more: str) -> str:
@@ -116,15 +124,15 @@ class Site:
         found: list[dict[str, Any]] = json.loads(self.ata("status", which, "--json").splitlines()[-1])
         return found
 
-    def virtual_x(self, job: Path, workers: int) -> Array:
+    def virtual_x(self, job: Path, workers: int, *words: object) -> Array:
         """Where a job arrives when nothing happens to it."""
         out = self.folder / f"virtual-{time.monotonic_ns()}.h5"
-        self.ata("run", job, "--virtual", "--workers", workers, "--out", out)
+        self.ata("run", job, "--virtual", "--workers", workers, "--out", out, *words)
         return record(out).method["x"]
 
-    def wait(self, job: object, state: str, seconds: float = PATIENCE) -> None:
-        """Wait until a Slurm job is in a state."""
-        until(lambda: self.state(job) == state, seconds, lambda: self.story(job))
+    def restarted(self, job: object) -> None:
+        """Wait until a Slurm job was requeued once."""
+        until(lambda: self.slurm.job(job)["Restarts"] == "1", PATIENCE, lambda: self.story(job))
 
     def over(self, job: object, seconds: float = PATIENCE) -> str:
         """Wait until a Slurm job is over; how."""
@@ -133,16 +141,29 @@ class Site:
 
     def state(self, job: object) -> str:
         """The state of a Slurm job."""
-        return self.slurm.job(str(job))["JobState"]
+        return self.slurm.job(job)["JobState"]
 
     def story(self, job: object) -> str:
         """What is known of a Slurm job, for whoever reads of a failure."""
         logs = "\n".join(f"== {path}\n{path.read_text()[-3000:]}" for path in self.folder.rglob("*.out"))
-        return f"{self.slurm.job(str(job))}\n{logs}"
+        return f"{self.slurm.job(job)}\n{logs}"
 
     def beyond(self, run: object, rounds: int, seconds: float = PATIENCE) -> None:
         """Wait until a run has been saved beyond a round."""
         until(lambda: rounds_of(Path(str(run))) > rounds, seconds, lambda: str(list(self.folder.rglob("*"))))
+
+    def no_process(self) -> None:
+        """See that nothing is on the cluster that was not there before."""
+        until(lambda: not self.left_over(), 20, lambda: str(self.left_over()))
+
+    def left_over(self) -> list[str]:
+        """The command lines that were not there before."""
+        return [line for pid, line in self.slurm.processes().items() if pid not in self.before]
+
+    def leave(self) -> None:
+        """Take all jobs out of the queue, so that the next test finds the cluster as this one did."""
+        self.slurm.run("scancel", "--user=root")
+        until(lambda: idle(self.slurm) == len(NODES), 60)
 
     def log(self, submitted: dict[str, Any]) -> str:
         """What a submitted run has said."""
@@ -162,16 +183,3 @@ def rounds_of(run: Path) -> int:
 def kinds(run: object) -> list[str]:
     """What has happened to a run, in order."""
     return [event.kind for event in record(run).events]
-
-
-def retried(action: Callable[[], None], seconds: float = 20) -> None:
-    """Let assertions come true."""
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            action()
-            return
-        except AssertionError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.2)

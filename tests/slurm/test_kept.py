@@ -1,4 +1,4 @@
-"""What is kept of a submission: copies that stand by themselves, and a record of every start."""
+"""What is kept of a submission: who was at it, a record of every start, and what it costs."""
 
 import time
 from dataclasses import replace
@@ -7,54 +7,12 @@ from pathlib import Path
 import pytest
 
 from mpi_ata.errors import RunError
-from mpi_ata.job import load_job
 from mpi_ata.slurm.batch import Batch, wants_more
 from mpi_ata.slurm.commands import SlurmJob
-from mpi_ata.slurm.kept import Attempt, Kept, billed, copy_files
+from mpi_ata.slurm.kept import Attempt, Kept, Slip, billed
 from mpi_ata.slurm.progress import Progress
 from mpi_ata.slurm.start import allocated_cores, refuse_fruitless
 from mpi_ata.slurm.status import members
-from tests.slurm.site import MEASURED, OWN
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    """A job whose problem is in another folder, and imports a module and a package beside it."""
-    problems = tmp_path / "home" / "problems"
-    (problems / "package").mkdir(parents=True)
-    (problems / "own.py").write_text(OWN)
-    (problems / "neighbour.py").write_text("from package.deep import gradient\n")
-    (problems / "package" / "__init__.py").write_text("")
-    (problems / "package" / "deep.py").write_text("def gradient(x):\n    return x\n")
-    (problems / "stranger.py").write_text("raise SystemExit")
-    path = tmp_path / "home" / "jobs" / "own.toml"
-    path.parent.mkdir()
-    path.write_text(MEASURED.format(rounds=3, seconds=0.0).replace('"own.py"', '"../problems/own.py"'))
-    return path
-
-
-def test_a_copy_has_all_that_a_job_needs_and_nothing_else(job: Path, tmp_path: Path) -> None:
-    copy, settings = copy_files(job, (), tmp_path / "copy")
-    assert settings == []
-    names = {path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*.*")}
-    assert names == {
-        "jobs/own.toml",
-        "problems/own.py",
-        "problems/neighbour.py",
-        "problems/package/__init__.py",
-        "problems/package/deep.py",
-    }
-    for path in job.parent.parent.rglob("*.py"):
-        path.write_text("raise SystemExit")
-    assert load_job(copy).build_problem().x0.tolist() == [1, 1, 1]
-
-
-def test_a_file_named_by_an_absolute_path_is_copied_too(job: Path, tmp_path: Path) -> None:
-    source = job.parent.parent / "problems" / "own.py"
-    given = (f'problem.file="{source}"',)
-    copy, settings = copy_files(job, given, tmp_path / "copy")
-    source.write_text("raise SystemExit")
-    assert load_job(copy, [*given, *settings]).build_problem().x0.tolist() == [1, 1, 1]
 
 
 def test_a_line_that_a_kill_cut_off_spoils_nothing(tmp_path: Path) -> None:
@@ -129,7 +87,7 @@ def test_a_submission_remembers_earlier_ones(tmp_path: Path) -> None:
     kept.submit([3], [Path("/a.h5")])
     kept.submit([3, 4], [Path("/a.h5")])
     kept.submit([9], [Path("/a.h5")])
-    assert kept.submitted() == {"jobs": [9], "runs": ["/a.h5"], "past": [3, 4]}
+    assert kept.submitted() == Slip(jobs=(9,), runs=(Path("/a.h5"),), past=(3, 4))
 
 
 def test_a_time_is_up_when_slurm_says_so() -> None:

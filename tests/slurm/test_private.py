@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm.conftest import running
 from tests.slurm.private import NODES, PrivateSlurm, until
 
-pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).parent.parent.parent
 
 HOLDING = """
@@ -24,6 +24,7 @@ with private_slurm(Path(sys.argv[1])) as cluster:
 """
 
 
+@pytest.mark.cluster
 def test_nodes_have_names_addresses_and_shared_memory_of_their_own(slurm: PrivateSlurm) -> None:
     text = "hostname; ip -brief address show eth0; touch /dev/shm/$(hostname); ls /dev/shm"
     out = slurm.ask("srun", f"--nodes={len(NODES)}", "--label", "sh", "-c", text)
@@ -34,6 +35,7 @@ def test_nodes_have_names_addresses_and_shared_memory_of_their_own(slurm: Privat
     assert all(len(names) == 2 and len(set(names)) == 1 for names in own.values()), own
 
 
+@pytest.mark.cluster
 def test_nothing_outlives_whoever_started_it(tmp_path: Path) -> None:
     folder = tmp_path / "slurm"
     words = [sys.executable, "-c", HOLDING, str(folder)]
@@ -44,6 +46,18 @@ def test_nothing_outlives_whoever_started_it(tmp_path: Path) -> None:
         time.sleep(1.0)
         os.kill(holder.pid, signal.SIGKILL)
     until(lambda: of_cluster(folder) == [], 20, lambda: str(of_cluster(folder)))
+
+
+@pytest.mark.parametrize(
+    ("ci", "end"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)], ids=["at-home", "in-ci"]
+)
+def test_where_it_cannot_be_started_tests_are_skipped_but_not_in_ci(
+    ci: str, end: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(end, match="a private Slurm needs root"):
+        next(running())
 
 
 def of_cluster(folder: Path) -> list[str]:

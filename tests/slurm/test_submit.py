@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from click.testing import CliRunner, Result
 
 from mpi_ata.cli import main
 from mpi_ata.errors import UsageError
+from mpi_ata.job import load_job
+from mpi_ata.keeper import Keeping
+from mpi_ata.run import execute
 from mpi_ata.slurm.script import signal_name
 from tests.slurm.site import DRAWN, MEASURED, OWN, ROOT
 
@@ -77,10 +81,15 @@ def test_a_sweep_has_a_member_for_each_combination(job: Path) -> None:
         (["-n", 4, "--array", "allocator.budget=3,0"], "budget"),
         (["-n", 4, "--array", "allocator.budget"], "is not table.key=value"),
         (["-n", 4, "--array", "run.seed=1,2", "--chain", 2], "--chain and --array do not go together"),
-        (["-n", 4, "--warm-start", "nowhere.h5"], "--warm-start nowhere.h5: there is no such file"),
+        (
+            ["-n", 4, "--warm-start", "nowhere.h5"],
+            "--warm-start nowhere.h5: there is no such run",
+        ),
         (["-n", 4, "--source", "nowhere.sh"], "--source nowhere.sh is no file"),
         (["-n", 4, "--out", "there.h5"], "there.h5 exists: go on with it by --resume"),
-        (["-n", 4, "--out", "job.toml/a.h5"], "choose another place for the run file with --out"),
+        (["-n", 4, "--out", "job.toml/a.h5"], "job.toml; make it, or choose another file"),
+        (["-n", 4, "--out", "."], "is a folder; name a file in it"),
+        (["-n", 4, "--prior-weight", 0.5], "but there is none; add one"),
         (["-n", 4, "--signal", "KILL"], "--signal KILL cannot be used"),
         (["-n", 4, "--sbatch", "--signal=USR2@5"], "use --signal and --lead of mpi-ata submit"),
         (["-n", 4, "--set", "method.step_size=1\n"], "control character"),
@@ -93,6 +102,38 @@ def test_what_could_not_run_is_refused_before_it_waits_in_a_queue(
     Path("there.h5").touch()
     assert sentence in refusal(job, *words, "--dry-run")
     assert sorted(os.listdir()) == ["job.toml", "there.h5"]
+
+
+def finished(job: Path, out: str, *words: str) -> None:
+    """A run of a job that is over."""
+    told = CliRunner().invoke(main, ["run", str(job), "--virtual", "--workers", "3", "--out", out, *words])
+    assert told.exit_code == 0, told.output
+
+
+def test_a_run_that_could_not_go_on_is_refused(job: Path) -> None:
+    finished(job, "mine.h5", "--set", "stop.rounds=3")
+    more = ["-n", 4, "--out", "mine.h5", "--resume", "--dry-run"]
+    assert "mine.h5 is finished already" in refusal(job, *more)
+
+
+def test_a_job_that_was_changed_since_is_not_gone_on_with(job: Path) -> None:
+    execute(
+        load_job(job, ["run.workers=3"]),
+        lambda trace: signal.raise_signal(signal.SIGTERM),
+        Keeping(Path("mine.h5")),
+    )
+    more = ["-n", 4, "--out", "mine.h5", "--resume", "--dry-run"]
+    assert submit(job, *more).exit_code == 0
+    job.write_text(job.read_text().replace("step_size = 0.3", "step_size = 0.2"))
+    assert "differs from the job of that run in method.step_size" in refusal(job, *more)
+
+
+def test_a_warm_start_that_does_not_fit_is_refused(job: Path) -> None:
+    finished(job, "small.h5")
+    more = ["-n", 4, "--warm-start", "small.h5", "--set", "problem.dimension=30", "--dry-run"]
+    assert "small.h5: is of another problem (dimension = 20, here 30)" in refusal(job, *more)
+    script = submit(job, *more, "--any-problem", "--prior-weight", 0.5).output
+    assert f"--warm-start {job.with_name('small.h5')} --prior-weight 0.5 --any-problem" in script
 
 
 def test_a_problem_that_only_the_nodes_can_build_is_not_built_here(job: Path) -> None:

@@ -1,0 +1,98 @@
+"""Copies of a job stand by themselves: whatever becomes of the files that they were made of."""
+
+from pathlib import Path
+
+import pytest
+
+from mpi_ata.job import load_job
+from mpi_ata.slurm.copies import Copies
+from tests.slurm.site import MEASURED, OWN
+
+UPDATE = """
+class Own:
+    def __init__(self, step_size: float):
+        self.step_size = step_size
+
+    def __call__(self, x, g):
+        return x - self.step_size * g
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job whose problem is in another folder, and imports a module and a package beside it."""
+    problems = tmp_path / "home" / "problems"
+    (problems / "package").mkdir(parents=True)
+    (problems / "own.py").write_text(OWN)
+    (problems / "neighbour.py").write_text("from package.deep import gradient\n")
+    (problems / "package" / "__init__.py").write_text("")
+    (problems / "package" / "deep.py").write_text("def gradient(x):\n    return x\n")
+    (problems / "stranger.py").write_text("raise SystemExit")
+    path = tmp_path / "home" / "jobs" / "own.toml"
+    path.parent.mkdir()
+    path.write_text(MEASURED.format(rounds=3, seconds=0.0).replace('"own.py"', '"../problems/own.py"'))
+    return path
+
+
+def spoil(folder: Path) -> None:
+    """Let nothing that is still read from a folder go unnoticed."""
+    for path in [*folder.rglob("*.py"), *folder.rglob("*.toml")]:
+        path.write_text("raise SystemExit")
+
+
+def made(job: Path, *members: tuple[str, ...]) -> Copies:
+    """Copies of a job, whose originals are gone."""
+    copies = Copies.of(job, members or [()], job.parent.parent.parent / "copy")
+    copies.make()
+    spoil(job.parent.parent)
+    return copies
+
+
+def test_a_copy_has_all_that_a_job_needs_and_nothing_else(job: Path, tmp_path: Path) -> None:
+    copies = made(job)
+    assert copies.settings == ((),)
+    names = {path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*.*")}
+    assert names == {
+        "jobs/own.toml",
+        "problems/own.py",
+        "problems/neighbour.py",
+        "problems/package/__init__.py",
+        "problems/package/deep.py",
+    }
+    assert load_job(copies.job).build_problem().x0.tolist() == [1, 1, 1]
+
+
+def test_a_file_named_by_an_absolute_path_is_copied_too(job: Path) -> None:
+    given = (f'problem.file="{job.parent.parent}/problems/own.py"',)
+    copies = made(job, given)
+    assert load_job(copies.job, [*given, *copies.settings[0]]).build_problem().x0.tolist() == [1, 1, 1]
+
+
+def test_the_file_of_an_update_is_copied_too(job: Path) -> None:
+    (job.parent / "moves.py").write_text(UPDATE)
+    given = ("method.update_file=moves.py", "method.update_class=Own")
+    copies = made(job, given)
+    loaded = load_job(copies.job, given)
+    assert "method.update_file" in loaded.source.files
+
+
+def test_each_member_of_a_sweep_has_its_own_file(job: Path) -> None:
+    problems = job.parent.parent / "problems"
+    (problems / "other.py").write_text(OWN.replace("np.ones(3)", "np.ones(5)"))
+    members = [("problem.file=../problems/own.py",), (f"problem.file={problems}/other.py",)]
+    copies = made(job, *members)
+    found = [
+        load_job(copies.job, [*member, *more]).build_problem().x0.size
+        for member, more in zip(members, copies.settings, strict=True)
+    ]
+    assert found == [3, 5]
+
+
+def test_links_are_followed(job: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "home" / "problems").rename(elsewhere)
+    (tmp_path / "home" / "problems").symlink_to(elsewhere)
+    copies = Copies.of(job, [()], tmp_path / "copy")
+    copies.make()
+    spoil(elsewhere)
+    assert load_job(copies.job, copies.settings[0]).build_problem().x0.tolist() == [1, 1, 1]

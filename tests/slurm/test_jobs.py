@@ -1,0 +1,162 @@
+"""Jobs on a real Slurm of several nodes: from being submitted to their end."""
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.slurm.site import FOUR, MPICH, OPEN_MPI, ROOT, Site, kinds, record, rounds_of
+
+pytestmark = pytest.mark.cluster
+BOTH = pytest.mark.parametrize("command", [OPEN_MPI, MPICH], ids=["openmpi", "mpich"])
+
+
+@BOTH
+def test_a_job_runs_on_four_nodes_to_its_end(site: Site, command: Path) -> None:
+    job, large = site.drawn(20), ("--set", "problem.dimension=100_000")
+    sent = site.slurm.traffic()
+    submitted = site.submit(job, *FOUR, *large, command=command)
+    assert site.over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
+    found = record(submitted["run"])
+    assert np.array_equal(found.method["x"], site.virtual_x(job, 3, *large))
+    nodes = site.slurm.ask("scontrol", "show", "hostnames", site.slurm.job(submitted["job"])["NodeList"])
+    assert [place.host for place in found.places] == nodes.split()[1:]  # the manager has the first
+    assert site.slurm.traffic() - sent > 20 * 2 * found.method["x"].nbytes
+    assert "cannot be rung" not in site.log(submitted)
+    (row,) = site.status(submitted["job"])
+    assert (row["state"], row["rounds"], row["of_rounds"], row["starts"]) == ("finished", 20, 20, 1)
+    assert 0 < row["worker_hours"] < row["billed_core_hours"]
+
+
+def test_editing_files_while_queued_changes_nothing(site: Site) -> None:
+    job, words = site.measured(20), (*FOUR, "--sbatch", "--hold", "--out", site.folder / "kept.h5")
+    promised = json.loads(site.ata("submit", job, *words, "--dry-run", "--json").splitlines()[-1])["script"]
+    submitted = site.submit(job, *words)
+    assert Path(submitted["script"]).read_text() == promised
+    for path in (job, site.folder / "own.py", site.folder / "neighbour.py"):
+        path.write_text("this is neither TOML nor Python")
+    (row,) = site.status(submitted["job"])
+    assert (row["state"], row["why"]) == ("queued", "JobHeldUser")
+    site.slurm.ask("scontrol", "release", str(submitted["job"]))
+    assert site.over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
+    assert rounds_of(site.folder / "kept.h5") == 20
+
+
+@BOTH
+def test_the_script_for_use_by_hand_works(site: Site, command: Path) -> None:
+    job, script, fewer = site.drawn(100), ROOT / "slurm" / "run.sbatch", ("--set", "stop.rounds=90")
+    words = ["sbatch", "--parsable", "--nodes=2", "--ntasks-per-node=2"]
+    path = f"{command.parent}:{site.slurm.environment()['PATH']}"
+    id = site.slurm.ask(*words, script, job, *fewer, cwd=site.folder, PATH=path)
+    run = site.folder / "runs" / f"job-{id}.h5"
+    site.beyond(run, 5)
+    site.slurm.ask("scancel", "--batch", "--signal=USR1", id)
+    assert site.over(id) == "COMPLETED", site.story(id)
+    assert rounds_of(run) == 90
+    assert kinds(run).count("resumed") == 1
+    assert np.array_equal(record(run).method["x"], site.virtual_x(job, 3, *fewer))
+    (row,) = site.status(id)
+    assert (row["state"], row["starts"]) == ("finished", 2)
+
+
+GREETING = """
+import os
+import numpy as np
+from pathlib import Path
+
+class Own:
+    x0 = np.ones(3)
+
+    def setup(self, worker, n):
+        Path(f"greeted-{worker}").write_text(os.environ["GREETING"])
+
+    def gradient(self, x, task):
+        return x
+"""
+
+
+@BOTH
+def test_a_file_sets_up_the_environment_where_slurm_hands_none_on(site: Site, command: Path) -> None:
+    job = site.own(GREETING)
+    lines = {"GREETING": "it's me", **site.slurm.environment()}
+    file = site.folder / "env.sh"
+    file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in lines.items()))
+    words = ["--nodes", 2, "--ntasks-per-node", 1, "--time", 10, "--source", file]
+    submitted = site.submit(job, *words, "--no-check", "--sbatch", "--export=NONE", command=command)
+    file.write_text("exit 1")
+    assert site.over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
+    assert {path.name: path.read_text() for path in site.folder.glob("greeted-*")} == {
+        "greeted-None": "it's me",
+        "greeted-0": "it's me",
+    }
+
+
+def test_a_launcher_that_does_not_fit_is_explained_and_not_tried_again(site: Site) -> None:
+    submitted = site.submit(site.drawn(10), *FOUR, command=MPICH, MPI_ATA_LAUNCHER="srun --mpi=none")
+    assert site.over(submitted["job"]) == "FAILED"
+    (row,) = site.status(submitted["job"])
+    assert row["state"] == "failed"
+    assert "srun started 4 tasks, but each is an MPI world of its own" in row["why"]
+    assert "--mpi=pmi2" in row["why"]
+    assert row["starts"] == 1
+
+
+def test_a_run_that_cannot_go_on_says_why_and_is_not_tried_again(site: Site) -> None:
+    submitted = site.submit(site.drawn(1000), *FOUR, "--set", "method.step_size=1e200", "--chain", 2)
+    assert [site.over(job) for job in submitted["jobs"]] == ["FAILED", "CANCELLED"]
+    (row,) = site.status(submitted["job"])
+    assert (row["state"], row["starts"]) == ("failed", 1)
+    assert "try a smaller step_size" in row["why"]
+
+
+def test_fewer_ranks_than_slurm_has_given_are_noticed(site: Site) -> None:
+    job = site.drawn(5)
+    words = ["--nodes=2", "--ntasks-per-node=2", "--output=log.out", "--wrap"]
+    id = site.slurm.ask("sbatch", "--parsable", *words, f"{OPEN_MPI} run {job} --workers 1", cwd=site.folder)
+    assert site.over(id) == "COMPLETED", site.story(id)
+    log = (site.folder / "log.out").read_text()
+    assert "Slurm has given 4 tasks to this job, but 2 ranks were started" in log
+
+
+DEVICES = """
+import os
+import numpy as np
+from pathlib import Path
+
+class Own:
+    x0 = np.ones(3)
+
+    def setup(self, worker, n):
+        text = f"{os.environ['SLURMD_NODENAME']} {os.environ['CUDA_VISIBLE_DEVICES']}".strip()
+        Path(f"seen-{worker}").write_text(text)
+
+    def gradient(self, x, task):
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [(MPICH, ["--gpus-per-task", 1]), (OPEN_MPI, ["--sbatch", "--gpus-per-node=2"])],
+    ids=["divided-by-slurm", "divided-by-us"],
+)
+def test_each_worker_has_a_gpu_of_its_own_and_the_manager_none(
+    site: Site, command: Path, options: list[object]
+) -> None:
+    job = site.own(DEVICES)
+    words = ["--nodes", 2, "--ntasks-per-node", 2, "--time", 10, "--sbatch", "--nodelist=n1,n2"]
+    submitted = site.submit(job, *words, *options, command=command)
+    assert site.over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
+    seen = {path.name: path.read_text() for path in site.folder.glob("seen-*")}
+    assert seen == {"seen-None": "n1", "seen-0": "n1 1", "seen-1": "n2 0", "seen-2": "n2 1"}
+
+
+@BOTH
+def test_the_doctor_looks_at_the_nodes_and_leaves_nothing_behind(site: Site, command: Path) -> None:
+    words = ["--nodes=2", "--ntasks-per-node=2", "--time=5"]
+    done = site.slurm.run("salloc", *words, command, "doctor", cwd=site.folder)
+    assert done.returncode == 0, done.stdout
+    assert "two ranks, 3 rounds, the right figures" in done.stdout
+    assert list(site.folder.iterdir()) == []
