@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mpi_ata.arrays import Array
 from mpi_ata.keeper import load
 from mpi_ata.record import Record
@@ -16,6 +18,7 @@ from tests.slurm.private import NODES, PrivateSlurm, idle, until
 ROOT = Path(__file__).parent.parent.parent
 OPEN_MPI = Path(sys.executable).with_name("mpi-ata")
 MPICH = ROOT / ".venv-mpich" / "bin" / "mpi-ata"
+BOTH = pytest.mark.parametrize("command", [OPEN_MPI, MPICH], ids=["openmpi", "mpich"])
 PATIENCE = 120.0  # seconds for what takes ten on a machine that has nothing else to do
 FOUR = ("--nodes", 4, "--ntasks-per-node", 1, "--time", 10)
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")

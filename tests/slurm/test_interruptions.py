@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.slurm.private import PrivateSlurm
-from tests.slurm.site import FOUR, MPICH, OPEN_MPI, Site, kinds, record, rounds_of
+from tests.slurm.site import BOTH, FOUR, MPICH, Site, kinds, record, rounds_of
 
 pytestmark = pytest.mark.cluster
 
@@ -25,7 +25,7 @@ def test_a_time_limit_is_survived(site: Site) -> None:
     assert all("USR1" in text for text in ended[:-1]), ended  # in time, not when it was killed
 
 
-@pytest.mark.parametrize("command", [OPEN_MPI, MPICH], ids=["openmpi", "mpich"])
+@BOTH
 def test_a_signal_saves_requeues_and_resumes_to_the_same_x(site: Site, command: Path) -> None:
     job = site.drawn(300)
     submitted = site.submit(job, *FOUR, command=command)
@@ -61,22 +61,23 @@ def test_a_preempted_job_comes_back_and_goes_on(site: Site) -> None:
     assert np.array_equal(record(submitted["run"]).method["x"], site.virtual_x(job, 3))
 
 
-def test_a_cancelled_job_leaves_a_file_to_go_on_from_and_no_process(site: Site) -> None:
-    job = site.drawn(300)
-    submitted = site.submit(job, *FOUR, "--out", "mine.h5", command=MPICH)
+@BOTH
+def test_a_cancelled_job_leaves_a_file_to_go_on_from_and_no_process(site: Site, command: Path) -> None:
+    job, words = site.drawn(100_000), (*FOUR, "--out", "mine.h5")
+    submitted = site.submit(job, *words, command=command)
     site.beyond(submitted["run"], 10)
     site.slurm.ask("scancel", str(submitted["job"]))
     assert site.over(submitted["job"]) == "CANCELLED", site.story(submitted["job"])
-    at = rounds_of(site.folder / "mine.h5")
-    assert 10 < at < 300
-    assert kinds(submitted["run"])[-1] == "ended"  # saved when it was told, not only the last time before
     site.no_process()
+    if command == MPICH:  # Open MPI's mpirun may be quicker to kill its ranks than the manager to save
+        assert kinds(submitted["run"])[-1] == "ended"
     time.sleep(8)  # longer than it takes Slurm to start a requeued job
     assert site.state(submitted["job"]) == "CANCELLED"
     assert site.status("mine.h5")[0]["state"] == "unfinished"
-    again = site.submit(job, *FOUR, "--out", "mine.h5", "--resume")
+    few_more = ("--set", f"stop.rounds={rounds_of(site.folder / 'mine.h5') + 10}")
+    again = site.submit(job, *words, *few_more, "--resume", command=command)
     assert site.over(again["job"]) == "COMPLETED", site.story(again["job"])
-    assert record(again["run"]).summary["rounds"] == 300
+    assert np.array_equal(record(again["run"]).method["x"], site.virtual_x(job, 3, *few_more))
 
 
 def test_a_stopped_run_is_saved_and_not_started_again(site: Site) -> None:
@@ -103,7 +104,7 @@ def test_a_waiting_run_that_is_stopped_leaves_the_queue(site: Site) -> None:
 
 
 def test_a_node_that_goes_down_is_left_behind(site: Site) -> None:
-    job = site.drawn(400)
+    job = site.drawn(250)
     submitted = site.submit(job, "--nodes", 3, "--ntasks-per-node", 1, "--time", 10)
     site.beyond(submitted["run"], 10)
     id = str(submitted["job"])

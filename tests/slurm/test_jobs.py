@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.slurm.site import FOUR, MPICH, OPEN_MPI, ROOT, Site, kinds, record, rounds_of
+from tests.slurm.site import BOTH, FOUR, MPICH, OPEN_MPI, ROOT, Site, kinds, record, rounds_of
 
 pytestmark = pytest.mark.cluster
-BOTH = pytest.mark.parametrize("command", [OPEN_MPI, MPICH], ids=["openmpi", "mpich"])
 
 
 @BOTH
@@ -46,7 +45,7 @@ def test_editing_files_while_queued_changes_nothing(site: Site) -> None:
 
 @BOTH
 def test_the_script_for_use_by_hand_works(site: Site, command: Path) -> None:
-    job, script, fewer = site.drawn(100), ROOT / "slurm" / "run.sbatch", ("--set", "stop.rounds=90")
+    job, script, fewer = site.drawn(200), ROOT / "slurm" / "run.sbatch", ("--set", "stop.rounds=140")
     words = ["sbatch", "--parsable", "--nodes=2", "--ntasks-per-node=2"]
     path = f"{command.parent}:{site.slurm.environment()['PATH']}"
     id = site.slurm.ask(*words, script, job, *fewer, cwd=site.folder, PATH=path)
@@ -54,7 +53,7 @@ def test_the_script_for_use_by_hand_works(site: Site, command: Path) -> None:
     site.beyond(run, 5)
     site.slurm.ask("scancel", "--batch", "--signal=USR1", id)
     assert site.over(id) == "COMPLETED", site.story(id)
-    assert rounds_of(run) == 90
+    assert rounds_of(run) == 140
     assert kinds(run).count("resumed") == 1
     assert np.array_equal(record(run).method["x"], site.virtual_x(job, 3, *fewer))
     (row,) = site.status(id)
