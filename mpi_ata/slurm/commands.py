@@ -77,15 +77,16 @@ def slurm(*command: str) -> Answer:
 def said(answer: Answer) -> str:
     """What Slurm has to say against something, in one line."""
     lines = [line for line in (answer.err or answer.out).splitlines() if line.strip()]
-    return lines[-1] if lines else "no answer came"
+    return re.sub(r"^\w+: (error: )?", "", lines[-1]) if lines else "no answer came"
 
 
 def sbatch(script: Path, *options: str) -> int:
     """Give a batch script to Slurm; the id of the Slurm job."""
     answer = slurm("sbatch", "--parsable", *options, str(script))
-    if answer.code != 0:
-        raise UsageError(f"Slurm refused {script}: {said(answer)}")
-    return int(answer.out.strip().splitlines()[-1].split(";")[0])
+    id = re.search(r"^(\d+)(;.*)?$", answer.out, re.MULTILINE)
+    if answer.code != 0 or id is None:
+        raise UsageError(f"Slurm refused the job: {said(answer)}")
+    return int(id[1])
 
 
 def jobs(id: str) -> list[SlurmJob]:

@@ -17,16 +17,18 @@ LEAD = 60  # seconds before the end at which a run is told to save, as long as n
 OURS = {  # options of sbatch's that the script needs for itself, and what to use instead
     "--array": "--array of mpi-ata submit",
     "--chdir": "another working directory when submitting",
-    "--dependency": "--chain",
     "--export-file": "--source",
     "--no-requeue": "--chain",
     "--open-mode": "nothing: output is always appended",
+    "--output": "--out of mpi-ata submit: the log stands beside the run file",
     "--requeue": "nothing: unfinished runs are requeued",
     "--signal": "--signal and --lead of mpi-ata submit",
+    "--test-only": "--dry-run",
+    "--wait": "mpi-ata status",
     "--wrap": "a job file",
 }
 PLAIN = "# shellcheck disable=SC1003,SC2016  # words are meant as they stand"
-SHORT = {"-a": "--array", "-D": "--chdir", "-d": "--dependency"}
+SHORT = {"-a": "--array", "-D": "--chdir", "-o": "--output", "-W": "--wait"}
 
 
 @dataclass(frozen=True)

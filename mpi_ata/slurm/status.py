@@ -156,7 +156,7 @@ def state(kept: Kept, run: Path, job: SlurmJob | None, now: Progress) -> tuple[s
     if now.finished:
         return "finished", ""
     if job is not None and job.state in ACTIVE:
-        return "running", now.trouble
+        return "running", "asked to stop" if kept.stopped(run).exists() else now.trouble
     if job is not None and job.state in WAITING:
         return "queued", "" if job.reason == "None" else job.reason
     if kept.failure(run).exists():

@@ -45,6 +45,8 @@ class Submission:
     def __post_init__(self) -> None:
         if self.chain is not None and self.sweep is not None:
             raise UsageError("--chain and --array do not go together: submit the members one by one")
+        if self.resume and self.out is None:
+            raise UsageError("--resume goes on with a run; say with which one: --out RUN.h5 --resume")
         signal_name(self.signal)
 
     @property

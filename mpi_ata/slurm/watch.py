@@ -13,7 +13,7 @@ from mpi_ata.signals import CHOICE
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.batch import Batch, ask_for_more, wants_more
 from mpi_ata.slurm.commands import SlurmJob
-from mpi_ata.slurm.progress import progress
+from mpi_ata.slurm.progress import Progress, progress
 from mpi_ata.slurm.script import LEAD
 
 LOOK = 0.2  # seconds between looks at the launcher
@@ -101,13 +101,10 @@ class Watch:
         return spare <= 0
 
     def _lead(self, job: SlurmJob) -> float:
-        """The seconds that finishing a round, saving and leaving take: by what was measured, if anything."""
+        """How many seconds before the end the ranks must be told."""
         if self._batch.lead is not None:
             return float(self._batch.lead)
-        now, limit = progress(self._batch.run), job.time_limit or 4.0 * LEAD
-        if not now.rate:
-            return min(LEAD, limit / 4)
-        return min(MARGIN + 3 * (1 / now.rate + now.saving), limit / 2)
+        return needed(progress(self._batch.run), job.time_limit)
 
     def ask(self) -> SlurmJob | None:
         """The Slurm job of this batch, as Slurm sees it now, or has seen it last."""
@@ -116,3 +113,11 @@ class Watch:
                 found = commands.jobs(self._id)
                 self._slurm_job = found[0] if found else None
         return self._slurm_job
+
+
+def needed(now: Progress, limit: float | None) -> float:
+    """The seconds that finishing a round, saving and leaving take: by what was measured, if anything."""
+    limit = limit or 4.0 * LEAD
+    if not now.rate:
+        return min(LEAD, limit / 4)
+    return min(MARGIN + 3 * (1 / now.rate + now.saving), limit / 2)

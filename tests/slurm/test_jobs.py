@@ -92,6 +92,16 @@ def test_a_file_sets_up_the_environment_where_slurm_hands_none_on(site: Site, co
     }
 
 
+def test_what_slurm_refuses_is_told_and_leaves_nothing(site: Site) -> None:
+    job = site.drawn(10)
+    told = site.ata("submit", job, *FOUR, "--partition", "nowhere", "--chain", 2, code=2)
+    assert told.splitlines() == [
+        "Error: Slurm refused the job: Batch job submission failed: Invalid partition name specified"
+    ]
+    assert [path for path in site.folder.rglob("*") if path.is_file()] == [job]
+    assert site.slurm.ask("squeue", "--noheader") == ""
+
+
 def test_a_launcher_that_does_not_fit_is_explained_and_not_tried_again(site: Site) -> None:
     submitted = site.submit(site.drawn(10), *FOUR, command=MPICH, MPI_ATA_LAUNCHER="srun --mpi=none")
     assert site.over(submitted["job"]) == "FAILED"

@@ -13,6 +13,7 @@ from mpi_ata.slurm.kept import Attempt, Kept, Slip, billed
 from mpi_ata.slurm.progress import Progress
 from mpi_ata.slurm.start import allocated_cores, refuse_fruitless
 from mpi_ata.slurm.status import members
+from mpi_ata.slurm.watch import needed
 
 
 def test_a_line_that_a_kill_cut_off_spoils_nothing(tmp_path: Path) -> None:
@@ -94,3 +95,11 @@ def test_a_time_is_up_when_slurm_says_so() -> None:
     assert SlurmJob("1", ends=time.time() + 100).left == pytest.approx(100, abs=5)
     assert SlurmJob("1", time_limit=60.0, run_time=50.0).left == 10
     assert SlurmJob("1").left is None
+
+
+def test_a_run_is_told_as_early_as_its_rounds_and_saves_need() -> None:
+    measured = Progress(rounds=10, elapsed=100.0, saving=5.0)
+    assert needed(measured, 7200.0) == 10 + 3 * (10 + 5)
+    assert needed(measured, 60.0) == 30  # at least half of the time is for work
+    assert needed(Progress(), 7200.0) == needed(Progress(), None) == 60
+    assert needed(Progress(), 60.0) == 15

@@ -127,6 +127,8 @@ def test_what_sbatch_cannot_read_is_refused() -> None:
         ("-a 0-3", "--array of mpi-ata submit"),
         ("--wrap=id", "a job file"),
         ("--no-requeue", "--chain"),
+        ("-o log.txt", "--out of mpi-ata submit"),
+        ("--wait", "mpi-ata status"),
         ("--open-mode=truncate", "nothing"),
     ],
 )

@@ -88,6 +88,7 @@ def test_a_sweep_has_a_member_for_each_combination(job: Path) -> None:
         (["-n", 4, "--source", "nowhere.sh"], "--source nowhere.sh is no file"),
         (["-n", 4, "--out", "there.h5"], "there.h5 exists: go on with it by --resume"),
         (["-n", 4, "--out", "job.toml/a.h5"], "job.toml; make it, or choose another file"),
+        (["-n", 4, "--resume"], "say with which one: --out RUN.h5 --resume"),
         (["-n", 4, "--out", "."], "is a folder; name a file in it"),
         (["-n", 4, "--prior-weight", 0.5], "but there is none; add one"),
         (["-n", 4, "--signal", "KILL"], "--signal KILL cannot be used"),
