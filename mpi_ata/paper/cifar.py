@@ -1,14 +1,16 @@
 """The paper's experiment on CIFAR-100: a network trained under each allocator, with gradients of its own."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import Experiment, Request
-from mpi_ata.paper.ratios import Record, ratios, seeds_text, spread
+from mpi_ata.paper.progress import Watch
+from mpi_ata.paper.ratios import Record, effort, ratio_cells, ratios, seeds_text
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import Result, Watch, execute_plan, on_cores
+from mpi_ata.paper.runs import Result, execute_plan, on_cores
 from mpi_ata.run import parts_of
 
 NETWORK = (
@@ -27,13 +29,8 @@ def make_cifar(experiment: Experiment, request: Request, data: Path | None, watc
     experiment = experiment.asked(request).on_data(data)
     parts_of(experiment.plans()[0].job())  # so that missing data or PyTorch are told at once
     results = on_cores(execute_plan, experiment.plans(), request.cores, watch)
-    report = cifar_report(experiment, results)
-    if request.out is not None:
-        groups, panels = figures.by_workers(results), figures.LOSS_PANELS
-        report = report.drawn(
-            request.out / f"{experiment.name}.png", lambda path: figures.draw_runs(groups, path, panels)
-        )
-    return report
+    draw = partial(figures.draw_runs, figures.by_workers(results), panels=figures.LOSS_PANELS)
+    return cifar_report(experiment, results).drawn(request.out, draw)
 
 
 def cifar_report(experiment: Experiment, results: Sequence[Result]) -> Report:
@@ -44,15 +41,19 @@ def cifar_report(experiment: Experiment, results: Sequence[Result]) -> Report:
         f"{seeds_text(len(experiment.seeds))}"
     )
     lines = [list(_cells(record)) for record in records]
-    return Report(title, HEADER, lines, list(_notes()), records)
+    return Report(experiment.name, title, HEADER, lines, [*_notes(), effort(results)], records)
 
 
 def _cells(record: Record) -> Iterator[str]:
     yield record["allocator"]
     yield str(record["n"])
     yield f"{record['rounds']:,}"
-    for key in ("worker_time_ratio", "runtime_ratio"):
-        yield spread(record[key], record[f"{key}_deviation"])
+    yield from ratio_cells(record)
+    yield from learned_cells(record)
+
+
+def learned_cells(record: Record) -> Iterator[str]:
+    """What a network has learned."""
     yield f"{record['loss']:.3f}"
     yield f"{100 * record['accuracy']:.1f} %"
 

@@ -10,6 +10,7 @@ from mpi_ata.allocators import ALLOCATORS
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job, load_job
 from mpi_ata.keeper import Keeping
+from mpi_ata.store import RunFile
 from mpi_ata.times import LAWS
 
 FOLDER = Path(__file__).parent
@@ -31,6 +32,7 @@ class Plan:
     n: int
     allocator: str
     seed: int
+    rounds: int  # at most
     file: Path
     settings: tuple[str, ...] = ()
     out: Path | None = None  # the run file
@@ -43,8 +45,10 @@ class Plan:
 
     def keeping(self) -> Keeping | None:
         """Where the run is kept, and gone on with; nowhere, if there is no place for it."""
+        if self.out is None:
+            return None
         known = (self.lesson,) if self.lesson else ()
-        return Keeping(self.out, resume=True, warm_start=known) if self.out else None
+        return Keeping(self.out, resume=RunFile(self.out).exists(), warm_start=known)
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,8 @@ class Experiment:
     seeds: tuple[int, ...] = (1,)
     rounds: int = 40_000  # at most
     unit: float = 1.0
-    out: Path | None = None  # folder for the run files
+    out: Path | None = None  # folder for the run files,
+    prefix: str = ""  # with which their names begin
     settings: tuple[str, ...] = ()  # further ones
 
     def asked(self, request: Request) -> "Experiment":
@@ -102,19 +107,15 @@ class Experiment:
                 n,
                 name,
                 seed,
+                self.rounds,
                 FOLDER / self.file,
                 tuple(self._settings(n, name, seed)),
-                self.out
-                and self.out / f"{self._problem()}{self.law}-n{n}-B{self.budget}-{name}-seed{seed}.h5",
+                self.out and self.out / f"{self.prefix}{self.law}-n{n}-B{self.budget}-{name}-seed{seed}.h5",
             )
             for n in sorted(self.workers, reverse=True)
             for name in self.allocators
             for seed in self.seeds
         ]
-
-    def _problem(self) -> str:
-        """What the names of run files begin with, where they are not of the quadratic."""
-        return "" if self.file == QUADRATIC else f"{Path(self.file).stem}-"
 
     def _settings(self, n: int, name: str, seed: int) -> Iterator[str]:
         yield f"times.law={self.law}"
@@ -131,7 +132,7 @@ class Experiment:
     def on_data(self, folder: Path) -> "Experiment":
         """The same for the network on CIFAR-100, whose files are in this folder."""
         data = f"problem.data={json.dumps(str(folder.resolve()))}"
-        return replace(self, file=NETWORK, settings=(*self.settings, data))
+        return replace(self, file=NETWORK, prefix="cifar100-", settings=(*self.settings, data))
 
 
 def alpha(law: str, n: int, half: bool = False) -> float:
@@ -170,6 +171,7 @@ CIFAR = Experiment(
 )
 FULL = 25_000  # rounds: eleven and a half times all images
 PRIOR = Experiment("prior", "linear", (51,), "The paper's figure on prior knowledge")
+PRIOR_ON_CIFAR = replace(PRIOR, name="prior-cifar", rounds=CIFAR.rounds)
 
 # (worker time of greedy / worker time, clock / clock of greedy) at f - f* < 1e-5 with B = 23
 _COLUMNS = ("ata", "ata-empirical", "ofta")

@@ -1,7 +1,6 @@
 """The paper's experiment on prior knowledge: rounds of the bandit alone, then runs that start from them."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,19 +8,18 @@ from tempfile import TemporaryDirectory
 
 from mpi_ata.allocators import ALLOCATORS
 from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
-from mpi_ata.cluster import VirtualCluster
 from mpi_ata.errors import UsageError
-from mpi_ata.keeper import Keeping
 from mpi_ata.paper import figures
-from mpi_ata.paper.bandit import Lesson, has_numba, lessons
-from mpi_ata.paper.cifar import NETWORK
+from mpi_ata.paper.bandit import has_numba
+from mpi_ata.paper.cifar import NETWORK, learned_cells
 from mpi_ata.paper.experiments import HALF, Experiment, Plan, Request
-from mpi_ata.paper.ratios import Record, ratios, seeds_text, spread
+from mpi_ata.paper.lessons import keep, taught
+from mpi_ata.paper.progress import Watch
+from mpi_ata.paper.ratios import Record, effort, ratio_cells, ratios, seeds_text
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import Note, Result, Watch, execute_plan, on_cores
+from mpi_ata.paper.runs import Note, Result, execute_plan, on_cores
 from mpi_ata.paper.tables import TARGET, unreached
 from mpi_ata.run import parts_of
-from mpi_ata.trace import Trace
 
 APART = 1_000_000  # between the seeds of lessons and runs, so that no drawn time comes again
 HEADER = ["allocator", "n", "prior rounds", "rounds", "worker time, gta / x", "runtime, x / gta"]
@@ -43,14 +41,12 @@ def make_prior(
             raise UsageError("nobody of these learns: name ata, ata-half or ata-empirical with --allocators")
         marks = sorted(prior for prior in set(priors) if prior)
         if marks:
-            on_cores(partial(teach, marks=marks), [pupil(plan) for plan in learners], request.cores, watch)
+            pupils = [pupil(plan, marks[-1]) for plan in learners]
+            on_cores(partial(teach, marks=marks), pupils, request.cores, watch)
         started = [after(plan, mark) for plan in learners for mark in marks]
         cold = [plan for plan in plans if 0 in priors or plan not in learners]
         results = on_cores(execute_plan, [*cold, *started], request.cores, watch)
-    report = prior_report(experiment, results)
-    if request.out is not None:
-        report = report.drawn(request.out / "prior.png", lambda path: draw(results, path))
-    return report
+    return prior_report(experiment, results).drawn(request.out, partial(draw, results))
 
 
 def learns(allocator: str) -> bool:
@@ -59,9 +55,9 @@ def learns(allocator: str) -> bool:
     return isinstance(kind, type) and issubclass(kind, LowerBoundAllocator)
 
 
-def pupil(plan: Plan) -> Plan:
-    """The rounds of the bandit before a run: other times of the same law."""
-    return replace(plan, settings=(*plan.settings, f"run.seed={plan.seed + APART}"))
+def pupil(plan: Plan, rounds: int) -> Plan:
+    """So many rounds of the bandit before a run: other times of the same law."""
+    return replace(plan, rounds=rounds, settings=(*plan.settings, f"run.seed={plan.seed + APART}"))
 
 
 def lesson_file(plan: Plan, rounds: int) -> Path:
@@ -81,27 +77,10 @@ def teach(plan: Plan, note: Note, marks: Sequence[int]) -> None:
     """Let the allocator of a plan learn, and keep what it knows after so many rounds each, as runs do."""
     if all(lesson_file(plan, mark).exists() for mark in marks):
         return
-    for lesson in lessons(plan.job(), marks, note):
-        path = lesson_file(plan, lesson.allocator.k)
+    for lesson, trace in taught(plan, marks, note):
+        path = lesson_file(plan, trace.round)
         if not path.exists():
-            keep(lesson, plan, path)
-
-
-def keep(lesson: Lesson, plan: Plan, path: Path) -> None:
-    """Write what was learned to a run file, which others can warm-start from."""
-    problem, times, method = parts_of(plan.job())
-    assert times is not None
-    assert method.allocator is not None
-    allocator, trace = lesson.allocator, Trace()
-    method.k = allocator.k
-    method.allocator.restore(allocator.state())
-    with closing(VirtualCluster(problem, times)) as cluster:
-        trace.round, trace.clock, trace.used = allocator.k, lesson.clock, int(allocator.K.sum())
-        cluster.worker_time[:] = allocator.T
-        cluster.speeds.restore(lesson.speeds)
-        _, keeper = Keeping(path).open(plan.job(), note=lambda text: None)
-        keeper.begin(method, cluster, trace)
-        keeper.end(method, cluster, trace, f"{allocator.k:,} rounds of the bandit alone", "")
+            keep(lesson, trace, plan, path)
 
 
 def prior_report(experiment: Experiment, results: Sequence[Result]) -> Report:
@@ -115,7 +94,8 @@ def prior_report(experiment: Experiment, results: Sequence[Result]) -> Report:
         f"{seeds_text(len(experiment.seeds))}"
     )
     lines = [list(_cells(record, network)) for record in records]
-    return Report(title, header, lines, list(_notes(network, records)), records)
+    notes = [*_notes(network, records), effort(results)]
+    return Report(experiment.name, title, header, lines, notes, records)
 
 
 def _cells(record: Record, network: bool) -> Iterator[str]:
@@ -123,11 +103,9 @@ def _cells(record: Record, network: bool) -> Iterator[str]:
     yield str(record["n"])
     yield f"{record['prior']:,}" if learns(record["allocator"]) else "-"
     yield f"{record['rounds']:,}"
-    for key in ("worker_time_ratio", "runtime_ratio"):
-        yield spread(record[key], record[f"{key}_deviation"])
+    yield from ratio_cells(record)
     if network:
-        yield f"{record['loss']:.3f}"
-        yield f"{100 * record['accuracy']:.1f} %"
+        yield from learned_cells(record)
 
 
 def _notes(network: bool, records: Sequence[Record]) -> Iterator[str]:

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
-from mpi_ata.errors import RunError, UsageError
+from mpi_ata.errors import UsageError
+from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import Experiment, Plan, Request
-from mpi_ata.paper.ratios import Record, ratios, spread
+from mpi_ata.paper.ratios import RATIOS, beside, effort, ratios
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import Result
+from mpi_ata.paper.runs import Result, RunsInterruptedError, check_kept
 from mpi_ata.run import Outcome, execute, parts_of
 
 ROUNDS = 1_000
-BOTH = ("worker_time_ratio", "runtime_ratio")
 HEADER = [
     "allocator",
     "n",
@@ -29,49 +30,49 @@ def for_ranks(experiment: Experiment, request: Request, unit: float) -> Experime
     """The experiment as it is to be made on ranks: one number of workers, fewer rounds, a unit in seconds."""
     if request.workers is None or len(request.workers) > 1:
         raise UsageError("--mpi needs one number of workers, each of which is a rank: --mpi --workers 17")
-    experiment = replace(experiment.asked(request), unit=unit, rounds=request.rounds or ROUNDS, out=None)
-    for plan in experiment.plans():
-        parts_of(plan.job())  # so that what cannot be is refused before ranks are started
-    return experiment
+    rounds = request.rounds or ROUNDS
+    experiment = replace(experiment.asked(request), unit=unit, rounds=rounds, prefix=f"ranks-{unit:g}-")
+    for plan in experiment.plans():  # so that what cannot be is refused before ranks are started
+        check_kept(plan)
+        parts_of(plan.job())
+    return replace(experiment, name=f"{experiment.name}-mpi")
 
 
 def make_table_on_ranks(experiment: Experiment, run: Callable[[Plan], Outcome | None]) -> Report | None:
     """Make all runs on the ranks of this world, and virtually; there is no report on a worker's rank."""
-    results: list[Result] = []
-    for plan in experiment.plans():
+    plans, results = experiment.plans(), list[Result]()
+    for plan in plans:
         outcome = run(plan)
         if outcome is not None:
             if outcome.reason is None:
-                raise RunError(f"interrupted after {len(results)} of {len(experiment.plans())} runs")
+                raise RunsInterruptedError(len(results), plans)
             results.append(Result(plan, outcome.figures(), outcome.trace.rows))
     if not results:
         return None
-    virtual = [Result(plan, execute(plan.job()).figures(), []) for plan in experiment.plans()]
-    return ranks_report(experiment, results, virtual)
+    virtual = [Result(plan, execute(plan.job()).figures(), []) for plan in plans]
+    draw = partial(figures.draw_runs, figures.by_workers(results))
+    return ranks_report(experiment, results, virtual).drawn(experiment.out, draw)
 
 
 def ranks_report(experiment: Experiment, results: Sequence[Result], virtual: Sequence[Result]) -> Report:
     """Ratios on ranks, and virtual ones beside them."""
     records = ratios(results, experiment.budget)
     for record, other in zip(records, ratios(virtual, experiment.budget), strict=True):
-        record |= {f"virtual_{key}": other[key] for key in BOTH}
+        record |= {f"virtual_{key}": other[key] for key in RATIOS}
     lines = [
-        [record["allocator"], str(record["n"]), f"{record['rounds']:,}", *_cells(record)]
-        for record in records
+        [
+            r["allocator"],
+            str(r["n"]),
+            f"{r['rounds']:,}",
+            *(cell for key in RATIOS for cell in beside(r, key, r[f"virtual_{key}"], ".2f")),
+        ]
+        for r in records
     ]
     title = (
         f"{experiment.title}, over {experiment.workers[0]} real ranks and a manager: {experiment.law} law in "
         f"units of {experiment.unit:g} s, B = {experiment.budget}, {experiment.rounds:,} rounds"
     )
-    return Report(title, HEADER, lines, list(_notes()), records)
-
-
-def _cells(record: Record) -> Iterator[str]:
-    for key in BOTH:
-        virtual = record[f"virtual_{key}"]
-        yield spread(record[key], record[f"{key}_deviation"])
-        yield f"{virtual:.2f}"
-        yield f"{100 * (record[key] / virtual - 1):+.1f} %"
+    return Report(experiment.name, title, HEADER, lines, [*_notes(), effort(results)], records)
 
 
 def _notes() -> Iterator[str]:

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from mpi_ata.console import duration
 from mpi_ata.paper.experiments import GREEDY, Plan, printed
 from mpi_ata.paper.runs import Result
 
 Record = dict[str, Any]
+RATIOS = ("worker_time_ratio", "runtime_ratio")
 HEADER = [
     "allocator",
     "n",
@@ -78,6 +80,16 @@ def seeds_text(seeds: int) -> str:
     return f"{seeds} seed{'s, mean ± standard deviation' if seeds > 1 else ''}"
 
 
+def effort(results: Sequence[Result]) -> str:
+    """How long the runs took, by the clock on the wall."""
+    return effort_text([result.figures["elapsed"] for result in results])
+
+
+def effort_text(seconds: Sequence[float]) -> str:
+    """The same of the seconds of each run."""
+    return f"Added up, the {len(seconds)} runs took {duration(sum(seconds))}."
+
+
 def ratio_lines(records: Sequence[Record]) -> list[list[str]]:
     """The lines of a table with HEADER."""
     return [
@@ -85,19 +97,22 @@ def ratio_lines(records: Sequence[Record]) -> list[list[str]]:
             r["allocator"],
             str(r["n"]),
             f"{r['rounds']:,}",
-            *_cells(r, "worker_time_ratio"),
-            *_cells(r, "runtime_ratio"),
+            *(cell for key in RATIOS for cell in beside(r, key, r[f"paper_{key}"])),
         ]
         for r in records
     ]
 
 
-def _cells(record: Record, key: str) -> Iterator[str]:
-    """Our figure, the paper's, and how far they are apart."""
-    paper = record[f"paper_{key}"]
+def beside(record: Record, key: str, other: float | None, form: str = "g") -> Iterator[str]:
+    """A figure, another one, and how far they are apart."""
     yield spread(record[key], record[f"{key}_deviation"])
-    yield "-" if paper is None else f"{paper:g}"
-    yield "-" if paper is None else f"{100 * (record[key] / paper - 1):+.1f} %"
+    yield "-" if other is None else f"{other:{form}}"
+    yield "-" if other is None else f"{100 * (record[key] / other - 1):+.1f} %"
+
+
+def ratio_cells(record: Record) -> Iterator[str]:
+    """Both figures by themselves."""
+    return (spread(record[key], record[f"{key}_deviation"]) for key in RATIOS)
 
 
 def spread(mean: float, deviation: float | None, form: str = ".2f") -> str:

@@ -11,12 +11,16 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 from mpi_ata.errors import UsageError
+from mpi_ata.keeper import load
 from mpi_ata.paper import figures
-from mpi_ata.paper.bandit import has_numba, lessons
+from mpi_ata.paper.bandit import has_numba
 from mpi_ata.paper.experiments import Experiment, Plan, Request, alpha
-from mpi_ata.paper.ratios import Record, deviation, seeds_text, spread
+from mpi_ata.paper.lessons import keep, taught
+from mpi_ata.paper.progress import Watch
+from mpi_ata.paper.ratios import RATIOS, Record, deviation, effort_text, seeds_text, spread
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import Note, Watch, on_cores
+from mpi_ata.paper.runs import Note, on_cores
+from mpi_ata.store import RunFile
 
 HEADER = ["allocator", "n", "rounds", "regret", "slope against ln k", "R2 against ln k", "R2 against k"]
 LEAST = 100  # rounds
@@ -28,6 +32,7 @@ class Curve(NamedTuple):
     plan: Plan
     rounds: Array
     regret: Array
+    elapsed: float = 0.0
 
     def fit(self) -> tuple[float, float, float]:
         """Slope against ln k over the last two decades, how well that fits, and how well a line in k does."""
@@ -39,6 +44,8 @@ class Curve(NamedTuple):
 
 def fitted(x: Array, y: Array) -> tuple[float, float]:
     """The slope of the best straight line, and the share of the variance that the line describes."""
+    if not y.var():  # nothing was regretted
+        return 0.0, 1.0
     slope, intercept = np.polyfit(x, y, 1)
     rest = y - (slope * x + intercept)
     return float(slope), float(1 - rest.var() / y.var())
@@ -46,15 +53,13 @@ def fitted(x: Array, y: Array) -> tuple[float, float]:
 
 def make_regret(experiment: Experiment, request: Request, watch: Watch) -> Report:
     """Play the bandit for each allocator and seed, and fit the regret."""
-    experiment = replace(experiment.asked(request), out=None)
+    experiment = experiment.asked(request)
     rounds = experiment.rounds
     if rounds < LEAST:
         raise UsageError(f"{rounds=} must be at least {LEAST}, for a fit over the last two decades")
+    experiment = replace(experiment, prefix=f"bandit-{rounds}-")
     curves = on_cores(partial(play, marks=spaced(rounds)), experiment.plans(), request.cores, watch)
-    report = regret_report(experiment, curves)
-    if request.out is not None:
-        report = report.drawn(request.out / f"{experiment.name}.png", lambda path: draw(curves, path))
-    return report
+    return regret_report(experiment, curves).drawn(request.out, partial(draw, curves))
 
 
 def spaced(rounds: int) -> list[int]:
@@ -64,9 +69,15 @@ def spaced(rounds: int) -> list[int]:
 
 
 def play(plan: Plan, note: Note, marks: Sequence[int]) -> Curve:
-    """One run of the bandit alone."""
-    regret = [lesson.regret for lesson in lessons(plan.job(), marks, note)]
-    return Curve(plan, np.array(marks), np.array(regret))
+    """One run of the bandit alone; one that is kept is taken as it is."""
+    if plan.out is not None and RunFile(plan.out).exists():
+        history = load(RunFile(plan.out))[0].trace
+    else:
+        *_, (lesson, trace) = taught(plan, marks, note)
+        if plan.out is not None:
+            keep(lesson, trace, plan, plan.out)
+        history = trace.history()
+    return Curve(plan, history["round"], history["regret"], float(history["elapsed"][-1]))
 
 
 def grouped(curves: Sequence[Curve]) -> list[list[Curve]]:
@@ -80,6 +91,7 @@ def grouped(curves: Sequence[Curve]) -> list[list[Curve]]:
 def regret_report(experiment: Experiment, curves: Sequence[Curve]) -> Report:
     """Regret and fits, mean and deviation over the seeds."""
     records = [_record(group) for group in grouped(curves)]
+    notes = [*_notes(experiment), effort_text([curve.elapsed for curve in curves])]
     lines = [
         [
             r["allocator"],
@@ -96,7 +108,7 @@ def regret_report(experiment: Experiment, curves: Sequence[Curve]) -> Report:
         f"{experiment.title}: {experiment.law} law, B = {experiment.budget}, "
         f"{seeds_text(len(experiment.seeds))}"
     )
-    return Report(title, HEADER, lines, list(_notes(experiment)), records)
+    return Report(experiment.name, title, HEADER, lines, notes, records)
 
 
 def _record(curves: Sequence[Curve]) -> Record:
@@ -108,6 +120,7 @@ def _record(curves: Sequence[Curve]) -> Record:
         "n": plan.n,
         "allocator": plan.allocator,
         "rounds": int(curves[0].rounds[-1]),
+        **dict.fromkeys((*RATIOS, *(f"paper_{key}" for key in RATIOS))),  # nobody is greedy here
         "regret": fmean(regret),
         "regret_deviation": deviation(regret),
         "slope": fmean(slopes),

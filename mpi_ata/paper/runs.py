@@ -1,30 +1,31 @@
 """Makes the runs of an experiment, on all cores."""
 
+import math
 import os
 import signal
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from ctypes import c_int64
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.sharedctypes import RawArray
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
 from mpi_ata import launch
-from mpi_ata.console import duration
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.keeper import load
 from mpi_ata.paper.experiments import Plan
+from mpi_ata.paper.progress import Board, Watch
 from mpi_ata.run import execute
+from mpi_ata.signals import Interruption
 from mpi_ata.store import RunFile
 from mpi_ata.trace import Row, Trace
 
 T = TypeVar("T")
 POLL = 0.1  # seconds between two looks at how far the runs are
+GRACE = 30.0  # seconds in which a run saves itself when nobody waits for it any more
 
 
 @dataclass(frozen=True)
@@ -36,29 +37,6 @@ class Result:
     rows: list[Row]
 
 
-@dataclass(frozen=True)
-class Standing:
-    """How far the runs are."""
-
-    rounds: list[int]  # done, of each run
-    finished: list[bool]
-    elapsed: float
-
-    def text(self) -> str:
-        """All of it in one line."""
-        done = [rounds for rounds, finished in zip(self.rounds, self.finished, strict=True) if finished]
-        rate = sum(self.rounds) / self.elapsed
-        parts = [
-            f"{len(done)} of {len(self.rounds)} runs",
-            f"{sum(self.rounds):,} rounds",
-            f"{rate:,.0f} rounds/s",
-        ]
-        if done and rate:
-            expected = statistics.fmean(done) * len(self.rounds)
-            parts.append(f"about {duration(max(expected - sum(self.rounds), 0) / rate)} to go")
-        return ", ".join(parts)
-
-
 class RunsInterruptedError(RunError):
     """Ctrl-C; what was kept can go on."""
 
@@ -68,35 +46,12 @@ class RunsInterruptedError(RunError):
         super().__init__(f"interrupted after {done} of {len(plans)} runs{goes_on}")
 
 
-class Board:
-    """Where processes write how far their runs are, and read whether to stop."""
-
-    def __init__(self, runs: int) -> None:
-        self._cells = RawArray(c_int64, runs + 1)
-        self._parent = os.getpid()
-
-    def rounds(self) -> list[int]:
-        """The rounds done of each run."""
-        return list(self._cells[:-1])
-
-    def stop(self) -> None:
-        """Let all runs end."""
-        self._cells[-1] = 1
-
-    def note(self, number: int, rounds: int) -> None:
-        """Tell how far a run is; ends it where nobody waits for it any more."""
-        self._cells[number] = rounds
-        if self._cells[-1] or os.getppid() != self._parent:
-            raise KeyboardInterrupt
-
-
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 Note = Callable[[int], None]  # how many rounds are done
-Watch = Callable[[Standing], None]
 
 
 def execute_plan(plan: Plan, note: Note) -> Result:
@@ -108,20 +63,20 @@ def execute_plan(plan: Plan, note: Note) -> Result:
         except KeyboardInterrupt:
             signal.raise_signal(signal.SIGTERM)  # which a run takes for a wish, not for an order
 
-    _check_kept(plan)
+    check_kept(plan)
     outcome = execute(plan.job(), progress, plan.keeping(), note=lambda text: None)
     if outcome.reason is None:
         raise KeyboardInterrupt
+    note(outcome.trace.round)  # of one that had ended before, too
     return Result(plan, outcome.figures(), outcome.trace.rows)
 
 
-def _check_kept(plan: Plan) -> None:
+def check_kept(plan: Plan) -> None:
     """Refuse to take a longer run for a shorter one."""
-    limit = plan.job().stop.rounds
-    if plan.out is not None and limit is not None and RunFile(plan.out).exists():
+    if plan.out is not None and RunFile(plan.out).exists():
         done = int(load(RunFile(plan.out))[0].method["k"])
-        if done > limit:
-            rule = f"has {done:,} rounds, but at most {limit:,} were asked for"
+        if done > plan.rounds:
+            rule = f"has {done:,} rounds, but at most {plan.rounds:,} were asked for"
             raise UsageError(f"{plan.out}: {rule}; choose another folder")
 
 
@@ -129,22 +84,23 @@ def on_cores(
     do: Callable[[Plan, Note], T], plans: Sequence[Plan], processes: int, watch: Watch = lambda _: None
 ) -> list[T]:
     """Do something with each plan, so many at a time; the results in the order of the plans."""
-    processes = min(processes, len(plans))
-    return _in_turn(do, plans, watch) if processes == 1 else _in_pool(do, plans, processes, watch)
+    board = Board(len(plans), max(plan.rounds for plan in plans))
+    if min(processes, len(plans)) == 1:
+        return _in_turn(do, plans, board, watch)
+    return _in_pool(do, plans, min(processes, len(plans)), board, watch)
 
 
-def _in_turn(do: Callable[[Plan, Note], T], plans: Sequence[Plan], watch: Watch) -> list[T]:
+def _in_turn(do: Callable[[Plan, Note], T], plans: Sequence[Plan], board: Board, watch: Watch) -> list[T]:
     """One after the other, in this process."""
-    began = looked = time.monotonic()
+    looked = time.monotonic()
     results: list[T] = []
-    rounds = [0] * len(plans)
 
-    def note(done: int) -> None:
+    def note(rounds: int) -> None:
         nonlocal looked
-        rounds[len(results)] = done
+        board.note(len(results), rounds)
         if time.monotonic() - looked > POLL:
             looked = time.monotonic()
-            watch(Standing(rounds, [k < len(results) for k in range(len(plans))], looked - began))
+            watch(board.standing([number < len(results) for number in range(len(plans))]))
 
     try:
         for plan in plans:
@@ -154,45 +110,78 @@ def _in_turn(do: Callable[[Plan, Note], T], plans: Sequence[Plan], watch: Watch)
     return results
 
 
-def _in_pool(do: Callable[[Plan, Note], T], plans: Sequence[Plan], processes: int, watch: Watch) -> list[T]:
+def _in_pool(
+    do: Callable[[Plan, Note], T], plans: Sequence[Plan], processes: int, board: Board, watch: Watch
+) -> list[T]:
     """In processes of their own."""
-    board, began = Board(len(plans)), time.monotonic()
     launch.one_thread_a_rank(os.environ)  # of the processes, which are as many as the cores already
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (board,))
-    futures = [pool.submit(_make, do, plan, number) for number, plan in enumerate(plans)]
-    try:
-        while wait(futures, POLL, FIRST_EXCEPTION).not_done and not any(map(_failed, futures)):
-            standing = [future.done() for future in futures]
-            watch(Standing(board.rounds(), standing, time.monotonic() - began))
-    except KeyboardInterrupt:
-        raise RunsInterruptedError(sum(future.done() for future in futures), plans) from None
-    finally:
-        board.stop()
-        pool.shutdown(cancel_futures=True)
-    try:
-        for future in filter(_failed, futures):
-            future.result()
-        results = [future.result() for future in futures]
-    except BrokenProcessPool:
-        raise RunError("a process was killed, perhaps for want of memory; try --cores 1") from None
-    whole = [result.of for result in results if result is not None]
-    if len(whole) < len(plans):  # somebody sent a signal to a process
+    with Interruption(math.inf) as asked:
+        try:
+            futures = _submitted(pool, do, plans)
+            while not asked and _under_way(futures):
+                watch(board.standing([future.done() for future in futures]))
+        finally:
+            board.stop()
+            pool.shutdown(cancel_futures=True)
+    if not asked:  # who was asked to end may have failed for that
+        _tell(filter(_failed, futures))
+    ended = [future.result() for future in futures if not future.cancelled() and not _failed(future)]
+    whole = [result.of for result in ended if result is not None]
+    if len(whole) < len(plans):
         raise RunsInterruptedError(len(whole), plans)
     return whole
+
+
+def _submitted(
+    pool: ProcessPoolExecutor, do: Callable[[Plan, Note], T], plans: Sequence[Plan]
+) -> "list[Future[_Whole | None]]":
+    """What is to come of the plans; Ctrl-C goes past the processes that start, which the board tells it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        return [pool.submit(_make, do, plan, number) for number, plan in enumerate(plans)]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _under_way(futures: "Sequence[Future[Any]]") -> bool:
+    """Whether all is well, and there is something to wait for."""
+    return bool(wait(futures, POLL, FIRST_EXCEPTION).not_done) and not any(map(_failed, futures))
 
 
 def _failed(future: "Future[Any]") -> bool:
     return future.done() and not future.cancelled() and future.exception() is not None
 
 
+def _tell(failures: "Iterable[Future[Any]]") -> None:
+    """Raise what the first of them has failed with."""
+    try:
+        for future in failures:
+            future.result()
+    except BrokenProcessPool:
+        raise RunError("a process was killed, perhaps for want of memory; try --cores 1") from None
+
+
 _board: Board
 
 
 def _begin(board: Board) -> None:
-    """In a process of the pool: Ctrl-C is left to the parent, which tells it by the board."""
+    """In a process of the pool, before anything else."""
     global _board
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _board = board
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Once the parent was killed, ask this process to end until it does: a run saves itself first."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    killed = time.monotonic()
+    while time.monotonic() - killed < GRACE:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(POLL)
+    os._exit(1)
 
 
 class _Whole(NamedTuple):

@@ -1,12 +1,14 @@
 """The paper's tables of ratios to greedy allocation, for its own laws and sizes or any others."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import HALF, Experiment, Request, alpha
-from mpi_ata.paper.ratios import HEADER, Record, ratio_lines, ratios, seeds_text
+from mpi_ata.paper.progress import Watch
+from mpi_ata.paper.ratios import HEADER, RATIOS, Record, effort, ratio_lines, ratios, seeds_text
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import Result, Watch, execute_plan, on_cores
+from mpi_ata.paper.runs import Result, execute_plan, on_cores
 
 TARGET = 1e-5  # f - f*
 
@@ -15,23 +17,19 @@ def make_table(experiment: Experiment, request: Request, watch: Watch) -> Report
     """Make the runs of an experiment as it is asked for, and draw them where a folder is given."""
     experiment = experiment.asked(request)
     results = on_cores(execute_plan, experiment.plans(), request.cores, watch)
-    report = ratio_report(experiment, results)
-    if request.out is not None:
-        groups = figures.by_workers(results)
-        report = report.drawn(
-            request.out / f"{experiment.name}.png", lambda path: figures.draw_runs(groups, path)
-        )
-    return report
+    draw = partial(figures.draw_runs, figures.by_workers(results))
+    return ratio_report(experiment, results).drawn(request.out, draw)
 
 
 def ratio_report(experiment: Experiment, results: Sequence[Result]) -> Report:
     """What the runs of an experiment come to."""
     records = ratios(results, experiment.budget)
+    notes = [*_notes(experiment, records), effort(results)]
     title = (
         f"{experiment.title}: {experiment.law} law, B = {experiment.budget}, until f - f* < {TARGET:g}, "
         f"{seeds_text(len(experiment.seeds))}"
     )
-    return Report(title, HEADER, ratio_lines(records), list(_notes(experiment, records)), records)
+    return Report(experiment.name, title, HEADER, ratio_lines(records), notes, records)
 
 
 def _notes(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
@@ -77,7 +75,7 @@ def _closeness(records: Sequence[Record]) -> Iterator[str]:
     off = [
         abs(r[key] / r[f"paper_{key}"] - 1)
         for r in records
-        for key in ("worker_time_ratio", "runtime_ratio")
+        for key in RATIOS
         if r[f"paper_{key}"] is not None and r["allocator"] != "ata"
     ]
     if off:

@@ -1,41 +1,25 @@
 """The experiment on CIFAR-100, on a few images in its format."""
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from mpi_ata.cli import main
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import CIFAR, Request
 from mpi_ata.run import execute
+from tests.paper.called import called, records
 from tests.problems.cifar_files import write
 
 with_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed: `make torch`")
-SMALL = ["--workers", "3", "--budget", "4", "--cores", "1", "--json"]
-
-
-def called(*arguments: str) -> Result:
-    """A command, run in this process."""
-    return CliRunner().invoke(main, ["paper", *arguments])
-
-
-def records(result: Result) -> list[dict[str, Any]]:
-    """What a command has printed for programs."""
-    assert result.exit_code == 0, result.output
-    found: list[dict[str, Any]] = json.loads(result.stdout.splitlines()[-1])
-    return found
+SMALL = ["--workers", "3", "--budget", "4"]
 
 
 @with_torch
 def test_each_allocator_trains_a_network_of_its_own(tmp_path: Path) -> None:
     data = write(tmp_path)
-    greedy, oracle = records(
-        called("cifar", "--data", str(data), "--allocators", "ofta", "--rounds", "6", *SMALL)
-    )
+    arguments = ["--data", str(data), "--allocators", "ofta", "--rounds", "6", *SMALL]
+    greedy, oracle = records("cifar", *arguments)
     request = Request(workers=(3,), budget=4, allocators=("ofta",), rounds=6)
     for found, plan in zip((greedy, oracle), CIFAR.asked(request).on_data(data).plans(), strict=True):
         trace = execute(plan.job()).trace
@@ -48,8 +32,8 @@ def test_each_allocator_trains_a_network_of_its_own(tmp_path: Path) -> None:
 def test_a_longer_training_goes_on_where_the_shorter_one_ended(tmp_path: Path) -> None:
     data, out = write(tmp_path), ["--out", str(tmp_path / "runs")]
     command = ["cifar", "--data", str(data), "--allocators", "ata-half", *SMALL]
-    records(called(*command, *out, "--rounds", "3"))
-    longer, afresh = (records(called(*command, *where, "--rounds", "6")) for where in (out, []))
+    records(*command, *out, "--rounds", "3")
+    longer, afresh = (records(*command, *where, "--rounds", "6") for where in (out, []))
     assert longer == afresh
     assert (tmp_path / "runs" / "cifar100-linear-n3-B4-ata-half-seed1.h5").exists()
     assert (tmp_path / "runs" / "cifar.png").exists() == figures.available()
@@ -58,9 +42,7 @@ def test_a_longer_training_goes_on_where_the_shorter_one_ended(tmp_path: Path) -
 @with_torch
 def test_prior_knowledge_can_be_tried_on_it_too(tmp_path: Path) -> None:
     data = ["--data", str(write(tmp_path))]
-    found = records(
-        called("prior", *data, "--prior", "50", "--allocators", "ata-half", "--rounds", "4", *SMALL)
-    )
+    found = records("prior", *data, "--prior", "50", "--allocators", "ata-half", "--rounds", "4", *SMALL)
     assert [(r["allocator"], r["prior"]) for r in found] == [("gta", 0), ("ata-half", 50)]
     assert all("accuracy" in record for record in found)
 

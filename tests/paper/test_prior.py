@@ -1,12 +1,9 @@
 """Prior knowledge: what rounds of the bandit alone taught is kept as runs keep it, and runs start from it."""
 
-import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from mpi_ata.cli import main
 from mpi_ata.keeper import load
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import lessons
@@ -14,11 +11,7 @@ from mpi_ata.paper.experiments import PRIOR, Request
 from mpi_ata.paper.prior import after, lesson_file, pupil, teach
 from mpi_ata.paper.runs import execute_plan
 from mpi_ata.store import RunFile
-
-
-def called(*arguments: str) -> Result:
-    """The command, run in this process."""
-    return CliRunner().invoke(main, ["paper", "prior", *arguments, "--cores", "1"])
+from tests.paper.called import called, records
 
 
 def nothing(rounds: int) -> None:
@@ -30,9 +23,9 @@ def nothing(rounds: int) -> None:
 def test_a_run_starts_from_exactly_what_the_bandit_knew(tmp_path: Path, name: str, law: str) -> None:
     request = Request(workers=(6,), law=law, allocators=(name,), rounds=1, out=tmp_path)
     plan = PRIOR.asked(request).plans()[-1]
-    teach(pupil(plan), nothing, marks=[40, 90])
+    teach(pupil(plan, 90), nothing, marks=[40, 90])
     execute_plan(after(plan, 90), nothing)
-    (*_, lesson) = lessons(pupil(plan).job(), [40, 90])
+    (*_, lesson) = lessons(pupil(plan, 90).job(), [40, 90])
     first, last = (load(RunFile(lesson_file(plan, rounds)))[0] for rounds in (40, 90))
     assert (int(first.allocator["k"]), int(last.allocator["k"])) == (40, 90)
     assert last.allocator["T"].tolist() == lesson.allocator.T.tolist()
@@ -47,32 +40,33 @@ def test_a_run_starts_from_exactly_what_the_bandit_knew(tmp_path: Path, name: st
 
 def test_the_bandit_draws_other_times_than_the_run_after_it() -> None:
     plan = PRIOR.asked(Request(workers=(6,))).plans()[-1]
-    own, before = plan.job().build_times(6), pupil(plan).job().build_times(6)
+    own, before = plan.job().build_times(6), pupil(plan, 1).job().build_times(6)
     assert own is not None
     assert before is not None
     assert own(1, 0).tolist() != before(1, 0).tolist()
 
 
 def test_many_prior_rounds_bring_learners_close_to_the_oracle(tmp_path: Path) -> None:
-    done = called("--workers", "8", "--rounds", "150", "--prior", "0,30000", "--out", str(tmp_path), "--json")
-    assert done.exit_code == 0, done.output
-    records = json.loads(done.stdout.splitlines()[-1])
-    oracle = next(r["runtime_ratio"] for r in records if r["allocator"] == "ofta")
+    arguments = ["--workers", "8", "--rounds", "150", "--prior", "0,30000", "--out", str(tmp_path)]
+    found = records("prior", *arguments)
+    oracle = next(r["runtime_ratio"] for r in found if r["allocator"] == "ofta")
     for name in ("ata-half", "ata-empirical"):
-        found = [(r["prior"], r["runtime_ratio"]) for r in records if r["allocator"] == name]
-        assert [prior for prior, _ in found] == [0, 30_000]
-        assert found[1][1] < found[0][1]
+        ratios = [(r["prior"], r["runtime_ratio"]) for r in found if r["allocator"] == name]
+        assert [prior for prior, _ in ratios] == [0, 30_000]
+        assert ratios[1][1] < ratios[0][1]
         # The same times were drawn for both, so only decisions differ; those of the oracle are not
         # quite the best for the time of a round, which is why the difference may have either sign.
-        assert found[-1][1] == pytest.approx(oracle, rel=0.1)
-    assert len([r for r in records if r["allocator"] == "gta"]) == 1
+        assert ratios[-1][1] == pytest.approx(oracle, rel=0.1)
+    assert len([r for r in found if r["allocator"] == "gta"]) == 1
     if figures.available():
         assert (tmp_path / "prior.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_a_folder_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = called("--workers", "3", "--rounds", "5", "--prior", "20", "--allocators", "ata-empirical")
+    done = called(
+        "prior", "--workers", "3", "--rounds", "5", "--prior", "20", "--allocators", "ata-empirical"
+    )
     assert done.exit_code == 0, done.output
     assert [line.split()[:3] for line in done.stdout.splitlines()[4:6]] == [
         ["gta", "3", "-"],
@@ -89,6 +83,6 @@ def test_without_a_folder_nothing_is_left_behind(tmp_path: Path, monkeypatch: py
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: list[str], sentence: str) -> None:
-    done = called(*arguments)
+    done = called("prior", *arguments)
     assert done.exit_code == 2
     assert sentence in done.stderr

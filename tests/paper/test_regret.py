@@ -1,18 +1,18 @@
 """The experiment on regret: fits that say what they seem to say, and the same regret as in runs."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from mpi_ata.cli import main
+from mpi_ata.keeper import load
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import REGRET, Plan
 from mpi_ata.paper.regret import Curve, regret_report, spaced
+from mpi_ata.store import RunFile
+from tests.paper.called import called, records
 
-PLAN = Plan("exponential", 20, "ata", 1, Path("x.toml"))
+PLAN = Plan("exponential", 20, "ata", 1, 100_000, Path("x.toml"))
 ROUNDS = np.array(spaced(100_000))
 
 
@@ -50,19 +50,29 @@ def test_the_report_tells_mean_and_deviation_over_the_seeds() -> None:
 
 
 def test_the_command_prints_a_record_for_each_allocator_and_draws(tmp_path: Path) -> None:
-    arguments = ["--rounds", "150", "--seeds", "2", "--out", str(tmp_path), "--json", "--cores", "1"]
-    done = CliRunner().invoke(main, ["paper", "regret", *arguments])
-    assert done.exit_code == 0, done.output
-    records = json.loads(done.stdout.splitlines()[-1])
-    assert [(r["allocator"], r["n"], r["rounds"]) for r in records] == [
+    found = records("regret", "--rounds", "150", "--seeds", "2", "--out", str(tmp_path))
+    assert [(r["allocator"], r["n"], r["rounds"]) for r in found] == [
         (name, 20, 150) for name in ("ata", "ata-half", "ata-empirical")
     ]
-    assert all(record["regret"] > 0 for record in records)
+    assert all(record["regret"] > 0 for record in found)
     if figures.available():
         assert (tmp_path / "regret.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_too_few_rounds_for_a_fit_are_refused() -> None:
-    done = CliRunner().invoke(main, ["paper", "regret", "--rounds", "99"])
+    done = called("regret", "--rounds", "99")
     assert done.exit_code == 2
     assert "rounds=99 must be at least 100" in done.stderr
+
+
+def test_curves_are_kept_in_run_files_and_taken_from_there(tmp_path: Path) -> None:
+    arguments = ["--rounds", "150", "--seeds", "2", "--allocators", "ata-empirical", "--out", str(tmp_path)]
+    first = records("regret", *arguments)
+    file = RunFile(tmp_path / "bandit-150-exponential-n20-B5-ata-empirical-seed2.h5")
+    record, _ = load(file)
+    assert record.trace["round"].tolist() == spaced(150)
+    assert record.reason == "150 rounds of the bandit alone"
+    assert record.summary["tasks_used"] == 150 * 5
+    before = file.path.stat().st_mtime_ns
+    assert records("regret", *arguments) == first
+    assert file.path.stat().st_mtime_ns == before

@@ -1,31 +1,20 @@
 """The paper's tables: honest ratios beside the printed ones, with the choices that were made."""
 
-import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from click.testing import Result as Called
 
-from mpi_ata.cli import main
-from mpi_ata.errors import RunError, UsageError
-from mpi_ata.keeper import load
+from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import MIX, REGRET, TABLE1, TABLE2, Experiment, Plan, Request, alpha
 from mpi_ata.paper.ranks import ranks_report
 from mpi_ata.paper.ratios import ratios
-from mpi_ata.paper.runs import Note, Result, Standing, execute_plan, on_cores
+from mpi_ata.paper.runs import Result
 from mpi_ata.paper.tables import ratio_report
 from mpi_ata.run import execute
-from mpi_ata.store import RunFile
+from tests.paper.called import called, records
 
-MPI_ATA = Path(sys.executable).with_name("mpi-ata")
 USUAL = ["gta", "ofta", "uta", "ata", "ata-half", "ata-empirical"]
 KEYS = {
     "law",
@@ -39,15 +28,11 @@ KEYS = {
 }
 
 
-def called(*arguments: str) -> Called:
-    """A command, run in this process."""
-    return CliRunner().invoke(main, ["paper", *arguments, "--cores", "1"])
-
-
 def a_result(n: int, name: str, seed: int, worker_time: float, clock: float, gap: float = 9e-6) -> Result:
     """The outcome of a run, made up."""
     numbers = {"worker_time": worker_time, "clock": clock, "rounds": 100 * seed, "gap": gap, "loss": None}
-    return Result(Plan("sqrt", n, name, seed, Path("quadratic.toml")), numbers | {"evaluation": {}}, [])
+    plan = Plan("sqrt", n, name, seed, 40_000, Path("quadratic.toml"))
+    return Result(plan, numbers | {"evaluation": {}, "elapsed": 20.0}, [])
 
 
 RESULTS = [
@@ -78,14 +63,14 @@ def test_ratios_are_taken_seed_by_seed_and_averaged() -> None:
 
 
 def test_greedy_allocation_comes_to_one_and_small_numbers_of_workers_come_first() -> None:
-    records = ratios(RESULTS, budget=23)
-    assert [(r["n"], r["allocator"]) for r in records] == [
+    found = ratios(RESULTS, budget=23)
+    assert [(r["n"], r["allocator"]) for r in found] == [
         (17, "gta"),
         (17, "ata-half"),
         (51, "gta"),
         (51, "ata-half"),
     ]
-    assert {(r["worker_time_ratio"], r["runtime_ratio"]) for r in records if r["allocator"] == "gta"} == {
+    assert {(r["worker_time_ratio"], r["runtime_ratio"]) for r in found if r["allocator"] == "gta"} == {
         (1, 1)
     }
 
@@ -101,6 +86,7 @@ def test_the_table_shows_spread_difference_and_a_target_that_was_missed() -> Non
     last = report.text().splitlines()[7]
     assert " ".join(last.split()) == "ata-half 51 150 3.50 ± 0.71 2.91 +20.3 % 2.50 ± 0.71 2.43 +2.9 %"
     assert "The target was not reached by ata-half at n = 51" in " ".join(report.text().split())
+    assert "Added up, the 8 runs took 2 min 40 s." in report.text()
     assert "| ata-half | 51 | 150 | 3.50 ± 0.71 | 2.91 | +20.3 % |" in report.markdown()
 
 
@@ -133,14 +119,12 @@ def test_every_run_of_an_experiment_can_be_built_and_is_as_it_is_described(exper
 
 
 def test_table1_tells_what_runs_by_themselves_would_tell() -> None:
-    done = called("table1", "--workers", "5,3", "--rounds", "30", "--budget", "7", "--seed", "4", "--json")
-    assert done.exit_code == 0, done.output
-    records = json.loads(done.stdout.splitlines()[-1])
-    assert [(r["n"], r["allocator"]) for r in records] == [(n, name) for n in (3, 5) for name in USUAL]
-    assert all(set(record) >= KEYS for record in records)
+    found = records("table1", "--workers", "5,3", "--rounds", "30", "--budget", "7", "--seed", "4")
+    assert [(r["n"], r["allocator"]) for r in found] == [(n, name) for n in (3, 5) for name in USUAL]
+    assert all(set(record) >= KEYS for record in found)
     plans = TABLE1.asked(Request(workers=(5,), rounds=30, budget=7, first_seed=4)).plans()
     by_hand = {plan.allocator: execute(plan.job()).trace for plan in plans}
-    for record in records[len(USUAL) :]:
+    for record in found[len(USUAL) :]:
         trace, greedy = by_hand[record["allocator"]], by_hand["gta"]
         assert record["rounds"] == 30
         assert record["worker_time_ratio"] == greedy.worker_time / trace.worker_time
@@ -165,8 +149,8 @@ def test_a_folder_gets_the_figure(tmp_path: Path) -> None:
     out = tmp_path / "results" / "new"
     done = called("table1", "--workers", "3,4", "--rounds", "40", "--out", str(out), "--markdown")
     assert done.exit_code == 0, done.output
-    assert f"The figure is {out / 'table1.png'}." in done.stdout
     assert "| ofta | 3 | 40 |" in done.stdout
+    assert done.stdout.endswith(f"]({out / 'table1.png'})\n")
     assert (out / "table1.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -174,9 +158,14 @@ def test_without_matplotlib_a_note_says_how_to_get_the_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "available", lambda: False)
-    report = ratio_report(TABLE1, RESULTS).drawn(tmp_path / "x.png", lambda path: path.touch())
+    report = ratio_report(TABLE1, RESULTS).drawn(tmp_path, lambda path: path.touch())
     assert "pip install 'mpi-ata[plot]'" in report.text()
-    assert not (tmp_path / "x.png").exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_folder_a_note_says_how_to_get_the_figure() -> None:
+    done = called("table1", "--workers", "3", "--rounds", "5", "--allocators", "ofta")
+    assert "With --out FOLDER the runs are kept there, and the figure is drawn." in done.stdout
 
 
 def test_a_figure_that_cannot_be_written_is_told_in_one_sentence(tmp_path: Path) -> None:
@@ -202,129 +191,6 @@ def test_what_makes_no_sense_is_refused_with_the_rule(arguments: list[str], sent
     assert done.exit_code == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def slow_for_small_seeds(plan: Plan, note: Note) -> int:
-    time.sleep(0.3 / plan.seed)
-    note(plan.seed)
-    return plan.seed
-
-
-def failing_for_seed_two(plan: Plan, note: Note) -> int:
-    if plan.seed == 2:
-        raise RunError("seed 2 failed")
-    while True:
-        time.sleep(0.01)
-        note(1)
-
-
-def interrupted_for_seed_two(plan: Plan, note: Note) -> None:
-    if plan.seed == 2:
-        raise KeyboardInterrupt
-
-
-PLANS = [Plan("sqrt", 3, "gta", seed, Path("x.toml")) for seed in (1, 2, 3)]
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_results_come_in_the_order_of_the_plans_however_long_each_takes(processes: int) -> None:
-    seen: list[Standing] = []
-    assert on_cores(slow_for_small_seeds, PLANS, processes, seen.append) == [1, 2, 3]
-    assert seen
-    assert all(len(standing.rounds) == len(standing.finished) == 3 for standing in seen)
-    assert all(done == 0 or done == k + 1 for standing in seen for k, done in enumerate(standing.rounds))
-
-
-def test_a_run_that_fails_ends_the_others_and_is_told() -> None:
-    with pytest.raises(RunError, match="seed 2 failed"):
-        on_cores(failing_for_seed_two, PLANS, 2)
-    with pytest.raises(RunError, match="seed 2 failed"):
-        on_cores(failing_for_seed_two, PLANS[1:], 1)
-
-
-@pytest.mark.parametrize(("processes", "done"), [(1, 1), (2, 2)])
-def test_runs_of_which_one_was_interrupted_are_not_taken_for_whole(processes: int, done: int) -> None:
-    with pytest.raises(RunError, match=f"interrupted after {done} of 3 runs"):
-        on_cores(interrupted_for_seed_two, PLANS, processes)
-
-
-def test_processes_make_the_same_runs_as_one_does() -> None:
-    plans = TABLE1.asked(Request(workers=(4,), allocators=("ofta",), rounds=30)).plans()
-    one, two = (on_cores(execute_plan, plans, processes) for processes in (1, 2))
-    assert [(r.plan, r.figures["clock"], r.figures["loss"]) for r in one] == [
-        (r.plan, r.figures["clock"], r.figures["loss"]) for r in two
-    ]
-
-
-def test_progress_says_how_many_runs_are_done_and_how_long_the_rest_takes() -> None:
-    standing = Standing([100, 100, 40, 0], [True, True, False, False], elapsed=2.0)
-    assert standing.text() == "2 of 4 runs, 240 rounds, 120 rounds/s, about 1.33 s to go"
-    assert Standing([0, 5], [False, False], 1.0).text() == "0 of 2 runs, 5 rounds, 5 rounds/s"
-
-
-@pytest.mark.parametrize(("kept", "processes"), [(False, 2), (True, 2), (True, 1)])
-def test_ctrl_c_ends_all_processes_and_what_was_kept_goes_on(
-    tmp_path: Path, kept: bool, processes: int
-) -> None:
-    command = [str(MPI_ATA), "paper", "table1", "--workers", "7", "--allocators", "uta"]
-    command += ["--cores", str(processes), *(["--out", str(tmp_path)] if kept else [])]
-    with subprocess.Popen(
-        [*command, "--rounds", "1000000000", "--budget", "500"],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        # Ctrl-C is ignored in what a shell script starts in the background, such as these tests.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        process_group=0,
-    ) as process:
-        while process.poll() is None and (
-            len(children(process.pid)) < 3 * (processes - 1)  # one of them keeps track of what is shared
-            or len(list(tmp_path.glob("*.h5"))) < kept * processes
-        ):
-            time.sleep(0.05)
-        time.sleep(0.5)
-        os.kill(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (85 if kept else 1, "")
-    assert "interrupted after 0 of 2 runs" in err
-    assert ("the same command goes on with them" in err) == kept
-    assert "Traceback" not in err
-    rounds = {int(load(RunFile(file))[0].method["k"]) for file in tmp_path.glob("*.h5")}
-    assert all(0 < done < 1_000_000_000 for done in rounds)
-    assert len(rounds) >= kept
-
-
-def test_runs_in_a_folder_are_shown_taken_as_they_are_and_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(figures, "available", lambda: False)  # they take longer than the runs
-    command = [
-        "table1",
-        "--workers",
-        "4",
-        "--allocators",
-        "uta",
-        "--json",
-        "--out",
-        str(tmp_path),
-        "--rounds",
-    ]
-    first, again, longer = (called(*command, rounds) for rounds in ("30", "30", "50"))
-    assert [done.exit_code for done in (first, again, longer)] == [0, 0, 0]
-    assert first.stdout == again.stdout
-    afresh = called(*command[:-3], "--rounds", "50")
-    assert longer.stdout == afresh.stdout
-    file = tmp_path / "sqrt-n4-B23-uta-seed1.h5"
-    shown = json.loads(CliRunner().invoke(main, ["show", str(file), "--json"]).stdout.splitlines()[-1])
-    assert (shown["rounds"], shown["finished"]) == (50, True)
-    shorter = called(*command, "40")
-    assert shorter.exit_code == 2
-    assert "has 50 rounds, but at most 40 were asked for; choose another folder" in shorter.stderr
-
-
-def children(pid: int) -> list[str]:
-    """The processes that a process has started."""
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def test_ratios_on_ranks_tell_how_far_they_are_from_virtual_ones() -> None:

@@ -40,7 +40,8 @@ def planned(folder: Path, allocator: str) -> Plan:
     settings = [f"allocator.name={allocator}", "run.seed=1"]
     if allocator == "ata":
         settings.append(f"allocator.alpha={alpha('linear', N)}")
-    return Plan("linear", N, allocator, 1, folder / "job.toml", tuple(settings), folder / f"{allocator}.h5")
+    out = folder / f"{allocator}.h5"
+    return Plan("linear", N, allocator, 1, ROUNDS, folder / "job.toml", tuple(settings), out)
 
 
 def started(plan: Plan, prior: int = 0) -> Outcome:
@@ -65,7 +66,7 @@ def test_warm_starts_after_ever_more_rounds_come_ever_closer_to_the_oracle(
     2.9, 2.0, 1.04 for ATA and 3.1, 1.41, 1.03, 1.004 for ATA-Empirical, the last digit being uncertain.
     """
     oracle, plan = started(planned(tmp_path, "ofta")), planned(tmp_path, allocator)
-    teach(pupil(plan), lambda rounds: None, PRIORS)
+    teach(pupil(plan, PRIORS[-1]), lambda rounds: None, PRIORS)
     outcomes = [started(plan, prior) for prior in (0, *PRIORS)]
     assert all(outcome.trace.round == ROUNDS for outcome in outcomes)
     runtimes = [outcome.trace.clock / oracle.trace.clock for outcome in outcomes]
@@ -82,9 +83,9 @@ def test_warm_starts_after_ever_more_rounds_come_ever_closer_to_the_oracle(
 def test_rounds_of_the_bandit_alone_teach_what_a_run_teaches(tmp_path: Path) -> None:
     """So that the priors above are those of runs of that length."""
     plan = planned(tmp_path, "ata-empirical")
-    teach(pupil(plan), lambda rounds: None, [ROUNDS])
+    teach(pupil(plan, ROUNDS), lambda rounds: None, [ROUNDS])
     known = load(RunFile(lesson_file(plan, ROUNDS)))[0].source
-    execute(pupil(plan).job(), keeping=Keeping(tmp_path / "run.h5"), note=lambda text: None)
+    execute(pupil(plan, ROUNDS).job(), keeping=Keeping(tmp_path / "run.h5"), note=lambda text: None)
     learned = load(RunFile(tmp_path / "run.h5"))[0].source
     assert known.places == learned.places
     assert known.rounds == learned.rounds == ROUNDS

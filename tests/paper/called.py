@@ -1,0 +1,21 @@
+"""`mpi-ata paper` in this process, for tests."""
+
+import json
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from mpi_ata.cli import main
+
+
+def called(*arguments: str) -> Result:
+    """One of its commands, on one core."""
+    return CliRunner().invoke(main, ["paper", *arguments, "--cores", "1"])
+
+
+def records(*arguments: str) -> list[dict[str, Any]]:
+    """What a command prints for programs."""
+    done = called(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
