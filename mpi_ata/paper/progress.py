@@ -67,10 +67,14 @@ class Board:
         """Let all runs end."""
         self._stop[0] = 1
 
+    def check(self) -> None:
+        """Interrupt whoever asks where all are to end."""
+        if self._stop[0]:
+            raise KeyboardInterrupt
+
     def note(self, number: int, rounds: int) -> None:
-        """Tell how far a run is, and end it where all are to end."""
+        """Tell how far a run is."""
         if self._first[number] < 0:
             self._first[number] = rounds
         self._latest[number] = rounds
-        if self._stop[0]:
-            raise KeyboardInterrupt
+        self.check()

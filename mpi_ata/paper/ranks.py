@@ -5,11 +5,12 @@ from dataclasses import replace
 from functools import partial
 
 from mpi_ata.errors import UsageError
+from mpi_ata.launch import rank
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import Experiment, Plan, Request
 from mpi_ata.paper.ratios import RATIOS, beside, effort, ratios
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import Result, RunsInterruptedError, check_kept
+from mpi_ata.paper.runs import Result, RunsInterruptedError, kept
 from mpi_ata.run import Outcome, execute, parts_of
 
 ROUNDS = 1_000
@@ -33,17 +34,21 @@ def for_ranks(experiment: Experiment, request: Request, unit: float) -> Experime
     rounds = request.rounds or ROUNDS
     experiment = replace(experiment.asked(request), unit=unit, rounds=rounds, prefix=f"ranks-{unit:g}-")
     for plan in experiment.plans():  # so that what cannot be is refused before ranks are started
-        check_kept(plan)
+        kept(plan)
         parts_of(plan.job())
     return replace(experiment, name=f"{experiment.name}-mpi")
 
 
 def make_table_on_ranks(experiment: Experiment, run: Callable[[Plan], Outcome | None]) -> Report | None:
     """Make all runs on the ranks of this world, and virtually; there is no report on a worker's rank."""
+    from mpi_ata.cluster.mpi import from_manager
+
     plans, results = experiment.plans(), list[Result]()
     for plan in plans:
-        outcome = run(plan)
-        if outcome is not None:
+        earlier = kept(plan) if rank() == 0 else None
+        if from_manager("kept" if earlier else ""):
+            results += [earlier] if earlier else []
+        elif outcome := run(plan):
             if outcome.reason is None:
                 raise RunsInterruptedError(len(results), plans)
             results.append(Result(plan, outcome.figures(), outcome.trace.rows))

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from mpi_ata import launch
 from mpi_ata.errors import RunError, UsageError
+from mpi_ata.job import load_again
 from mpi_ata.keeper import load
 from mpi_ata.paper.experiments import Plan
 from mpi_ata.paper.progress import Board, Watch
+from mpi_ata.record import told
 from mpi_ata.run import execute
 from mpi_ata.signals import Interruption
 from mpi_ata.store import RunFile
@@ -55,7 +57,7 @@ Note = Callable[[int], None]  # how many rounds are done
 
 
 def execute_plan(plan: Plan, note: Note) -> Result:
-    """Make one run."""
+    """Make one run, or take it as it was kept."""
 
     def progress(trace: Trace) -> None:
         try:
@@ -63,21 +65,27 @@ def execute_plan(plan: Plan, note: Note) -> Result:
         except KeyboardInterrupt:
             signal.raise_signal(signal.SIGTERM)  # which a run takes for a wish, not for an order
 
-    check_kept(plan)
+    if (earlier := kept(plan)) is not None:
+        note(earlier.figures["rounds"])
+        return earlier
     outcome = execute(plan.job(), progress, plan.keeping(), note=lambda text: None)
     if outcome.reason is None:
         raise KeyboardInterrupt
-    note(outcome.trace.round)  # of one that had ended before, too
     return Result(plan, outcome.figures(), outcome.trace.rows)
 
 
-def check_kept(plan: Plan) -> None:
-    """Refuse to take a longer run for a shorter one."""
-    if plan.out is not None and RunFile(plan.out).exists():
-        done = int(load(RunFile(plan.out))[0].method["k"])
-        if done > plan.rounds:
-            rule = f"has {done:,} rounds, but at most {plan.rounds:,} were asked for"
-            raise UsageError(f"{plan.out}: {rule}; choose another folder")
+def kept(plan: Plan) -> Result | None:
+    """What came of a run that was made before; None where there is still something to do."""
+    if plan.out is None or not RunFile(plan.out).exists():
+        return None
+    record, _ = load(RunFile(plan.out))
+    trace = Trace()
+    trace.restore(record.totals, record.trace, record.figures)
+    if trace.round > plan.rounds:
+        rule = f"has {trace.round:,} rounds, but at most {plan.rounds:,} were asked for"
+        raise UsageError(f"{plan.out}: {rule}; choose another folder")
+    job, _ = load_again(plan.file, record.job, plan.settings)
+    return Result(plan, told(record), trace.rows) if record.reason and job.stop.reached(trace) else None
 
 
 def on_cores(
@@ -177,6 +185,7 @@ def _end_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
     parent.join()
+    _board.stop()
     killed = time.monotonic()
     while time.monotonic() - killed < GRACE:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -192,5 +201,6 @@ class _Whole(NamedTuple):
 
 def _make(do: Callable[[Plan, Note], T], plan: Plan, number: int) -> _Whole | None:
     with suppress(KeyboardInterrupt):
+        _board.check()
         return _Whole(do(plan, lambda rounds: _board.note(number, rounds)))
     return None

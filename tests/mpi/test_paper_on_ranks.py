@@ -1,10 +1,16 @@
 """The paper's first table over real ranks, beside a virtual run of the same rounds."""
 
 import json
+import signal
+import subprocess
+import time
+from pathlib import Path
 
+from mpi_ata.keeper import load
 from mpi_ata.paper.experiments import TABLE1, Request
 from mpi_ata.paper.ranks import for_ranks
 from mpi_ata.run import execute
+from mpi_ata.store import RunFile
 from tests.mpi.starting import COMMAND, finished, mpirun
 
 ARGUMENTS = ["paper", "table1", "--mpi", "--workers", "3", "--budget", "5", "--allocators", "ofta"]
@@ -26,6 +32,31 @@ def test_ratios_on_ranks_stand_beside_those_of_a_virtual_run() -> None:
     assert oracle["worker_time_ratio"] > 0
     assert oracle["runtime_ratio"] > 0
     assert (greedy["worker_time_ratio"], greedy["runtime_ratio"]) == (1, 1)
+
+
+def test_runs_on_ranks_are_kept_and_taken_as_they_are(tmp_path: Path) -> None:
+    command = [str(COMMAND), *ARGUMENTS, "--unit", "2e-5", "--out", str(tmp_path), "--json", "--rounds"]
+    first, again, shorter = (finished([*command, rounds]) for rounds in ("20", "20", "10"))
+    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+    assert first.stdout == again.stdout
+    files = {path.name for path in tmp_path.glob("*.h5")}
+    assert files == {f"ranks-2e-05-sqrt-n3-B5-{name}-seed1.h5" for name in ("gta", "ofta")}
+    assert shorter.returncode == 2
+    assert "has 20 rounds, but at most 10 were asked for" in shorter.stderr
+
+
+def test_ranks_that_are_interrupted_go_on_with_the_same_command(tmp_path: Path) -> None:
+    command = [str(COMMAND), *ARGUMENTS, "--unit", "2e-5", "--out", str(tmp_path), "--rounds", "1000000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not list(tmp_path.glob("*.h5")):
+            time.sleep(0.05)
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 85, err
+    assert "interrupted after 0 of 2 runs; the same command goes on with them" in err
+    (file,) = tmp_path.glob("*.h5")
+    assert int(load(RunFile(file))[0].method["k"]) > 0
 
 
 def test_ranks_that_mpirun_started_are_taken() -> None:

@@ -222,12 +222,14 @@ def test_runs_in_a_folder_are_shown_taken_as_they_are_and_gone_on_with(
     monkeypatch.setattr(figures, "available", lambda: False)  # they take longer than the runs
     arguments = ["--workers", "4", "--allocators", "uta", "--json"]
     command = ["table1", *arguments, "--out", str(tmp_path), "--rounds"]
-    first, again, longer = (called(*command, rounds) for rounds in ("30", "30", "50"))
+    file = tmp_path / "sqrt-n4-B23-uta-seed1.h5"
+    first, written = called(*command, "30"), file.stat().st_mtime_ns
+    again, read = called(*command, "30"), file.stat().st_mtime_ns
+    longer = called(*command, "50")
     assert [done.exit_code for done in (first, again, longer)] == [0, 0, 0]
-    assert first.stdout == again.stdout
+    assert (first.stdout, written) == (again.stdout, read)
     afresh = called("table1", *arguments, "--rounds", "50")
     assert longer.stdout == afresh.stdout
-    file = tmp_path / "sqrt-n4-B23-uta-seed1.h5"
     shown = json.loads(CliRunner().invoke(main, ["show", str(file), "--json"]).stdout.splitlines()[-1])
     assert (shown["rounds"], shown["finished"]) == (50, True)
     shorter = called(*command, "40")
