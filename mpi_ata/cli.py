@@ -372,9 +372,8 @@ def asked(options: dict[str, Any]) -> "Request":
     from mpi_ata.paper.runs import cores
 
     given = {field.name: options.pop(field.name) for field in fields(Request)}
-    given["allocators"] = given["allocators"] and tuple(
-        name.strip() for name in given["allocators"].split(",")
-    )
+    if given["allocators"] is not None:
+        given["allocators"] = tuple(name.strip() for name in given["allocators"].split(","))
     given["cores"] = given["cores"] or cores()
     if given["out"] is not None:
         try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mpi_ata.allocators import ALLOCATORS
+from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job, load_job
 from mpi_ata.keeper import Keeping
@@ -139,6 +140,15 @@ def alpha(law: str, n: int, half: bool = False) -> float:
     """Twice the largest mean: the paper's alpha where it prints one, and its analogue where it does not."""
     largest = float(LAWS[law](n).means.max())
     return largest if half else 2 * largest
+
+
+def learns(name: str) -> bool:
+    """Whether an allocator has a use for what is known of the workers."""
+    kind = ALLOCATORS["ata" if name == HALF else name]
+    return isinstance(kind, type) and issubclass(kind, LowerBoundAllocator)
+
+
+LEARNERS = ", ".join(filter(learns, USUAL))
 
 
 def checked_names(names: Sequence[str], usual: Sequence[str]) -> tuple[str, ...]:

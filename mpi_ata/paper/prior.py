@@ -6,13 +6,11 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mpi_ata.allocators import ALLOCATORS
-from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
 from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import has_numba
 from mpi_ata.paper.cifar import NETWORK, learned_cells
-from mpi_ata.paper.experiments import HALF, Experiment, Plan, Request
+from mpi_ata.paper.experiments import LEARNERS, Experiment, Plan, Request, learns
 from mpi_ata.paper.lessons import keep, taught
 from mpi_ata.paper.progress import Watch
 from mpi_ata.paper.ratios import Record, effort, ratio_cells, ratios, seeds_text
@@ -38,7 +36,7 @@ def make_prior(
         parts_of(plans[0].job())  # so that missing data or PyTorch are told at once
         learners = [plan for plan in plans if learns(plan.allocator)]
         if not learners:
-            raise UsageError("nobody of these learns: name ata, ata-half or ata-empirical with --allocators")
+            raise UsageError(f"nobody of these learns; name some of {LEARNERS} with --allocators")
         marks = sorted(prior for prior in set(priors) if prior)
         if marks:
             pupils = [pupil(plan, marks[-1]) for plan in learners]
@@ -47,12 +45,6 @@ def make_prior(
         cold = [plan for plan in plans if 0 in priors or plan not in learners]
         results = on_cores(execute_plan, [*cold, *started], request.cores, watch)
     return prior_report(experiment, results).drawn(request.out, partial(draw, results))
-
-
-def learns(allocator: str) -> bool:
-    """Whether an allocator has a use for what others learned."""
-    kind = ALLOCATORS["ata" if allocator == HALF else allocator]
-    return isinstance(kind, type) and issubclass(kind, LowerBoundAllocator)
 
 
 def pupil(plan: Plan, rounds: int) -> Plan:

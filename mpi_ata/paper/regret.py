@@ -14,7 +14,7 @@ from mpi_ata.errors import UsageError
 from mpi_ata.keeper import load
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import has_numba
-from mpi_ata.paper.experiments import Experiment, Plan, Request, alpha
+from mpi_ata.paper.experiments import LEARNERS, Experiment, Plan, Request, alpha, learns
 from mpi_ata.paper.lessons import keep, taught
 from mpi_ata.paper.progress import Watch
 from mpi_ata.paper.ratios import RATIOS, Record, deviation, effort_text, seeds_text, spread
@@ -57,6 +57,8 @@ def make_regret(experiment: Experiment, request: Request, watch: Watch) -> Repor
     rounds = experiment.rounds
     if rounds < LEAST:
         raise UsageError(f"{rounds=} must be at least {LEAST}, for a fit over the last two decades")
+    if not all(map(learns, experiment.allocators)):
+        raise UsageError(f"regret is for those who learn; name some of {LEARNERS} with --allocators")
     experiment = replace(experiment, prefix=f"bandit-{rounds}-")
     curves = on_cores(partial(play, marks=spaced(rounds)), experiment.plans(), request.cores, watch)
     return regret_report(experiment, curves).drawn(request.out, partial(draw, curves))

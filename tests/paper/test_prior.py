@@ -78,7 +78,10 @@ def test_without_a_folder_nothing_is_left_behind(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--allocators", "ofta"], "nobody of these learns: name ata, ata-half or ata-empirical"),
+        (
+            ["--allocators", "ofta"],
+            "nobody of these learns; name some of ata, ata-half, ata-empirical with --allocators",
+        ),
         (["--prior", "-5"], "is not a list of whole numbers from 0 on"),
     ],
 )

@@ -59,10 +59,22 @@ def test_the_command_prints_a_record_for_each_allocator_and_draws(tmp_path: Path
         assert (tmp_path / "regret.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_too_few_rounds_for_a_fit_are_refused() -> None:
-    done = called("regret", "--rounds", "99")
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--rounds", "99"], "rounds=99 must be at least 100"),
+        (["--allocators", "ata,ofta"], "name some of ata, ata-half, ata-empirical with --allocators"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(arguments: list[str], sentence: str) -> None:
+    done = called("regret", *arguments)
     assert done.exit_code == 2
-    assert "rounds=99 must be at least 100" in done.stderr
+    assert sentence in done.stderr
+
+
+def test_where_nothing_is_regretted_the_fit_is_flat() -> None:
+    (found,) = records("regret", "--law", "constant", "--rounds", "200", "--allocators", "ata")
+    assert (found["regret"], found["slope"], found["r2_log"]) == (0, 0, 1)
 
 
 def test_curves_are_kept_in_run_files_and_taken_from_there(tmp_path: Path) -> None:

@@ -182,6 +182,11 @@ def test_a_figure_that_cannot_be_written_is_told_in_one_sentence(tmp_path: Path)
         (["--allocators", "gta,fastest"], "unknown allocator 'fastest'; valid names: ata,"),
         (["--workers", "17,0"], "'17,0' is not a list of whole numbers from 1 on, such as 17,51"),
         (["--workers", ""], "'' is not a list of whole numbers"),
+        (["--allocators", ""], "unknown allocator ''; valid names: ata,"),
+        (
+            ["--out", "/dev/null/folder"],
+            "--out /dev/null/folder: no such folder can be made: Not a directory",
+        ),
         (["--budget", "0"], "0 is not in the range x>=1"),
         (["--law", "cubic"], "'cubic' is not one of"),
     ],
