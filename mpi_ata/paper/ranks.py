@@ -41,7 +41,7 @@ def for_ranks(experiment: Experiment, request: Request, unit: float) -> Experime
 
 def make_table_on_ranks(experiment: Experiment, run: Callable[[Plan], Outcome | None]) -> Report | None:
     """Make all runs on the ranks of this world, and virtually; there is no report on a worker's rank."""
-    from mpi_ata.cluster.mpi import from_manager
+    from mpi_ata.cluster.ranks import from_manager
 
     plans, results = experiment.plans(), list[Result]()
     for plan in plans:
