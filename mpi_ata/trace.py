@@ -148,7 +148,7 @@ class Trace:
         """Go on from an earlier run's."""
         sums = {name: entry(totals, name, getattr(self, name)).item() for name in TOTALS}
         self._before = sums.pop("elapsed"), sums.pop("billed")
-        self._began = time.monotonic() - self._before[0]
+        self._began -= self._before[0]
         vars(self).update(sums)
         columns = [history[name].tolist() for name in Row._fields]
         self.rows = [Row(*values) for values in zip(*columns, strict=True)]

@@ -94,6 +94,21 @@ def test_elapsed_is_wall_time_and_grows_from_row_to_row() -> None:
     assert 0.006 <= elapsed[-1] <= trace.elapsed < 5
 
 
+def test_a_part_that_goes_on_pays_for_all_of_its_own_time_too() -> None:
+    before = Trace()
+    before.ranks = 3
+    time.sleep(0.03)
+    totals, history = before.totals(), before.history()
+    after = Trace()
+    after.ranks = 2
+    time.sleep(0.05)  # in which a problem is built and set up
+    after.restore(totals, history, {})
+    elapsed, billed = totals["elapsed"].item(), totals["billed"].item()
+    assert after.elapsed >= elapsed + 0.05
+    assert after.billed >= billed + 2 * 0.05
+    assert (Stop(elapsed=elapsed + 0.05).reached(after) or "").startswith("elapsed 0.")
+
+
 def recorded(capacity: int, records: int) -> list[int]:
     """The rounds of the rows that are left of so many, the first of which is before any round."""
     trace = Trace(capacity)
