@@ -18,3 +18,9 @@ def in_users_code(what: str, error: BaseException) -> RunError:
     inside = error.__traceback__ and error.__traceback__.tb_next
     lines = "".join(traceback.format_exception(type(error), error, inside)).rstrip()
     return RunError(f"{what}:\n{lines}")
+
+
+def diverged(round: int, loss: float | None = None) -> RunError:
+    """The error of a run whose point or loss is no longer a finite number."""
+    told = "" if loss is None else f", with loss {loss}"
+    return RunError(f"the run diverged by round {round}{told}; try a smaller step_size")

@@ -13,7 +13,7 @@ from mpi_ata.allocators import Allocator
 from mpi_ata.checkpoint import Checkpoints, fresh_path
 from mpi_ata.cluster import Cluster
 from mpi_ata.component import Table, one_line
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, diverged
 from mpi_ata.job import Job, load_again, problem_of
 from mpi_ata.methods import Method
 from mpi_ata.prior import Inherited, Source, discounted, inherited, merged, same_workers, stayed
@@ -267,6 +267,8 @@ class Keeper:
         self._checkpoints.save_last(record)
 
     def _filled(self, method: Method, cluster: Cluster, trace: Trace, reason: str | None = None) -> Record:
+        if not np.isfinite(method.x).all():  # what was saved before is still good
+            raise diverged(method.k)
         record = self._record
         allocator = _allocator_of(method)
         record.method = method.state() if self.resumable else {"x": method.x, "k": np.array(method.k)}

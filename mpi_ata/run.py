@@ -13,7 +13,7 @@ import numpy as np
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array
 from mpi_ata.cluster import Cluster, VirtualCluster
-from mpi_ata.errors import CONTINUE, RunError, UsageError, in_users_code
+from mpi_ata.errors import CONTINUE, RunError, UsageError, diverged, in_users_code
 from mpi_ata.job import Job, load_job
 from mpi_ata.keeper import Keeper, Keeping, Note
 from mpi_ata.launch import rank
@@ -61,7 +61,7 @@ def evaluate(problem: Problem | None, method: Method) -> tuple[float, float, dic
     loss = figures.pop("loss", None)  # who finds it on the way need not be asked twice
     loss = _asked(problem, "loss", x) if loss is None else loss
     if not np.isfinite(x).all() or (loss is not None and not math.isfinite(loss)):
-        raise RunError(f"the run diverged by round {method.k}, with loss {loss}; try a smaller step_size")
+        raise diverged(method.k, loss)
     if loss is None:
         return math.nan, math.nan, figures
     return loss, loss - float(getattr(problem, "minimum", math.nan)), figures

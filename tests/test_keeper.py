@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from mpi_ata import Trace, VirtualCluster
 from mpi_ata.cli import main
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import load_job
 from mpi_ata.keeper import Keeper, Keeping, load
 from mpi_ata.record import from_tree, to_tree, told
@@ -237,6 +237,28 @@ def test_an_exchanged_allocator_starts_from_what_the_run_knows(job: Path, other:
         assert (record.allocator["K"] == record.workers["tasks"]).all()
         assert record.allocator["k"] == 11
     assert (record.workers["tasks"] >= tasks).all()
+
+
+@pytest.mark.parametrize("signalled", [False, True])
+def test_a_run_that_diverges_keeps_its_last_good_save_from_which_a_smaller_step_goes_on(
+    tmp_path: Path, signalled: bool
+) -> None:
+    too_far = "if task.round == 10 and not Path('smaller').exists(): return x * float('nan')"
+    every = "checkpoint_rounds = 1000" if signalled else "checkpoint_rounds = 1"
+    job = written(tmp_path / "job.toml", rounds=20, run=every, problem=own_problem(tmp_path, too_far))
+
+    def progress(trace: Trace) -> None:
+        if signalled and trace.round == 10:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(RunError, match=r"^the run diverged by round 10; try a smaller step_size$"):
+        execute(load_job(job), progress, Keeping(OUT), lambda text: None)
+    saved = record_of(OUT).method
+    assert saved["k"] == (0 if signalled else 9)
+    assert np.isfinite(saved["x"]).all()
+    Path("smaller").touch()
+    run(job, "--resume", "--set", "method.step_size=0.1")
+    assert record_of(OUT).reason == "20 rounds"
 
 
 # Parts of the user's own.
