@@ -137,10 +137,21 @@ def _image(attributes: Attributes, groups: Tree) -> bytes:
         for group, arrays in groups.items():
             room = file.create_group(group)
             for name, array in arrays.items():
-                room.create_dataset(name, data=array)
+                room.create_dataset(name, data=_keepable(f"{group}: {name!r}", name, array))
         file.flush()
         image: bytes = file.id.get_file_image()
     return image
+
+
+def _keepable(what: str, name: str, array: Any) -> Any:
+    """An array that can be read again; refused where it cannot."""
+    if not name.strip(".") or set(name) & set("/\0"):
+        raise UsageError(f"{what} cannot be saved: a name may not be empty, nor contain '/'; choose another")
+    array = np.asarray(array)
+    if array.dtype.kind not in KINDS:
+        wanted = "real numbers and bytes are all that is kept; let state() give such"
+        raise UsageError(f"{what} cannot be saved: it is of {array.dtype}, but {wanted}")
+    return array
 
 
 def _sealed(image: bytes) -> bytes:

@@ -187,6 +187,11 @@ class Trace:
     ) -> None:
         """Keep the totals and what they led to; when there are too many rows, every second one goes."""
         self.loss, self.gap, self.evaluation = loss, gap, dict(evaluation or {})
+        for name in self.evaluation:
+            if "/" in name:
+                raise RunError(
+                    f"evaluate() of the problem gave the name {name!r}; a name may not contain '/'"
+                )
         if self.recorded % self.stride == 0:
             self._keep()
         self.recorded += 1
@@ -197,10 +202,6 @@ class Trace:
 
     def _keep(self) -> None:
         for name in self.evaluation:
-            if "/" in name:
-                raise RunError(
-                    f"evaluate() of the problem gave the name {name!r}; a name may not contain '/'"
-                )
             self.figures.setdefault(name, [math.nan] * len(self.rows))
         if len(self.figures) > NAMES:
             raise RunError(

@@ -336,6 +336,35 @@ def test_a_part_of_ones_own_that_cannot_be_saved_is_recorded_but_not_resumed(
     assert (outcome.reason, outcome.resumable) == (None, False)
 
 
+STATES = """
+import numpy as np
+from mpi_ata import UTA
+
+class Imaginary(UTA):
+    def state(self):
+        return super().state() | {"z": np.zeros(3, complex)}
+
+class Slashed(UTA):
+    def state(self):
+        return super().state() | {"a/b": np.zeros(3)}
+"""
+
+
+@pytest.mark.parametrize(("name", "array"), [("Imaginary", "z"), ("Slashed", "a/b")])
+def test_a_state_that_could_not_be_read_again_is_refused_before_the_first_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, array: str
+) -> None:
+    (tmp_path / "mine.py").write_text(STATES)
+    allocator = f'[allocator]\nfile = "mine.py"\nclass = "{name}"\nbudget = 10'
+    monkeypatch.setitem(METHODS, "own", f'name = "sgd"\nstep_size = 0.1\n{allocator}')
+    problem = own_problem(tmp_path, "Path('begun').touch()")
+    said = run(written(tmp_path / "job.toml", "own", problem=problem), code=2)
+    assert said.startswith(f"Error: allocator: {array!r} cannot be saved: ")
+    assert said.count("\n") == 1
+    assert not OUT.exists()
+    assert not Path("begun").exists()
+
+
 # Files that are whole but not what they should be.
 
 

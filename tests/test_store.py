@@ -95,6 +95,38 @@ def test_what_is_saved_is_what_is_read(file: RunFile) -> None:
     assert untexts(groups["prior"]["host"]) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "array", "fragment"),
+    [
+        ("z", np.zeros(3, np.complex128), "it is of complex128, but real numbers and bytes"),
+        ("z", np.array(["text"]), "it is of <U4, but"),
+        ("z", np.array([None]), "it is of object, but"),
+        ("z", np.zeros(1, "i8,f8"), "it is of [('f0'"),
+        ("a/b", np.zeros(3), "a name may not be empty, nor contain '/'"),
+        ("a\0b", np.zeros(3), "a name may not"),
+        ("", np.zeros(3), "a name may not"),
+        (".", np.zeros(3), "a name may not"),
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(
+    file: RunFile, name: str, array: Any, fragment: str
+) -> None:
+    file.save(ATTRIBUTES, with_x(1.0))
+    with pytest.raises(UsageError) as caught:
+        file.save(ATTRIBUTES, GROUPS | {"method": {name: array}})
+    assert str(caught.value).startswith(f"method: {name!r} cannot be saved: ")
+    assert fragment in str(caught.value)
+    assert x_of(RunFile(file.path).load()[1]) == 1.0
+
+
+@pytest.mark.parametrize("value", [3, 2.5, True, [1, 2], b"bytes", np.float32(1.5), []])
+def test_plain_values_in_a_state_are_kept_as_the_arrays_that_they_mean(file: RunFile, value: Any) -> None:
+    file.save(ATTRIBUTES, {"method": {"value": value}})
+    found = RunFile(file.path).load()[1]["method"]["value"]
+    assert found.dtype == np.asarray(value).dtype
+    assert found.tolist() == np.asarray(value).tolist()
+
+
 def test_everybody_can_read_it_as_hdf5(whole: Path) -> None:
     with h5py.File(whole, "r") as file:
         assert file["method/x"][0] == 1.5

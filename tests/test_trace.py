@@ -156,6 +156,14 @@ def test_names_without_end_are_refused_since_the_history_is_bounded() -> None:
         trace.record(evaluation={"one more": 1.0})
 
 
+def test_a_name_that_no_run_file_can_hold_is_refused_at_once_also_between_the_rows_that_are_kept() -> None:
+    trace = Trace(capacity=1)
+    for _ in range(3):
+        trace.record(evaluation={"same": 1.0})
+    with pytest.raises(RunError, match=r"gave the name 'a/b'; a name may not contain '/'"):
+        trace.record(evaluation={"a/b": 1.0})
+
+
 def test_a_million_records_leave_a_history_of_a_few_thousand_rows_that_reaches_to_the_end() -> None:
     rounds = recorded(4096, 1_000_000)
     assert 2048 <= len(rounds) <= 4096
