@@ -136,8 +136,7 @@ class Job:
                 raise UsageError("this method has no allocator to exchange")
             own = self.allocator
             components = [own if name == "own" else _exchanged(name, own.keys) for name in names]
-            known = {key for component in [self.allocator, *components] for key in component.known_keys()}
-            check_keys("allocator", self.allocator.keys, sorted(known))
+            _check_known(own.keys, [own, *components])
         return [replace(self, allocator=component) for component in components]
 
 
@@ -199,8 +198,10 @@ def load_again(path: Path, stored: JobText, settings: Sequence[str]) -> tuple[Jo
 
 
 def _kept(stored: Sequence[str], now: Mapping[str, str]) -> dict[str, str]:
-    """What --set gave each key before, but for what an allocator that is exchanged now does not know."""
-    kept = {_key(setting): setting for setting in stored}
+    """What --set gave each key before, but for what is exchanged now, and what another allocator cannot use."""
+    tables = _by_table(now.values())
+    replaced = {f"{table}.{key}" for table, keys in tables.items() for key in _replaced(keys)}
+    kept = {key: setting for setting in stored if (key := _key(setting)) not in replaced}
     if "allocator.name" in now:
         other = _exchanged(parse_setting(now["allocator.name"])[2], {})
         return {
@@ -228,15 +229,27 @@ def _value(tables: dict[str, Table], name: str) -> Any:
 
 def _changed(tables: dict[str, Table], settings: Iterable[str]) -> dict[str, Table]:
     """Tables with the values that --set gives."""
-    changes = dict[str, Table]()
-    for setting in settings:
-        table, key, value = parse_setting(setting)
-        changes.setdefault(table, {})[key] = value
+    changes = _by_table(settings)
     if "name" in changes.get("allocator", {}):
-        tables["allocator"] = _exchanged(changes["allocator"]["name"], tables.get("allocator", {})).keys
+        keys = dict(tables.get("allocator", {}))
+        other = _exchanged(changes["allocator"]["name"], keys)
+        if "file" not in keys:  # of a class of the user's own it is not known here what it knows
+            name = keys.pop("name", None)
+            own = [_exchanged(name, {})] if name in list(ALLOCATORS) else []
+            _check_known(keys, [other, *own])
+        tables["allocator"] = other.keys
     for table, keys in changes.items():
         given = tables.get(table, {})
         tables[table] = {key: value for key, value in given.items() if key not in _replaced(keys)} | keys
+    return tables
+
+
+def _by_table(settings: Iterable[str]) -> dict[str, Table]:
+    """What --set gives, as the tables of a job."""
+    tables = dict[str, Table]()
+    for setting in settings:
+        table, key, value = parse_setting(setting)
+        tables.setdefault(table, {})[key] = value
     return tables
 
 
@@ -270,6 +283,12 @@ def _exchanged(name: str, keys: Table) -> Component:
     """The allocator of this name, with those keys of another one that it knows."""
     other = Component("allocator", pick("allocator", "name", {"name": name}, ALLOCATORS), {})
     return replace(other, keys={key: value for key, value in keys.items() if other.accepts(key)})
+
+
+def _check_known(keys: Table, allocators: Iterable[Component]) -> None:
+    """Refuse keys that none of these allocators knows."""
+    known = {key for allocator in allocators for key in allocator.known_keys()}
+    check_keys("allocator", keys, sorted(known - {"n", "seed"}))
 
 
 @contextmanager

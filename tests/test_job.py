@@ -542,6 +542,25 @@ def test_another_allocator_takes_over_only_the_keys_that_it_knows(
     assert job.allocator.keys == {"budget": 5, "eta": 1.0}
 
 
+@pytest.mark.parametrize("name", ["ata", "gta"])
+def test_an_exchanged_allocator_hides_no_misspelt_key(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, {"allocator.etta": "3.0"})
+    sentence = r"unknown key 'etta' in \[allocator\]; valid keys: (alpha, )?budget, eta, overhead$"
+    with pytest.raises(UsageError, match=sentence):
+        load_job(path, [f"allocator.name={name}"])
+    job = load_job(path)
+    with pytest.raises(UsageError, match=sentence):
+        job.with_allocators([name])
+
+
+@pytest.mark.parametrize("own", ['"ata-empirical"', '"misspelt"', None])
+def test_whatever_allocator_a_file_names_another_can_be_set(tmp_path: Path, own: str | None) -> None:
+    eta = "1.0" if own == '"ata-empirical"' else None
+    job = load_job(written(tmp_path, {"allocator.name": own, "allocator.eta": eta}), ["allocator.name=gta"])
+    assert job.allocator is not None
+    assert (job.allocator.factory.__name__, job.allocator.keys) == ("GTA", {"budget": 5})
+
+
 def test_an_unknown_other_allocator_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     job = load_job(written(tmp_path, {}))
     with pytest.raises(UsageError, match=r"unknown name 'atta' in .*; valid values: ata, ata-empirical, gta"):

@@ -239,6 +239,40 @@ def test_an_exchanged_allocator_starts_from_what_the_run_knows(job: Path, other:
     assert (record.workers["tasks"] >= tasks).all()
 
 
+OTHERS = """
+from mpi_ata import GTA, Plain
+
+class Everyone(GTA):
+    pass
+
+class Step(Plain):
+    pass
+"""
+BY_NAME = {"update": ["method.update=plain"], "allocator": ["allocator.name=gta"]}
+BY_FILE = {
+    "update": ["method.update_file=others.py", "method.update_class=Step"],
+    "allocator": ["allocator.file=others.py", "allocator.class=Everyone"],
+}
+
+
+@pytest.mark.parametrize("part", ["update", "allocator"])
+@pytest.mark.parametrize(("first", "then"), [(BY_NAME, BY_FILE), (BY_FILE, BY_NAME)])
+def test_what_was_set_by_name_may_be_set_by_file_when_resuming_and_the_other_way_round(
+    tmp_path: Path, part: str, first: dict[str, list[str]], then: dict[str, list[str]]
+) -> None:
+    (tmp_path / "others.py").write_text(OTHERS)
+    job = written(tmp_path / "job.toml", "sgd uta", rounds=10)
+    text = job.read_text().replace('update = "adam"\n', "")
+    job.write_text(text)
+    for settings, rounds in ((first, 10), (then, 20)):
+        given = [word for setting in settings[part] for word in ("--set", setting)]
+        said = run(job, "--resume", "--set", f"stop.rounds={rounds}", *given)
+        assert record_of(OUT).reason == f"{rounds} rounds"
+    assert "not given -> " in said
+    assert " -> not given" in said
+    assert set(record_of(OUT).job.settings) == {"stop.rounds=20", *then[part]}
+
+
 @pytest.mark.parametrize("signalled", [False, True])
 def test_a_run_that_diverges_keeps_its_last_good_save_from_which_a_smaller_step_goes_on(
     tmp_path: Path, signalled: bool
