@@ -198,7 +198,7 @@ def load_again(path: Path, stored: JobText, settings: Sequence[str]) -> tuple[Jo
 
 
 def _kept(stored: Sequence[str], now: Mapping[str, str]) -> dict[str, str]:
-    """What --set gave each key before, but for what is exchanged now, and what another allocator cannot use."""
+    """What --set gave each key before, but for what is exchanged now, or unknown to another allocator."""
     tables = _by_table(now.values())
     replaced = {f"{table}.{key}" for table, keys in tables.items() for key in _replaced(keys)}
     kept = {key: setting for setting in stored if (key := _key(setting)) not in replaced}
@@ -414,8 +414,8 @@ def _check_problem(problem: Problem, stop: Stop) -> None:
     if not x0.size or not x0.ndim or not np.isfinite(x0).all():
         raise UsageError("[problem] x0 must be a list of at least one number, all finite")
     needs = {"gradient": "gradient(x, task)"}
-    if stop.gap is not None or stop.loss is not None:
-        needs["loss"] = "loss(x), to stop at a loss or gap"
+    if stop.needs_loss and not hasattr(problem, "evaluate"):
+        needs["loss"] = "loss(x), or evaluate(x) with an entry loss, to stop at a loss or gap"
     if stop.gap is not None:
         needs["minimum"] = "an attribute minimum, the least possible loss, to stop at a gap"
     for name, what in needs.items():

@@ -41,19 +41,21 @@ def run(
     """
     stop, trace = stop or Stop(), trace or Trace()
     if not trace.rows:
-        trace.record(*evaluate(problem, method))
+        trace.record(*evaluate(problem, method, stop.needs_loss))
     done = stop.reached(trace)
     while not done:
         round = method.step(cluster)
         trace.add(round, cluster)
         done = stop.reached(trace)
         if done or method.k % evaluate_every == 0:
-            trace.record(*evaluate(problem, method))
+            trace.record(*evaluate(problem, method, stop.needs_loss))
             done = done or stop.reached(trace)
         yield round
 
 
-def evaluate(problem: Problem | None, method: Method) -> tuple[float, float, dict[str, float]]:
+def evaluate(
+    problem: Problem | None, method: Method, needs_loss: bool = False
+) -> tuple[float, float, dict[str, float]]:
     """Loss and gap at the method's point, NaN where they are not known, and what else the problem tells."""
     x = method.x.view()
     x.flags.writeable = False
@@ -62,6 +64,9 @@ def evaluate(problem: Problem | None, method: Method) -> tuple[float, float, dic
     loss = _asked(problem, "loss", x) if loss is None else loss
     if not np.isfinite(x).all() or (loss is not None and not math.isfinite(loss)):
         raise diverged(method.k, loss)
+    if loss is None and needs_loss:
+        way_out = "let evaluate(x) give an entry 'loss', or add loss(x)"
+        raise UsageError(f"the run is to stop at a loss or gap, but the problem tells no loss; {way_out}")
     if loss is None:
         return math.nan, math.nan, figures
     return loss, loss - float(getattr(problem, "minimum", math.nan)), figures

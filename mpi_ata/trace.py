@@ -228,6 +228,11 @@ class Stop:
             if value is not None and field.name != "loss" and not value > 0:
                 raise ValueError(f"{field.name}={value} must be above 0")
 
+    @property
+    def needs_loss(self) -> bool:
+        """Whether it depends on what an evaluation tells."""
+        return self.gap is not None or self.loss is not None
+
     def reached(self, trace: Trace) -> str | None:
         """Which limit the run has reached, in words."""
         if self.gap is not None and trace.gap < self.gap:

@@ -187,6 +187,41 @@ def test_a_loss_found_while_evaluating_is_not_asked_for_again() -> None:
     assert problem.evaluated == 0
 
 
+OWN = """
+import numpy as np
+
+class Own:
+    minimum = -1.0
+    def __init__(self):
+        self.x0 = np.ones(3)
+    def gradient(self, x, task):
+        return x
+    def evaluate(self, x):
+        return {"LOSS": float(x @ x), "norm": 1.0}
+"""
+
+
+def own(folder: Path, name: str, *settings: str) -> Outcome:
+    """A run of a problem that tells its loss, under this name, while it is evaluated."""
+    (folder / "own.py").write_text(OWN.replace("LOSS", name))
+    problem = "problem.file=own.py", "problem.class=Own"
+    text = JOB.replace("dimension = 6\nnoise = 0.1", "").replace("rounds = 25", "rounds = 200")
+    (folder / "job.toml").write_text(text)
+    return execute(load_job(folder / "job.toml", [*problem, *settings]))
+
+
+@pytest.mark.parametrize(("limit", "reason"), [("stop.loss=0.01", "loss "), ("stop.gap=1.01", "gap 1 <")])
+def test_a_run_stops_at_a_loss_that_is_found_while_evaluating(
+    tmp_path: Path, limit: str, reason: str
+) -> None:
+    assert (own(tmp_path, "loss", limit).reason or "").startswith(reason)
+    with pytest.raises(
+        UsageError, match=r"^the run is to stop at .* the problem tells no loss; let evaluate"
+    ):
+        own(tmp_path, "los", limit)
+    assert own(tmp_path, "los").reason == "200 rounds"
+
+
 def test_evaluating_takes_no_time_on_the_clock() -> None:
     class Slow(Telling):
         def evaluate(self, x: Array) -> dict[str, float]:
