@@ -8,7 +8,7 @@ from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import Experiment, Request
 from mpi_ata.paper.progress import Watch
-from mpi_ata.paper.ratios import Record, effort, ratio_cells, ratios, seeds_text
+from mpi_ata.paper.ratios import NAMES, Record, effort, ratio_cells, ratios, seeds_text
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Result, execute_plan, on_cores
 from mpi_ata.run import parts_of
@@ -17,7 +17,7 @@ NETWORK = (
     "Three convolutional and two fully connected layers, 159,809 weights (the paper: 160k), Adam with step "
     "8e-5, one image a task; loss and accuracy are those on the first 1,000 images for testing."
 )
-HEADER = ["allocator", "n", "rounds", "worker time, gta / x", "runtime, x / gta", "test loss", "accuracy"]
+HEADER = ["allocator", "n", "rounds", *NAMES, "test loss", "accuracy"]
 
 
 def make_cifar(experiment: Experiment, request: Request, data: Path | None, watch: Watch) -> Report:

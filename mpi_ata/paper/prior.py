@@ -13,14 +13,14 @@ from mpi_ata.paper.cifar import NETWORK, learned_cells
 from mpi_ata.paper.experiments import LEARNERS, Experiment, Plan, Request, learns
 from mpi_ata.paper.lessons import keep, taught
 from mpi_ata.paper.progress import Watch
-from mpi_ata.paper.ratios import Record, effort, ratio_cells, ratios, seeds_text
+from mpi_ata.paper.ratios import NAMES, Record, effort, ratio_cells, ratios, seeds_text
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Note, Result, execute_plan, on_cores
 from mpi_ata.paper.tables import TARGET, unreached
 from mpi_ata.run import parts_of
 
 APART = 1_000_000  # between the seeds of lessons and runs, so that no drawn time comes again
-HEADER = ["allocator", "n", "prior rounds", "rounds", "worker time, gta / x", "runtime, x / gta"]
+HEADER = ["allocator", "n", "prior rounds", "rounds", *NAMES]
 
 
 def make_prior(

@@ -8,23 +8,12 @@ from mpi_ata.errors import UsageError
 from mpi_ata.launch import rank
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import Experiment, Plan, Request
-from mpi_ata.paper.ratios import RATIOS, beside, effort, ratios
+from mpi_ata.paper.ratios import RATIOS, effort, ratio_header, ratio_lines, ratios
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Result, RunsInterruptedError, kept
 from mpi_ata.run import Outcome, execute, parts_of
 
 ROUNDS = 1_000
-HEADER = [
-    "allocator",
-    "n",
-    "rounds",
-    "worker time, gta / x",
-    "virtual",
-    "off by",
-    "runtime, x / gta",
-    "virtual",
-    "off by",
-]
 
 
 def for_ranks(experiment: Experiment, request: Request, unit: float) -> Experiment:
@@ -64,20 +53,12 @@ def ranks_report(experiment: Experiment, results: Sequence[Result], virtual: Seq
     records = ratios(results, experiment.budget)
     for record, other in zip(records, ratios(virtual, experiment.budget), strict=True):
         record |= {f"virtual_{key}": other[key] for key in RATIOS}
-    lines = [
-        [
-            r["allocator"],
-            str(r["n"]),
-            f"{r['rounds']:,}",
-            *(cell for key in RATIOS for cell in beside(r, key, r[f"virtual_{key}"], ".2f")),
-        ]
-        for r in records
-    ]
     title = (
         f"{experiment.title}, over {experiment.workers[0]} real ranks and a manager: {experiment.law} law in "
         f"units of {experiment.unit:g} s, B = {experiment.budget}, {experiment.rounds:,} rounds"
     )
-    return Report(experiment.name, title, HEADER, lines, [*_notes(), effort(results)], records)
+    header, lines = ratio_header("virtual"), ratio_lines(records, "virtual", ".2f")
+    return Report(experiment.name, title, header, lines, [*_notes(), effort(results)], records)
 
 
 def _notes() -> Iterator[str]:

@@ -10,17 +10,7 @@ from mpi_ata.paper.runs import Result
 
 Record = dict[str, Any]
 RATIOS = ("worker_time_ratio", "runtime_ratio")
-HEADER = [
-    "allocator",
-    "n",
-    "rounds",
-    "worker time, gta / x",
-    "paper",
-    "off by",
-    "runtime, x / gta",
-    "paper",
-    "off by",
-]
+NAMES = ("worker time, gta / x", "runtime, x / gta")  # of them, in a table
 
 
 def ratios(results: Sequence[Result], budget: int) -> list[Record]:
@@ -90,21 +80,25 @@ def effort_text(seconds: Sequence[float]) -> str:
     return f"Added up, the {len(seconds)} runs took {duration(sum(seconds))}."
 
 
-def ratio_lines(records: Sequence[Record]) -> list[list[str]]:
-    """The lines of a table with HEADER."""
+def ratio_header(other: str) -> list[str]:
+    """What stands above ratio_lines()."""
+    return ["allocator", "n", "rounds", *(cell for name in NAMES for cell in (name, other, "off by"))]
+
+
+def ratio_lines(records: Sequence[Record], other: str, form: str = "g") -> list[list[str]]:
+    """Our ratios, others whose names in the records begin with `other`, and how far they are apart."""
     return [
         [
             r["allocator"],
             str(r["n"]),
             f"{r['rounds']:,}",
-            *(cell for key in RATIOS for cell in beside(r, key, r[f"paper_{key}"])),
+            *(cell for key in RATIOS for cell in _beside(r, key, r[f"{other}_{key}"], form)),
         ]
         for r in records
     ]
 
 
-def beside(record: Record, key: str, other: float | None, form: str = "g") -> Iterator[str]:
-    """A figure, another one, and how far they are apart."""
+def _beside(record: Record, key: str, other: float | None, form: str) -> Iterator[str]:
     yield spread(record[key], record[f"{key}_deviation"])
     yield "-" if other is None else f"{other:{form}}"
     yield "-" if other is None else f"{100 * (record[key] / other - 1):+.1f} %"

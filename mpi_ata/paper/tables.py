@@ -6,7 +6,7 @@ from functools import partial
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import HALF, Experiment, Request, alpha
 from mpi_ata.paper.progress import Watch
-from mpi_ata.paper.ratios import HEADER, RATIOS, Record, effort, ratio_lines, ratios, seeds_text
+from mpi_ata.paper.ratios import RATIOS, Record, effort, ratio_header, ratio_lines, ratios, seeds_text
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Result, execute_plan, on_cores
 
@@ -29,7 +29,8 @@ def ratio_report(experiment: Experiment, results: Sequence[Result]) -> Report:
         f"{experiment.title}: {experiment.law} law, B = {experiment.budget}, until f - f* < {TARGET:g}, "
         f"{seeds_text(len(experiment.seeds))}"
     )
-    return Report(experiment.name, title, HEADER, ratio_lines(records), notes, records)
+    header, lines = ratio_header("paper"), ratio_lines(records, "paper")
+    return Report(experiment.name, title, header, lines, notes, records)
 
 
 def _notes(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
