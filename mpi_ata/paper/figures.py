@@ -77,6 +77,11 @@ def by_workers(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def draw_runs(groups: Mapping[str, Sequence[Result]], path: Path, panels: Sequence[Panel] = PANELS) -> None:
+    """Write the figure of some groups of runs."""
+    save(figure_of(groups, panels), path)
+
+
+def figure_of(groups: Mapping[str, Sequence[Result]], panels: Sequence[Panel] = PANELS) -> "Figure":
     """One row of pictures for each group, with a curve for each allocator, of the first seed."""
     figure, axes = new_figure(len(groups), len(panels))
     for (title, results), row in zip(groups.items(), axes, strict=True):
@@ -86,7 +91,7 @@ def draw_runs(groups: Mapping[str, Sequence[Result]], path: Path, panels: Sequen
         row[0].set_title(title, loc="left")
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 3 * len(panels)))
-    save(figure, path)
+    return figure
 
 
 def _draw(picture: "Axes", panel: Panel, results: Sequence[Result]) -> None:

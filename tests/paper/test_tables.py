@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import MIX, REGRET, TABLE1, TABLE2, Experiment, Plan, Request, alpha
 from mpi_ata.paper.ranks import ranks_report
@@ -166,14 +165,6 @@ def test_without_matplotlib_a_note_says_how_to_get_the_figure(
 def test_without_a_folder_a_note_says_how_to_get_the_figure() -> None:
     done = called("table1", "--workers", "3", "--rounds", "5", "--allocators", "ofta")
     assert "With --out FOLDER the runs are kept there, and the figure is drawn." in done.stdout
-
-
-def test_a_figure_that_cannot_be_written_is_told_in_one_sentence(tmp_path: Path) -> None:
-    if not figures.available():
-        pytest.skip("matplotlib is not installed")
-    figure, _ = figures.new_figure(1, 1)
-    with pytest.raises(UsageError, match="the figure cannot be written"):
-        figures.save(figure, tmp_path / "nowhere" / "x.png")
 
 
 @pytest.mark.parametrize(

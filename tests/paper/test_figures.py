@@ -1,0 +1,62 @@
+"""The figures show what they say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpi_ata.errors import UsageError
+from mpi_ata.paper import figures
+from mpi_ata.paper.experiments import TABLE1, Request
+from mpi_ata.paper.runs import Result, execute_plan
+
+pytestmark = pytest.mark.skipif(not figures.available(), reason="matplotlib is not installed")
+NAMES = ("gta", "ofta", "ata-half")
+
+
+@pytest.fixture(scope="module")
+def results() -> list[Result]:
+    """Some short runs."""
+    request = Request(workers=(3, 5), allocators=NAMES, rounds=40, seeds=2)
+    return [execute_plan(plan, lambda rounds: None) for plan in TABLE1.asked(request).plans()]
+
+
+def test_each_number_of_workers_has_runtime_worker_time_iteration_time_and_regret(
+    results: list[Result],
+) -> None:
+    figure = figures.figure_of(figures.by_workers(results))
+    labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes]
+    assert labels == 2 * [
+        ("runtime", "f - f*"),
+        ("total worker time", "f - f*"),
+        ("round", "average iteration time"),
+        ("round", "averaged regret"),
+    ]
+    assert [axes.get_title(loc="left") for axes in figure.axes[::4]] == ["n = 3", "n = 5"]
+
+
+def test_curves_are_those_of_the_runs_of_the_first_seed(results: list[Result]) -> None:
+    *_, runtime, worker_time, average, regret = figures.figure_of(figures.by_workers(results)).axes
+    for axes in (runtime, worker_time, average):
+        assert {line.get_label() for line in axes.lines} == set(NAMES)
+    assert {line.get_label() for line in regret.lines} <= {"ofta", "ata-half"}, "quotas of gta are open"
+    (run,) = (r for r in results if (r.plan.n, r.plan.allocator, r.plan.seed) == (5, "ata-half", 1))
+    last = run.rows[-1]
+    ends = {
+        axes.get_ylabel() + axes.get_xlabel(): [float(np.asarray(values)[-1]) for values in line.get_data()]
+        for axes in (runtime, worker_time, average, regret)
+        for line in axes.lines
+        if line.get_label() == "ata-half"
+    }
+    assert ends == {
+        "f - f*runtime": [last.clock, last.gap],
+        "f - f*total worker time": [last.worker_time, last.gap],
+        "average iteration timeround": [40, last.clock / 40],
+        "averaged regretround": [40, pytest.approx(last.regret / 40)],
+    }
+
+
+def test_a_figure_that_cannot_be_written_is_told_in_one_sentence(tmp_path: Path) -> None:
+    figure, _ = figures.new_figure(1, 1)
+    with pytest.raises(UsageError, match="the figure cannot be written"):
+        figures.save(figure, tmp_path / "nowhere" / "x.png")
