@@ -71,9 +71,8 @@ def prepared(
     run = run or Path("runs") / f"{job.stem}-{commands.own_id() or 'local'}.h5"
     kept = Kept(run.with_suffix(SUFFIX))
     copied, *settings_of_copy = copied_once(job, settings, kept)
-    ids = [os.environ[name] for name in ("SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID") if name in os.environ]
-    jobs = [int(id) for id in ids[:1]]
-    if not kept.slip.is_file() or jobs != list(kept.submitted().jobs):
+    jobs = tuple(filter(None, [commands.own_id()]))
+    if not kept.slip.is_file() or jobs != kept.submitted().jobs:
         kept.clear(run)
         kept.submit(jobs, [run.absolute()])
     return Batch(Path(copied), run, kept, (*settings, *settings_of_copy), **options)

@@ -100,8 +100,8 @@ def jobs(id: str) -> list[SlurmJob]:
 
 
 def own_jobs() -> list[str]:
-    """The ids of all Slurm jobs of this user's that are queued or running."""
-    answer = slurm("squeue", "--me", "--noheader", "--format=%A")
+    """The ids of all Slurm jobs of this user's that are queued or running; one for each array."""
+    answer = slurm("squeue", "--me", "--noheader", "--format=%F")
     return list(dict.fromkeys(answer.out.split())) if answer.code == 0 else []
 
 

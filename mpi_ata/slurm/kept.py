@@ -18,9 +18,9 @@ SUFFIX = ".job"
 class Slip:
     """Which Slurm jobs were submitted for which runs."""
 
-    jobs: tuple[int, ...] = ()
+    jobs: tuple[str, ...] = ()  # by their ids
     runs: tuple[Path, ...] = ()
-    past: tuple[int, ...] = ()  # Slurm jobs that were at these runs before
+    past: tuple[str, ...] = ()  # Slurm jobs that were at these runs before
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,12 @@ class Kept:
         """Which Slurm jobs were submitted for which runs, as far as it is known."""
         try:
             found = json.loads(self.slip.read_text())
-            return Slip(tuple(found["jobs"]), tuple(map(Path, found["runs"])), tuple(found["past"]))
+            jobs, past = (tuple(map(str, found[name])) for name in ("jobs", "past"))
+            return Slip(jobs, tuple(map(Path, found["runs"])), past)
         except (OSError, ValueError, TypeError, KeyError):
             return Slip()
 
-    def submit(self, jobs: Sequence[int], runs: Sequence[Path]) -> None:
+    def submit(self, jobs: Sequence[str], runs: Sequence[Path]) -> None:
         """Note which Slurm jobs were submitted for which runs."""
         known = self.submitted()
         past = [job for job in [*known.past, *known.jobs] if job not in jobs]

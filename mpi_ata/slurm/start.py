@@ -49,7 +49,7 @@ def _carry_out(batch: Batch, tell: Callable[[str], None]) -> int:
 
 def refuse_fruitless(batch: Batch, before: Progress, id: str | None) -> None:
     """Refuse to start again and again at the same round."""
-    submitted = {str(job) for job in batch.kept.submitted().jobs}
+    submitted = batch.kept.submitted().jobs
     attempts = batch.kept.attempts(batch.run)
     latest = [a for a in attempts if a.job == id or a.job.split("_")[0] in submitted]
     fruitless = latest[-FRUITLESS:]
@@ -96,6 +96,6 @@ def concluded(batch: Batch, watch: Watch, code: int, tell: Callable[[str], None]
 
 def cancel_the_rest(batch: Batch) -> None:
     """Take back the later Slurm jobs of a chain, which have nothing left to do."""
-    own, chain = os.environ.get("SLURM_JOB_ID"), [str(job) for job in batch.kept.submitted().jobs]
+    own, chain = os.environ.get("SLURM_JOB_ID"), batch.kept.submitted().jobs
     if not batch.requeue and own in chain:
         commands.cancel(*chain[chain.index(own) + 1 :])

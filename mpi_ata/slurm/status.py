@@ -2,7 +2,8 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,25 +62,34 @@ def stop(which: str) -> list[dict[str, Any]]:
 
 def meant(which: str | None) -> list[Submitted]:
     """The runs that are asked for."""
+    if which is None:
+        queued = [job for id in commands.own_jobs() for job in commands.jobs(id)]
+        return [found for kept in everywhere(queued) for found in runs(kept, partial(among, queued))]
     found = [submitted for kept in submissions(which) for submitted in runs(kept)]
-    if which is None or which.isdigit():
+    if which.isdigit():
         return found
     if hit := re.fullmatch(r"\d+_(\d+)", which):
-        return [submitted for submitted in found if submitted.member == int(hit[1])]
+        return [each for each in found if each.member == int(hit[1]) or which in each.kept.submitted().jobs]
     path = Path(which).absolute()
     return [submitted for submitted in found if path in (submitted.run, unnumbered(submitted.run))]
 
 
-def submissions(which: str | None) -> list[Kept]:
-    """The submissions that are meant."""
+def among(jobs: Sequence[SlurmJob], id: str) -> list[SlurmJob]:
+    """Those of some Slurm jobs that an id stands for: a single one, or all members of an array."""
+    return [job for job in jobs if id in (job.id, job.id.split("_")[0])]
+
+
+def everywhere(queued: Sequence[SlurmJob]) -> list[Kept]:
+    """All submissions from this folder, and those from others that are queued."""
     here = all_kept(RUNS)
-    if which is None:
-        queued = [job for id in commands.own_jobs() for job in commands.jobs(id)]
-        elsewhere = {job.command.parent for job in queued if job.command.parent.suffix == SUFFIX}
-        known = {kept.folder.absolute() for kept in here}
-        return here + [Kept(folder) for folder in sorted(elsewhere - known)]
+    elsewhere = {job.command.parent for job in queued if job.command.parent.suffix == SUFFIX}
+    return here + [Kept(folder) for folder in sorted(elsewhere - {kept.folder.absolute() for kept in here})]
+
+
+def submissions(which: str) -> list[Kept]:
+    """The submissions that are meant by the id of a Slurm job or by a run file."""
     if re.fullmatch(r"\d+(_\d+)?", which):
-        return [by_id(which, here)]
+        return by_id(which)
     path = Path(which).absolute()
     for folder in (path.with_suffix(SUFFIX), unnumbered(path).with_suffix(SUFFIX)):
         if Kept(folder).slip.is_file():
@@ -87,24 +97,28 @@ def submissions(which: str | None) -> list[Kept]:
     raise UsageError(f"{which} is neither the id of a Slurm job nor a run that was submitted")
 
 
-def by_id(id: str, here: list[Kept]) -> Kept:
-    """The submission of a Slurm job: where its script stands, or where its id was noted."""
+def by_id(id: str) -> list[Kept]:
+    """The submissions of a Slurm job: where its script stands, or where its id was noted."""
     number = id.split("_")[0]
     for job in commands.jobs(number):
         if (kept := Kept(job.command.parent)).slip.is_file():
-            return kept
-    for kept in here:
-        if int(number) in [*kept.submitted().jobs, *kept.submitted().past]:
-            return kept
-    raise UsageError(f"Slurm job {id} is not one of mpi-ata's, or is forgotten by now: name its run file")
+            return [kept]
+    found = []
+    for kept in all_kept(RUNS):
+        known = kept.submitted()
+        if number in {job.split("_")[0] for job in [*known.jobs, *known.past]}:
+            found.append(kept)
+    if not found:
+        raise UsageError(f"Slurm job {id} is not one of mpi-ata's, or is forgotten by now: name its run file")
+    return found
 
 
-def runs(kept: Kept) -> Iterator[Submitted]:
+def runs(kept: Kept, ask: Callable[[str], list[SlurmJob]] = commands.jobs) -> Iterator[Submitted]:
     """Each run of a submission, and the Slurm jobs that are or were at it."""
     known = kept.submitted()
-    started = [attempts[-1].job.split("_")[0] for run in known.runs if (attempts := kept.attempts(run))]
-    ids = dict.fromkeys([*filter(None, started), *map(str, known.jobs)])  # a script may be submitted by hand
-    jobs = [job for id in ids for job in commands.jobs(id)]
+    started = [attempts[-1].job for run in known.runs if (attempts := kept.attempts(run))]
+    by_hand = [job for job in started if job and job.split("_")[0] not in known.jobs]  # or of the past
+    jobs = [job for id in dict.fromkeys([*by_hand, *known.jobs]) for job in ask(id)]
     if len(known.runs) == 1:
         yield Submitted(kept, known.runs[0], None, jobs)
         return
@@ -133,7 +147,7 @@ def row(found: Submitted) -> dict[str, Any]:
     now, attempts = progress(run), kept.attempts(run)
     word, why = state(kept, run, job, now)
     last_sign = time.time() if word == "running" else now.saved
-    ids = [job.id] if job else [str(id) for id in kept.submitted().jobs]
+    ids = [job.id] if job else list(kept.submitted().jobs)
     return {
         "job": found.id(ids[-1]) if ids else None,
         "state": word,
@@ -163,7 +177,7 @@ def state(kept: Kept, run: Path, job: SlurmJob | None, now: Progress) -> tuple[s
         return "failed", kept.failure(run).read_text().strip()
     if kept.stopped(run).exists():
         return "stopped", "by mpi-ata stop"
-    return "unfinished", f"Slurm says {job.state}" if job else "Slurm does not know it any more"
+    return "unfinished", f"Slurm says {job.state}" if job else "no Slurm job is at it any more"
 
 
 def expected_end(now: Progress) -> float | None:

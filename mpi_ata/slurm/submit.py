@@ -175,7 +175,7 @@ def refuse_busy(found: Plan) -> None:
     if all(progress(run).finished for run in found.runs):
         raise UsageError(f"{found.runs[0]} is finished already: choose another --out for a new run")
     for id in found.kept.submitted().jobs:
-        if any(job.state not in commands.OVER for job in commands.jobs(str(id))):
+        if any(job.state not in commands.OVER for job in commands.jobs(id)):
             raise UsageError(f"Slurm job {id} is still at {found.run}: see mpi-ata status {id}")
 
 
@@ -223,7 +223,7 @@ def given(found: Plan) -> list[int]:
         for _ in range(found.submission.chain or 1):
             after = [f"--dependency=afterany:{jobs[-1]}"] if jobs else []
             jobs.append(commands.sbatch(found.kept.script, *after))
-            found.kept.submit(jobs, found.runs)
+            found.kept.submit([str(job) for job in jobs], found.runs)
     except UsageError:
         commands.cancel(*map(str, jobs))
         raise

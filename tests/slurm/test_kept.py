@@ -12,7 +12,7 @@ from mpi_ata.slurm.commands import SlurmJob
 from mpi_ata.slurm.kept import Attempt, Kept, Slip, billed
 from mpi_ata.slurm.progress import Progress
 from mpi_ata.slurm.start import allocated_cores, refuse_fruitless
-from mpi_ata.slurm.status import members
+from mpi_ata.slurm.status import among, members
 from mpi_ata.slurm.watch import needed
 
 
@@ -83,12 +83,20 @@ def test_members_of_an_array_are_read_as_slurm_writes_them() -> None:
     assert members("12") == []
 
 
+def test_an_id_stands_for_a_job_or_for_all_members_of_an_array() -> None:
+    jobs = [SlurmJob(id) for id in ("7", "12_1", "12_[2-3]")]
+    assert among(jobs, "7") == jobs[:1]
+    assert among(jobs, "12") == jobs[1:]
+    assert among(jobs, "12_1") == jobs[1:2]
+    assert among(jobs, "1") == []
+
+
 def test_a_submission_remembers_earlier_ones(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
-    kept.submit([3], [Path("/a.h5")])
-    kept.submit([3, 4], [Path("/a.h5")])
-    kept.submit([9], [Path("/a.h5")])
-    assert kept.submitted() == Slip(jobs=(9,), runs=(Path("/a.h5"),), past=(3, 4))
+    kept.submit(["3"], [Path("/a.h5")])
+    kept.submit(["3", "4"], [Path("/a.h5")])
+    kept.submit(["9"], [Path("/a.h5")])
+    assert kept.submitted() == Slip(jobs=("9",), runs=(Path("/a.h5"),), past=("3", "4"))
 
 
 def test_a_time_is_up_when_slurm_says_so() -> None:
