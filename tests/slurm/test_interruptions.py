@@ -121,12 +121,13 @@ def test_a_node_that_goes_down_is_left_behind(site: Site) -> None:
     assert kinds(submitted["run"]).count("resumed") == 1
 
 
+@BOTH
 def test_a_node_that_dies_is_survived_and_what_was_learned_of_the_others_is_kept(
-    fresh_slurm: PrivateSlurm, tmp_path: Path
+    fresh_slurm: PrivateSlurm, tmp_path: Path, command: Path
 ) -> None:
     site = Site(fresh_slurm, tmp_path)
     job = site.measured(250)
-    submitted = site.submit(job, "--nodes", 3, "--ntasks-per-node", 1, "--time", 10)
+    submitted = site.submit(job, "--nodes", 3, "--ntasks-per-node", 1, "--time", 10, command=command)
     site.beyond(submitted["run"], 10)
     site.slurm.kill_node("n3")
     assert site.over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
