@@ -51,7 +51,7 @@ def test_the_script_for_use_by_hand_works(site: Site, command: Path) -> None:
     id = site.slurm.ask(*words, script, job, *fewer, cwd=site.folder, PATH=path)
     run = site.folder / "runs" / f"job-{id}.h5"
     site.beyond(run, 5)
-    site.slurm.ask("scancel", "--batch", "--signal=USR1", id)
+    site.slurm.ask("scancel", "--batch", f"--signal={'USR1' if command == MPICH else 'TERM'}", id)
     assert site.over(id) == "COMPLETED", site.story(id)
     assert rounds_of(run) == 140
     assert kinds(run).count("resumed") == 1
