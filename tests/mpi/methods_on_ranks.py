@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
 from mpi_ata.arrays import Array
 from mpi_ata.cluster import Arrival, Cluster
@@ -16,6 +17,8 @@ from mpi_ata.problems import Task
 from mpi_ata.run import parts_of, run
 from mpi_ata.times import DrawnTimes, Linear
 from mpi_ata.trace import Trace
+
+COUNTS = ("used", "wasted", "lost", "largest_delay", "loss", "worker_time")
 
 
 class Listening:
@@ -45,22 +48,26 @@ class Telling:
 
 
 def run_job(path: str, settings: list[str]) -> dict[str, Any] | None:
-    """What a job comes to; None on the rank of a worker."""
+    """What a job comes to, and how often each rank was asked for a gradient; None on the rank of a worker."""
     job = load_job(Path(path), settings)
     problem, times, method = parts_of(job, workers_in_world())
-    trace, used = Trace(), 0
-    with joined(problem, times, job.run.seed, True, job.digest) as cluster:
-        if cluster is None:
-            return None
-        for round in run(method, cluster, problem, job.stop, trace=trace):
-            used += int(round.used.sum())
-            assert (round.started == round.used + round.wasted + round.lost).all()
-            assert min(round.used.min(), round.wasted.min(), round.lost.min()) >= 0
-        trace.settle(cluster)
-        assert trace.wasted == cluster.undelivered.sum()
-        assert used == trace.used
-    counts = {name: getattr(trace, name) for name in ("used", "wasted", "lost", "largest_delay")}
-    return counts | {"x": method.x.tobytes().hex(), "loss": trace.loss, "worker_time": trace.worker_time}
+    drawn = job.times is not None and job.times.report == "drawn"
+    trace, used = Trace(), np.zeros(workers_in_world(), np.int64)
+    with joined(problem, times, job.run.seed, drawn, job.digest) as cluster:
+        if cluster is not None:
+            for round in run(method, cluster, problem, job.stop, trace=trace):
+                used += round.used
+                assert min(round.used.min(), round.wasted.min(), round.lost.min()) >= 0
+            trace.settle(cluster)
+            assert used.sum() == trace.used
+            story = {
+                "started": (used + cluster.undelivered).tolist(),
+                **{name: getattr(trace, name) for name in COUNTS},
+                "x": method.x.tobytes().hex(),
+            }
+    calls = np.empty(workers_in_world() + 1, np.int64)
+    MPI.COMM_WORLD.Gather(np.array([vars(problem)["calls"]]), calls)
+    return None if cluster is None else story | {"calls": calls.tolist()}
 
 
 def tell_tasks(make: Any) -> dict[str, Any] | None:

@@ -14,9 +14,10 @@ from mpi_ata.trace import Trace
 from tests.mpi.starting import COMMAND, ROOT, finished, mpirun
 from tests.test_job_methods import SENSIBLE
 
-JOB = """
+JOB = f"""
 [problem]
-name = "quadratic"
+file = "{Path(__file__).with_name("counting.py")}"
+class = "Counting"
 [method]
 name = "sgd"
 step_size = 0.05
@@ -35,6 +36,7 @@ workers = 3
 seed = 11
 """
 N, B, ROUNDS = 3, 5, 6
+MEASURED = [("sgd", "uta"), ("sgd", "gta")]  # once more, with the times that tasks really take
 KEYS = {"malenia": ["S=4.0"], "ringmaster": ["delay=4", f"budget={B}"], "ata": ["alpha=4.0"]}
 
 
@@ -46,11 +48,13 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, list[str
     before, _, after = JOB.partition('[allocator]\nname = "uta"\nbudget = 5\n')
     (folder / "greedy.toml").write_text(before + after)
     jobs = []
-    for method, allocator in SENSIBLE:
+    for number, (method, allocator) in enumerate([*SENSIBLE, *MEASURED]):
         settings = [f"method.name={method}", *(f"method.{key}" for key in KEYS.get(method, []))]
         if allocator:
             settings += [f"allocator.name={allocator}"]
             settings += [f"allocator.{key}" for key in KEYS.get(allocator, [])]
+        if number >= len(SENSIBLE):
+            settings += ["times.report=measured"]
         jobs.append((str(folder / ("job.toml" if allocator else "greedy.toml")), settings))
     return jobs
 
@@ -65,7 +69,20 @@ def stories(chosen: list[tuple[str, list[str]]]) -> list[dict[str, Any]]:
 
 
 def test_all_of_them_ran(stories: list[dict[str, Any]]) -> None:
-    assert len(stories) == len(SENSIBLE) + 2
+    assert len(stories) == len(SENSIBLE) + len(MEASURED) + 2
+
+
+@pytest.mark.parametrize(
+    "number",
+    range(len(SENSIBLE) + len(MEASURED)),
+    ids=["-".join(each) for each in SENSIBLE] + [f"{'-'.join(each)}-measured" for each in MEASURED],
+)
+def test_as_many_tasks_are_told_of_each_worker_as_it_has_really_begun(
+    stories: list[dict[str, Any]], number: int
+) -> None:
+    told = stories[number]
+    assert told["calls"] == [0, *told["started"]]
+    assert sum(told["calls"]) == told["used"] + told["wasted"] + told["lost"]
 
 
 def simulated(path: str, settings: list[str]) -> tuple[str, float]:
