@@ -7,6 +7,7 @@ nothing is left behind, however they end.
 import mmap
 import os
 from contextlib import suppress
+from functools import partial
 from weakref import ref
 
 import numpy as np
@@ -23,14 +24,19 @@ class Slots:
     def __init__(self, form: Array) -> None:
         self._shape, self._dtype, self._bytes = form.shape, form.dtype, form.nbytes
         self._memory: dict[int, mmap.mmap] = {}
-        self._held: list[ref[Array]] = []
+        self._free: list[int] = []
+        self._held: dict[int, tuple[int, ref[Array]]] = {}  # by id: the place, and what tells when it is free
 
     def take(self) -> Array:
         """An array in a free place; MemoryError where there is no room."""
-        number = next((j for j, held in enumerate(self._held) if held() is None), len(self._held))
+        number = self._free.pop() if self._free else len(self._memory)
         array = self.at(number)
-        self._held[number : number + 1] = [ref(array)]
+        self._held[id(array)] = number, ref(array, partial(self._release, id(array)))
         return array
+
+    def _release(self, key: int, _: object) -> None:
+        number, _ = self._held.pop(key)
+        self._free.append(number)
 
     def at(self, number: int) -> Array:
         """The array in this place."""
@@ -41,9 +47,7 @@ class Slots:
 
     def number_of(self, array: Array | None) -> int:
         """The place that was taken with this very array, or NOWHERE."""
-        if array is None:
-            return NOWHERE
-        return next((j for j, held in enumerate(self._held) if held() is array), NOWHERE)
+        return self._held[id(array)][0] if id(array) in self._held else NOWHERE
 
     def _mapped(self, number: int) -> mmap.mmap:
         return mmap.mmap(-1, self._bytes)
