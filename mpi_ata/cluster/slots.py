@@ -16,6 +16,7 @@ from mpi_ata.arrays import Array
 
 FOLDER = "/dev/shm"  # noqa: S108  (only there is a file memory; where it is not, nothing is shared)
 NOWHERE = -1
+Held = dict[int, tuple[int, "ref[Array]"]]  # by id of the array: its place, and what tells when it is free
 
 
 class Slots:
@@ -25,18 +26,15 @@ class Slots:
         self._shape, self._dtype, self._bytes = form.shape, form.dtype, form.nbytes
         self._memory: dict[int, mmap.mmap] = {}
         self._free: list[int] = []
-        self._held: dict[int, tuple[int, ref[Array]]] = {}  # by id: the place, and what tells when it is free
+        self._held: Held = {}
 
     def take(self) -> Array:
         """An array in a free place; MemoryError where there is no room."""
         number = self._free.pop() if self._free else len(self._memory)
         array = self.at(number)
-        self._held[id(array)] = number, ref(array, partial(self._release, id(array)))
+        release = partial(_release, self._held, self._free, id(array))  # which does not keep all this alive
+        self._held[id(array)] = number, ref(array, release)
         return array
-
-    def _release(self, key: int, _: object) -> None:
-        number, _ = self._held.pop(key)
-        self._free.append(number)
 
     def at(self, number: int) -> Array:
         """The array in this place."""
@@ -111,6 +109,12 @@ class SharedSlots(Slots):
     def close(self) -> None:
         """Give out no more places; those that are held remain."""
         self.hide()
+        self._latest = None
+        self._memory.clear()
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _release(held: Held, free: list[int], key: int, _: object) -> None:
+    free.append(held.pop(key)[0])

@@ -1,8 +1,10 @@
 """Memory that is used again, and shared."""
 
+import gc
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -86,3 +88,18 @@ def test_memory_that_is_not_there_is_not_promised(shared: SharedSlots, name: str
     assert slots.free() is None
     assert slots.put(vast) is vast
     slots.close()
+
+
+def test_memory_is_given_back_as_soon_as_nobody_holds_it(name: str) -> None:
+    gc.disable()  # which would do so some time later
+    try:
+        slots = SharedSlots(FORM, name, owner=True)
+        held = [slots.put(FORM.copy()), slots.take()]
+        memory = [ref(each) for each in slots._memory.values()]
+        slots.close()
+        del slots
+        assert [each() is None for each in memory] == [False, False]
+        del held
+        assert [each() is None for each in memory] == [True, True]
+    finally:
+        gc.enable()
