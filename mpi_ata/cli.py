@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mpi_ata import launch
+from mpi_ata import launch, signals
 from mpi_ata.console import (
     Line,
     ProgressLine,
@@ -70,6 +70,8 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on the last line.")
     @wraps(command)
     def wrapped(job: Path, workers: int | None, settings: tuple[str, ...], **options: Any) -> None:
+        if launch.under_launcher():
+            signals.listen()
         try:
             if options["virtual"] and launch.world_size() > 1:
                 raise UsageError("--virtual simulates all workers in one process: leave out mpirun or srun")

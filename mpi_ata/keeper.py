@@ -23,6 +23,7 @@ from mpi_ata.trace import Trace
 
 Note = Callable[[str], None]
 MOST_REFUSALS = 3  # of files in a folder that are told one by one
+NONE = np.zeros(0, np.int64)
 ANOTHER_ALLOCATOR = ("allocator.name", "allocator.file", "allocator.class")
 
 
@@ -225,7 +226,7 @@ class Keeper:
         self._say("resumed", f"at round {method.k:,} on {cluster.n:,} workers")
         for change in self._changes:
             self._say("changed", change)
-        trace.lost += int(record.cluster.get("stopping", np.zeros(0)).sum())
+        trace.lost += int(record.cluster.get("stopping", NONE).sum())
         exchanged = any(change.startswith(ANOTHER_ALLOCATOR) for change in self._changes)
         same = same_workers(record.places, cluster.places)
         if same:
@@ -262,6 +263,8 @@ class Keeper:
         self._record.event(time.time(), "ended", reason or f"early, by {by}")
         record = self._filled(method, cluster, trace, reason)
         if reason is not None:
+            if record.cluster.get("stopping", NONE).any():  # those who were stopped may take their time
+                self._checkpoints.save_last(record)
             trace.settle(cluster)
             record.summary |= trace.summary()
         self._checkpoints.save_last(record)

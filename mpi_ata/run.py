@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,11 +138,14 @@ def execute_on_ranks(
     from mpi_ata.cluster.ranks import joined
 
     trace = Trace()
-    with Interruption(job.run.grace, leave_it=rank() > 0) as asked:
+    with Interruption(job.run.grace, on_ranks=True, leave_it=rank() > 0) as asked:
         job, keeper, (problem, times, method) = _agreed(job, keeping, note)
         _tell_means(trace, method, times)
         drawn = job.times is not None and job.times.report == "drawn"
-        with joined(problem, times, job.run.seed, drawn, job.digest) as cluster:
+        with (
+            _in_time(asked),
+            joined(problem, times, job.run.seed, drawn, job.digest, asked.overdue) as cluster,
+        ):
             if cluster is None:
                 return None
             if job.run.workers not in (None, cluster.n):
@@ -156,6 +159,15 @@ def execute_on_ranks(
             if outcome.reason is None:
                 cluster.abandon(CONTINUE if outcome.resumable else 1)
             return outcome
+
+
+@contextmanager
+def _in_time(asked: Interruption) -> Iterator[None]:
+    """Say so where the end is asked for while ranks are being set up, and they take too long for it."""
+    try:
+        yield
+    except Overdue:
+        raise RunError(f"{asked.name} came before all workers were set up: nothing was done") from None
 
 
 def _agreed(

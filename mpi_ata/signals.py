@@ -1,5 +1,7 @@
 """Signals that ask a run to end: a handler only sets a flag, and the end of the round acts on it."""
 
+import atexit
+import math
 import os
 import signal
 import threading
@@ -8,30 +10,56 @@ from types import FrameType
 from typing import Any
 
 CHOICE = "MPI_ATA_SIGNAL"  # names another signal than USR1, where that has a meaning already
-LAST_RESORT = 120  # seconds after which a worker that was asked to end does so by itself
+LAST_RESORT = 120  # seconds after the time of grace in which a worker that was asked to end does so by itself
+LONGEST = 1e6  # seconds that an alarm can be set to, with room
+
+_early: list[int] = []  # signals that came before there was a run to end
+
+
+def listen() -> None:
+    """Remember from now on who asks for the end: a rank that is still starting shall not die of it."""
+    for number in asking():
+        signal.signal(number, _remember)
+    atexit.register(_ignore)
+
+
+def _remember(number: int, frame: FrameType | None) -> None:
+    _early.append(number)
+
+
+def _ignore() -> None:
+    """Do not die of what comes now: Python forgets all handlers, but MPI still waits for other ranks."""
+    for number in asking():
+        signal.signal(number, signal.SIG_IGN)
 
 
 class Interruption:
     """Whether somebody asked for the end, and who; a second Ctrl-C ends at once.
 
-    With `leave_it` this is a worker's: the signal comes to all ranks, the manager saves, and lets it go.
+    On ranks the signals are listened to from the start of a process to its end.  With `leave_it` this is a
+    worker's: the signal comes to all ranks, the manager saves, and lets it go.
     """
 
-    def __init__(self, grace: float, leave_it: bool = False) -> None:
+    def __init__(self, grace: float, on_ranks: bool = False, leave_it: bool = False) -> None:
         self.grace = grace
-        self._handler = _wait_for_the_manager if leave_it else self._ask
+        self._on_ranks = on_ranks
+        self._handler = self._wait_for_the_manager if leave_it else self._ask
         self.name = ""  # of the signal that came
         self._since = 0.0
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():
+            if self._on_ranks:
+                listen()
             self._before = {number: signal.signal(number, self._handler) for number in asking()}
+        while _early:
+            self._handler(_early.pop(0), None)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, _remember if self._on_ranks else handler)
 
     def __bool__(self) -> bool:
         return bool(self.name)
@@ -47,6 +75,10 @@ class Interruption:
             self._since = time.monotonic()
             self.name = signal.Signals(number).name
 
+    def _wait_for_the_manager(self, number: int, frame: FrameType | None) -> None:
+        patience = min(self.grace, LONGEST) + LAST_RESORT
+        signal.alarm(math.ceil(patience))  # which ends this process, should the manager be gone
+
 
 class Overdue(Exception):  # noqa: N818  (it is no error)
     """A round that did not end within the time of grace after a signal."""
@@ -57,7 +89,3 @@ def asking() -> list[signal.Signals]:
     chosen = os.environ.get(CHOICE, "USR1").upper().removeprefix("SIG")
     names = dict.fromkeys(["SIGINT", "SIGTERM", f"SIG{chosen}"])
     return [signal.Signals[name] for name in names if name in signal.Signals.__members__]
-
-
-def _wait_for_the_manager(number: int, frame: FrameType | None) -> None:
-    signal.alarm(LAST_RESORT)  # which ends this process, should the manager be gone

@@ -46,19 +46,24 @@ class _Order:
 class MPICluster:
     """Real workers on the ranks 1 to n of a communicator; its rank 0 must make this."""
 
-    def __init__(self, comm: MPI.Comm, problem: Problem, digest: bytes = b"", times: str = "") -> None:
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        problem: Problem,
+        digest: bytes = b"",
+        times: str = "",
+        overdue: Callable[[], bool] = lambda: False,
+    ) -> None:
         n = comm.Get_size() - 1
         self.n = n
         self.speeds = Speeds(n)
-        self.overdue: Callable[[], bool] = lambda: False  # whether to give up waiting for the end of a round
+        self.overdue = overdue  # whether to give up waiting
         self.worker_time = np.zeros(n)
         self.undelivered = np.zeros(n, np.int64)
         self.undelivered_time = np.zeros(n)
         self._comm, self._problem, self._form = comm, problem, problem.x0
-        self._bell = Bell()
-        self._shared = shared_slots(host_name(), self._bell.name, self._form, owner=True)
-        self.sharing: set[int] = set()  # workers that have opened it
-        self._ranks = introduce(comm, self._bell, digest)
+        self._meet(digest)
+        self.sharing: set[int] = set()  # workers that have opened the shared memory
         self.places = places(self._ranks, times)
         self._ring: list[Callable[[], None]] = [
             self._bell.ringer(rank.host, rank.bell, rank.port, number)
@@ -74,8 +79,23 @@ class MPICluster:
         try:
             self._prepare()
         except BaseException:
-            self._hide()  # also where a worker does not leave in time
             self.abandon()
+            raise
+
+    def _meet(self, digest: bytes) -> None:
+        """Get to know the ranks; what all have opened by then is left in no file system."""
+        try:
+            self._bell = Bell()
+            self._shared = shared_slots(host_name(), self._bell.name, self._form, owner=True)
+            try:
+                self._ranks = introduce(self._comm, self._bell, digest)
+                self._comm.Barrier()
+            finally:
+                self._bell.hide_flags()
+                if self._shared is not None:
+                    self._shared.hide()
+        except BaseException:  # the others wait for this rank, and would for ever
+            atexit.register(end_all_ranks, self._comm)
             raise
 
     def _prepare(self) -> None:
@@ -84,17 +104,10 @@ class MPICluster:
         for ring in self._ring:
             ring()
         set_up(self._problem, None, self.n)
-        ready = [self._checked(self._receive(math.inf)) for _ in range(self.n)]
-        self._hide()
+        ready = [self._checked(self._patiently()) for _ in range(self.n)]
         self._deaf = sorted(message.sender - 1 for message in ready if not message.tasks)
         if self._shared is not None:
             self.sharing = {message.sender - 1 for message in ready if message.together}
-
-    def _hide(self) -> None:
-        """Leave nothing in the file system, now that everyone has opened it."""
-        self._bell.hide_flags()
-        if self._shared is not None:
-            self._shared.hide()
 
     def notes(self, sleeping: bool) -> list[str]:
         """What the user should know of these ranks; whether their tasks mostly sleep matters there."""
@@ -124,6 +137,7 @@ class MPICluster:
             raise ValueError(
                 f"x is {x.dtype} of shape {x.shape}, but x0 {self._form.dtype} {self._form.shape}"
             )
+        x.flags.writeable = False  # for who hands it over too: later orders may use a copy made now
         each = repeat(counts) if isinstance(counts, int) else counts.tolist()
         for worker, count in zip(workers.tolist(), each, strict=False):
             if worker in self._orders:
@@ -151,14 +165,21 @@ class MPICluster:
         """The next arrival."""
         until = math.inf if timeout is None else self.now() + timeout
         while self._orders:
+            message = self._patiently(until)
+            if message is None:
+                raise TimeoutError(f"nothing arrived within {timeout} seconds")
+            if (arrival := self._taken(self._checked(message))) is not None:
+                return arrival
+        raise RuntimeError("nothing is running, so there is nothing to wait for")
+
+    def _patiently(self, until: float = math.inf) -> Message | None:
+        """The next message, None from the time `until` on; Overdue where it is time to give up."""
+        while True:
             if self.overdue():
                 raise Overdue
             message = self._post.poll() or self._receive(min(until, self.now() + LOOK_UP))
-            if message is None and self.now() >= until:
-                raise TimeoutError(f"nothing arrived within {timeout} seconds")
-            if message is not None and (arrival := self._taken(self._checked(message))) is not None:
-                return arrival
-        raise RuntimeError("nothing is running, so there is nothing to wait for")
+            if message is not None or self.now() >= until:
+                return message
 
     def _receive(self, until: float) -> Message | None:
         while self._post.sending() and self.now() < until:  # large messages move only while somebody looks
@@ -232,14 +253,23 @@ class MPICluster:
         self.undelivered_time = accounts["undelivered_time"]
 
     def close(self) -> None:
-        """Stop everyone, let the workers go, and settle the accounts."""
-        self._let_go(math.inf, for_good=False)
+        """Stop everyone, let the workers go, and settle the accounts; who is too late is not waited for."""
+        try:
+            self._let_go(math.inf, for_good=False)
+        except Overdue:
+            self._leave_behind(0)
 
     def abandon(self, code: int = 1) -> None:
         """End a run early: who does not leave in time is ended with all ranks, and this exit code."""
+        self.overdue = lambda: False
         if not self._let_go(self.now() + GRACE, for_good=True):
-            self._staying.clear()  # nobody is waited for any more
-            atexit.register(end_all_ranks, self._comm, code)  # after the user was told what has happened
+            self._leave_behind(code)
+
+    def _leave_behind(self, code: int) -> None:
+        """Wait for nobody any more: those who have not left are ended after the user was told."""
+        self._staying.clear()
+        self.ended_for_good = True
+        atexit.register(end_all_ranks, self._comm, code)
 
     def _let_go(self, until: float, for_good: bool) -> bool:
         """Whether all workers have left by then; `for_good`, if no further run will follow on these ranks."""
@@ -251,7 +281,7 @@ class MPICluster:
             self._post.send(worker + 1, END, together=for_good)
             self._ring[worker]()
         while self._staying:
-            message = self._receive(until)
+            message = self._patiently(until)
             if message is None:
                 return False
             if message.kind == END:

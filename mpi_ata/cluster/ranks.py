@@ -2,7 +2,7 @@
 
 import atexit
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import numpy as np
@@ -12,13 +12,13 @@ from mpi_ata.cluster.bell import Bell
 from mpi_ata.cluster.mpi import MPICluster, end_all_ranks
 from mpi_ata.cluster.worker import Worker
 from mpi_ata.cluster.world import check_same, introduce
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, in_users_code
 from mpi_ata.launch import step_tasks
 from mpi_ata.problems import Problem
 from mpi_ata.times import DrawnTimes
 from mpi_ata.version import __version__
 
-REFUSAL = 1000  # bytes of what a rank may say against a job
+REFUSAL = 4000  # bytes of what a rank may say against a job
 
 
 def workers_in_world() -> int:
@@ -47,7 +47,12 @@ def hosts_in_world() -> list[str]:
 
 @contextmanager
 def joined(
-    problem: Problem, times: DrawnTimes | None, seed: int, report_drawn: bool, digest: bytes
+    problem: Problem,
+    times: DrawnTimes | None,
+    seed: int,
+    report_drawn: bool,
+    digest: bytes,
+    overdue: Callable[[], bool] = lambda: False,
 ) -> Iterator[MPICluster | None]:
     """Let the ranks of this MPI world be a cluster; a worker's rank serves it, and then gets None."""
     comm = MPI.COMM_WORLD.Dup()
@@ -62,7 +67,7 @@ def joined(
         comm.Free()
         yield None
         return
-    cluster = MPICluster(comm, problem, digest, times.label if times else "")
+    cluster = MPICluster(comm, problem, digest, times.label if times else "", overdue)
     try:
         yield cluster
         cluster.close()
@@ -91,6 +96,8 @@ def all_agreed() -> Iterator[None]:
         yield
     except UsageError as error:
         refusal = str(error)
+    except Exception as error:  # in a user's code, say: the others wait for this rank all the same
+        refusal = str(in_users_code("the job cannot be started", error))
     comm = MPI.COMM_WORLD
     own = np.frombuffer(refusal.encode()[:REFUSAL].ljust(REFUSAL), np.uint8)
     everyone = np.empty((comm.Get_size(), REFUSAL), np.uint8)

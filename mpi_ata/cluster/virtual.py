@@ -73,8 +73,8 @@ class VirtualCluster:
             raise RuntimeError("a worker holds one order at a time; stop it first")
         if not self._left.any():
             self._events.clear()  # what is left there was stopped
-        x = x.view()
-        x.flags.writeable = False
+        x.flags.writeable = False  # for who hands it over too: tasks look at it later
+        x = x.view()  # which no task can make writeable again
         self._orders[workers] = _Order(x, round, together)
         self._number[workers[self._round[workers] != round]] = 0
         self._round[workers] = round

@@ -53,6 +53,7 @@ class Worker:
         manager = introduce(comm, self._bell, digest)[MANAGER]
         self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
         self._shared: SharedSlots | None = shared_slots(manager.host, manager.bell, form)
+        comm.Barrier()  # now everyone has opened what is shared
         self._post = Post(comm, MANAGER, form)
         self._total = np.empty_like(form)  # what is not sent yet
         self._order = 0  # the one being carried out

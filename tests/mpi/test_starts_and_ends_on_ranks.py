@@ -1,0 +1,153 @@
+"""Before the first round and after the last one: nothing hangs, nothing is lost, nothing is left behind."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from mpi_ata.keeper import load
+from mpi_ata.launch import find_mpirun
+from mpi_ata.store import RunFile
+from tests.mpi.starting import COMMAND, finished, mpirun, ranks_of, started
+from tests.mpi.test_interrupted_on_ranks import OUT, TIMED, ended, job_of, running, wait_for
+
+STRAGGLING = """
+if task.worker == 1 and task.round == 3:
+    Path("straggling").touch()
+    time.sleep({seconds})
+"""
+
+
+def is_finished() -> bool:
+    return OUT.exists() and bool(load(RunFile(OUT))[0].reason)
+
+
+@TIMED
+def test_a_finished_run_is_saved_before_its_stragglers_are_waited_for() -> None:
+    job = job_of("sgd gta", rounds=3, body=STRAGGLING.format(seconds=8))
+    with started(running(job)) as process:
+        wait_for(is_finished, process)
+        assert len(ranks_of(str(job))) >= 4
+        out, err = ended(process, job)
+    assert process.returncode == 0, err
+    assert "ended          at 3 rounds" in out
+    assert load(RunFile(OUT))[0].summary["worker_time"] > 8
+
+
+@TIMED
+def test_after_a_signal_a_straggler_is_waited_for_as_long_as_grace_says() -> None:
+    run = "checkpoint_rounds = 5\ngrace = 1.0"
+    job = job_of("sgd gta", rounds=3, run=run, body=STRAGGLING.format(seconds=600))
+    with started(running(job)) as process:
+        wait_for(is_finished, process)
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        out, _ = ended(process, job)
+        assert time.monotonic() - began < 30
+    assert "ended          at 3 rounds" in out
+    assert is_finished()
+
+
+LOADING = """
+import os, pathlib, time
+pathlib.Path(f"loading-{os.getpid()}").touch()
+time.sleep(2)
+"""
+
+
+@TIMED
+def test_a_signal_while_ranks_start_lets_them_save_and_end() -> None:
+    job = job_of(body="pass")
+    own = job.with_name("own.py")
+    own.write_text(LOADING + own.read_text())
+    with started([find_mpirun(), "-n", "4", *running(job)]) as process:
+        wait_for(lambda: len(list(Path().glob("loading-*"))) == 4, process)
+        process.send_signal(signal.SIGUSR1)
+        out, err = ended(process, job)
+    assert process.returncode == 85, err
+    assert "ended          early, by SIGUSR1\nrounds         1\n" in out
+
+
+SETUP = """
+    def setup(self, worker, n):
+        if worker == 1:
+            Path("setting-up").touch()
+            time.sleep(600)
+"""
+
+
+@TIMED
+def test_workers_that_are_never_set_up_are_given_up_after_a_signal() -> None:
+    job = job_of(body="pass", run="grace = 1.0")
+    own = job.with_name("own.py")
+    own.write_text(own.read_text() + SETUP)
+    with started(running(job)) as process:
+        wait_for(Path("setting-up").exists, process)
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        _, err = ended(process, job)
+        assert time.monotonic() - began < 30
+    assert process.returncode not in (0, 85)
+    assert "SIGUSR1 came before all workers were set up: nothing was done" in err
+
+
+@TIMED
+def test_nothing_is_left_in_shared_memory_by_ranks_that_are_killed_while_they_are_set_up() -> None:
+    job = job_of(body="pass")
+    own = job.with_name("own.py")
+    own.write_text(own.read_text().replace("super().__init__(10", "super().__init__(1000") + SETUP)
+
+    def shared() -> set[str]:
+        return {path.name for path in Path("/dev/shm").glob("mpi_ata-*")}  # noqa: S108
+
+    before = shared()
+    with started(running(job)) as process:
+        wait_for(Path("setting-up").exists, process)
+        for pid in ranks_of(str(job)):
+            os.kill(pid, signal.SIGKILL)
+        ended(process, job)
+    assert shared() <= before
+
+
+def test_what_fails_on_one_rank_only_ends_all_of_them() -> None:
+    job = job_of(body="pass")
+    with Path("own.py").open("a") as file:
+        file.write(FAILING)
+    done = mpirun(4, COMMAND, "run", job, seconds=60)
+    assert done.returncode not in (0, 85)
+    assert done.stderr.count("FileNotFoundError") == 1
+    assert "rank 2: the job cannot be started" in done.stderr
+
+
+FAILING = """
+from mpi_ata.launch import rank
+class Own(Own):
+    @property
+    def x0(self):
+        if rank() == 2:
+            open("missing")
+        return self.__dict__["x0"]
+
+    @x0.setter
+    def x0(self, value):
+        self.__dict__["x0"] = value
+"""
+
+IN_PLACE = """
+from mpi_ata.methods import Plain
+class InPlace(Plain):
+    def __call__(self, x, g):
+        x -= 0.1 * g
+        return x
+"""
+
+
+def test_an_update_that_writes_into_the_point_is_refused_wherever_tasks_run() -> None:
+    Path("update.py").write_text(IN_PLACE)
+    settings = ["--set", "method.update_file=update.py", "--set", "method.update_class=InPlace"]
+    job = job_of(rounds=5)
+    for where in (["--virtual"], []):
+        done = finished([str(COMMAND), "run", str(job), *settings, *where])
+        assert done.returncode == 1
+        assert "ValueError: output array is read-only" in done.stderr
+        assert "x -= 0.1 * g" in done.stderr
