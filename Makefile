@@ -45,7 +45,7 @@ system-mpi: .venv-system/ready
 	.venv-system/bin/pytest $(QUICK) tests/mpi
 
 # Jobs on a private Slurm of five nodes, one for each process of pytest's; they mostly wait.
-slurm-test: $(VENV)/ready .venv-mpich/ready
+slurm-test: $(VENV)/ready .venv-mpich/ready .venv-system/ready
 	$(BIN)/pytest -n 4 -m cluster tests/slurm
 
 check: $(VENV)/ready

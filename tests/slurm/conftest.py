@@ -34,9 +34,14 @@ def site(slurm: PrivateSlurm, tmp_path: Path) -> Iterator[Site]:
         found.leave()
 
 
+def missing(reason: str) -> None:
+    """Skip a test that something is missing for; in CI nothing may be."""
+    (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+
+
 def running() -> Iterator[PrivateSlurm]:
     if reason := why_not():
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+        missing(reason)
     with (
         tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as folder,
         private_slurm(Path(folder)) as cluster,

@@ -18,6 +18,7 @@ from tests.slurm.private import NODES, PrivateSlurm, idle, until
 ROOT = Path(__file__).parent.parent.parent
 OPEN_MPI = Path(sys.executable).with_name("mpi-ata")
 MPICH = ROOT / ".venv-mpich" / "bin" / "mpi-ata"
+SYSTEM = ROOT / ".venv-system" / "bin" / "mpi-ata"  # pip's mpi4py with the MPI that the system has
 BOTH = pytest.mark.parametrize("command", [OPEN_MPI, MPICH], ids=["openmpi", "mpich"])
 PATIENCE = 120.0  # seconds for what takes ten on a machine that has nothing else to do
 FOUR = ("--nodes", 4, "--ntasks-per-node", 1, "--time", 10)

@@ -2,18 +2,23 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.slurm.site import BOTH, FOUR, MPICH, OPEN_MPI, ROOT, Site, kinds, record, rounds_of
+from tests.slurm.conftest import missing
+from tests.slurm.private import paths
+from tests.slurm.site import BOTH, FOUR, MPICH, OPEN_MPI, ROOT, SYSTEM, Site, kinds, record, rounds_of
 
 pytestmark = pytest.mark.cluster
 
 
-@BOTH
+@pytest.mark.parametrize("command", [OPEN_MPI, MPICH, SYSTEM], ids=["openmpi", "mpich", "system"])
 def test_a_job_runs_on_four_nodes_to_its_end(site: Site, command: Path) -> None:
+    if command == SYSTEM and not (SYSTEM.exists() and shutil.which("mpirun", path=paths())):
+        missing("the system has no MPI: apt-get install openmpi-bin && make system-mpi")
     job, large = site.drawn(20), ("--set", "problem.dimension=100_000")
     sent = site.slurm.traffic()
     submitted = site.submit(job, *FOUR, *large, command=command)
