@@ -222,7 +222,7 @@ def billed(figures: dict[str, Any]) -> list[tuple[str, str]]:
     """What a cluster charges for real ranks."""
     if figures["billed"] is None:
         return []
-    return [("billed", f"{duration(figures['billed'])}: ranks x elapsed, idle ones included")]
+    return [("billed", f"{duration(figures['billed'])}: cores x elapsed, idle ones included")]
 
 
 def ratio(a: float, b: float) -> str:
@@ -261,9 +261,9 @@ def comparison_table(rows: Sequence[dict[str, Any]], billed: bool = False) -> st
 def billing(rows: Sequence[dict[str, Any]]) -> str:
     """What a comparison on real ranks does not show by itself."""
     ranks = rows[0]["workers"] + 1
-    seconds = ", ".join(f"{row['allocator']} {ranks * row['elapsed']:,.0f} s" for row in rows)
+    seconds = ", ".join(f"{row['allocator']} {row['billed']:,.0f} s" for row in rows)
     lines = [
-        f"\n\nNot in the table: a cluster bills all {ranks} ranks for the whole time, idle ones included:",
+        f"\n\nNot in the table: a cluster bills the cores of all {ranks} ranks, idle ones included:",
         f"{seconds}.",
         "Less worker time leaves cores to others and saves energy, and money where ranks are given back.",
     ]

@@ -50,6 +50,16 @@ def slurm_tasks() -> int | None:
     return int(os.environ["SLURM_NTASKS"]) if os.environ.get("SLURM_NTASKS") else None
 
 
+def allocated_cores() -> int:
+    """The cores that Slurm has given to this job, by its list such as 8(x3),4; 0 outside of Slurm."""
+    total = 0
+    for part in os.environ.get("SLURM_JOB_CPUS_PER_NODE", "").split(","):
+        count, _, times = part.partition("(x")
+        if count.isdigit():
+            total += int(count) * int(times.rstrip(")") or 1)
+    return total
+
+
 def rank() -> int:
     """The rank of this process, as its launcher says."""
     return next((int(os.environ[name]) for name in RANK if name in os.environ), 0)

@@ -16,7 +16,7 @@ from mpi_ata.cluster import Cluster, VirtualCluster
 from mpi_ata.errors import CONTINUE, RunError, UsageError, diverged, in_users_code
 from mpi_ata.job import Job, load_job
 from mpi_ata.keeper import Keeper, Keeping, Note
-from mpi_ata.launch import rank
+from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import Problem
 from mpi_ata.signals import Interruption, Overdue
@@ -152,7 +152,7 @@ def execute_on_ranks(
                 note(
                     f"the job says workers = {job.run.workers}, but this world has {cluster.n}, which counts"
                 )
-            trace.ranks = cluster.n + 1
+            trace.cores = allocated_cores() or cluster.n + 1
             for text in cluster.notes(sleeping=times is not None):
                 note(text)
             outcome = _driven(job, problem, method, cluster, trace, _Watch(progress, keeper, asked))

@@ -80,7 +80,7 @@ class Trace:
         self.figures: dict[str, list[float]] = {}  # those of each row, by name; NaN where a row has none
         self.earlier = 0.0  # worker time of workers that are gone
         self.capacity, self.stride, self.recorded = capacity, 1, 0
-        self.ranks = 0  # that somebody pays for while the run lasts; none where workers are simulated
+        self.cores = 0  # that somebody pays for while the run lasts; none where workers are simulated
         self._began = time.monotonic()
         self._before = (0.0, 0.0)  # elapsed and billed, in parts of the run before this one
 
@@ -101,9 +101,9 @@ class Trace:
 
     @property
     def billed(self) -> float:
-        """Ranks x elapsed, idle ones included; their number may have changed from part to part."""
+        """Cores x elapsed, idle ones included; their number may have changed from part to part."""
         elapsed, billed = self._before
-        return billed + self.ranks * (self.elapsed - elapsed)
+        return billed + self.cores * (self.elapsed - elapsed)
 
     def know(self, regret: Regret) -> None:
         """Add up the regret too, from now on."""

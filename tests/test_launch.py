@@ -45,3 +45,10 @@ def test_outside_of_slurm_gpus_are_left_alone() -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "0,1"}
     launch.own_devices(environment)
     assert environment == {"CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+def test_cores_are_counted_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "8(x3),4,16(x2)")
+    assert launch.allocated_cores() == 60
+    monkeypatch.delenv("SLURM_JOB_CPUS_PER_NODE")
+    assert launch.allocated_cores() == 0

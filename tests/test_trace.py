@@ -96,11 +96,11 @@ def test_elapsed_is_wall_time_and_grows_from_row_to_row() -> None:
 
 def test_a_part_that_goes_on_pays_for_all_of_its_own_time_too() -> None:
     before = Trace()
-    before.ranks = 3
+    before.cores = 3
     time.sleep(0.03)
     totals, history = before.totals(), before.history()
     after = Trace()
-    after.ranks = 2
+    after.cores = 2
     time.sleep(0.05)  # in which a problem is built and set up
     after.restore(totals, history, {})
     elapsed, billed = totals["elapsed"].item(), totals["billed"].item()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mpi_ata.errors import RunError, UsageError
+from mpi_ata.launch import allocated_cores
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.batch import Batch, ask_for_more, wants_more
 from mpi_ata.slurm.kept import Attempt
@@ -58,16 +59,6 @@ def refuse_fruitless(batch: Batch, before: Progress, id: str | None) -> None:
             f"{FRUITLESS} starts in a row got no further than round {before.rounds:,}: see the log for why; "
             "if a round takes longer than the time limit, ask for more time"
         )
-
-
-def allocated_cores() -> int:
-    """The cores that Slurm has given to this job, from its list such as 8(x3),4."""
-    total = 0
-    for part in os.environ.get("SLURM_JOB_CPUS_PER_NODE", "").split(","):
-        count, _, times = part.partition("(x")
-        if count.isdigit():
-            total += int(count) * int(times.rstrip(")") or 1)
-    return total
 
 
 def concluded(batch: Batch, watch: Watch, code: int, tell: Callable[[str], None]) -> tuple[str, int]:

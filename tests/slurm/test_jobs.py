@@ -21,7 +21,7 @@ def test_a_job_runs_on_four_nodes_to_its_end(site: Site, command: Path) -> None:
         missing("the system has no MPI: apt-get install openmpi-bin && make system-mpi")
     job, large = site.drawn(20), ("--set", "problem.dimension=100_000")
     sent = site.slurm.traffic()
-    submitted = site.submit(job, *FOUR, *large, command=command)
+    submitted = site.submit(job, *FOUR, "--cpus-per-task", 2, *large, command=command)
     assert site.over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
     found = record(submitted["run"])
     assert np.array_equal(found.method["x"], site.virtual_x(job, 3, *large))
@@ -32,6 +32,7 @@ def test_a_job_runs_on_four_nodes_to_its_end(site: Site, command: Path) -> None:
     (row,) = site.status(submitted["job"])
     assert (row["state"], row["rounds"], row["of_rounds"], row["starts"]) == ("finished", 20, 20, 1)
     assert 0 < row["worker_hours"] < row["billed_core_hours"]
+    assert found.summary["billed"] == pytest.approx(2 * 4 * found.summary["elapsed"], rel=0.01)
 
 
 def test_editing_files_while_queued_changes_nothing(site: Site) -> None:

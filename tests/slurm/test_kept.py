@@ -11,7 +11,7 @@ from mpi_ata.slurm.batch import Batch, wants_more
 from mpi_ata.slurm.commands import SlurmJob
 from mpi_ata.slurm.kept import Attempt, Kept, Slip, billed
 from mpi_ata.slurm.progress import Progress
-from mpi_ata.slurm.start import allocated_cores, refuse_fruitless
+from mpi_ata.slurm.start import refuse_fruitless
 from mpi_ata.slurm.status import among, members
 from mpi_ata.slurm.watch import needed
 
@@ -68,13 +68,6 @@ def test_who_is_started_again(
     assert not wants_more(replace(batch(tmp_path), requeue=False), job)
     batch(tmp_path).kept.stopped(tmp_path / "run.h5").touch()
     assert not wants_more(batch(tmp_path), job)
-
-
-def test_cores_are_counted_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "8(x3),4,16(x2)")
-    assert allocated_cores() == 60
-    monkeypatch.delenv("SLURM_JOB_CPUS_PER_NODE")
-    assert allocated_cores() == 0
 
 
 def test_members_of_an_array_are_read_as_slurm_writes_them() -> None:
