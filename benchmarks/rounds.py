@@ -3,7 +3,8 @@
 python -m benchmarks.rounds [--quick] [--json] [--readme]
 
 The floor is a bare mpi4py loop: the exchange by non-blocking messages, and the sum; no decision, update or
-accounts. Everything runs on one node. Figures are those of the best of many short windows.
+accounts. Everything runs on one node. Figures are those of the best of many short windows, and in brackets of
+the median one.
 """
 
 import argparse
@@ -77,6 +78,11 @@ class Bench:
                 print(f"{what}: {code}\n{_tail(Path(folder) / 'err')}", file=sys.stderr)
             return figures
 
+    def rates(self, role: str, workers: int, active: int, size: int, seconds: float) -> Figures:
+        """Rounds a second of a contender, under its name, and in the median window; None where it failed."""
+        found = self.measure(role, workers, active, size, seconds)
+        return {role: found.get("rate"), f"{role} median": found.get("median")}
+
     def _run(self, command: list[str], folder: Path) -> str:
         """Run a command in a session of its own, in a folder that may be littered; how it ended."""
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
@@ -141,7 +147,7 @@ def compared(bench: Bench, plan: Plan) -> list[Figures]:
             row: Figures = {"workers": workers, "active": active, "bytes": 8 * size}
             for role in CONTENDERS:
                 if role != "libensemble" or (_has_libensemble() and size < HUGE):
-                    row[role] = bench.measure(role, workers, active, size, plan.seconds).get("rate")
+                    row |= bench.rates(role, workers, active, size, plan.seconds)
             rows.append(row)
     return rows
 
@@ -158,7 +164,7 @@ def compared_table(rows: list[Figures]) -> str:
         [
             f"{row['active']} of {row['workers']}",
             bytes_text(row["bytes"]),
-            *(_rate(row.get(role)) for role in CONTENDERS),
+            *(_rates(row, role) for role in CONTENDERS),
             *(_ratio(row.get("mpi_ata"), row.get(role)) for role in CONTENDERS[1:]),
         ]
         for row in rows
@@ -197,7 +203,7 @@ def grown(bench: Bench, plan: Plan) -> list[Figures]:
     for size in plan.growth:
         row: Figures = {"workers": 4, "bytes": 8 * size}
         for role in ("mpi_ata", "floor"):
-            row[role] = bench.measure(role, 4, 4, size, plan.growth_seconds).get("rate")
+            row |= bench.rates(role, 4, 4, size, plan.growth_seconds)
         rows.append(row)
     return rows
 
@@ -210,7 +216,7 @@ def growth_table(rows: list[Figures]) -> str:
     body = [
         [
             bytes_text(row["bytes"]),
-            *(_rate(row[role]) for role in roles),
+            *(_rates(row, role) for role in roles),
             _ratio(row["mpi_ata"], row["floor"]),
             *(_rate(row[role] and 2e-6 * row["workers"] * row["bytes"] * row[role]) for role in roles),
         ]
@@ -225,7 +231,7 @@ def crowded(bench: Bench, plan: Plan) -> list[Figures]:
     for workers in plan.crowds:
         row: Figures = {"workers": workers}
         for role in ("mpi_ata", "floor"):
-            row[role] = bench.measure(role, workers, workers, 1, plan.growth_seconds).get("rate")
+            row |= bench.rates(role, workers, workers, 1, plan.growth_seconds)
         rows.append(row)
     return rows
 
@@ -235,8 +241,8 @@ def crowd_table(rows: list[Figures]) -> str:
     body = [
         [
             f"{row['workers']}",
-            _rate(row["mpi_ata"]),
-            _rate(row["floor"]),
+            _rates(row, "mpi_ata"),
+            _rates(row, "floor"),
             _ratio(row["mpi_ata"], row["floor"]),
             _rate(row["mpi_ata"] and row["workers"] * row["mpi_ata"]),
         ]
@@ -262,8 +268,9 @@ def bottleneck(rows: list[Figures]) -> str:
 def machine() -> str:
     """What was measured on."""
     version = subprocess.check_output([find_mpirun(), "--version"], text=True).strip().splitlines()[0]
-    alone = "" if os.sched_getscheduler(0) == os.SCHED_OTHER else ", at real-time priority beside other work"
-    return f"{os.cpu_count()} cores, Python {platform.python_version()}, {version.strip()}{alone}"
+    first = os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
+    priority = ", at real-time priority beside other work" if first else ""
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}, {version.strip()}{priority}"
 
 
 def written(text: str, found: dict[str, list[Figures]]) -> str:
@@ -292,6 +299,12 @@ def _rate(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _rates(row: Figures, role: str) -> str:
+    """The best window, and the median one in brackets."""
+    median = row.get(f"{role} median")
+    return _rate(row.get(role)) + (f" ({_rate(median)})" if median else "")
 
 
 def _ratio(a: float | None, b: float | None) -> str:

@@ -10,6 +10,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from mpi_ata.run import execute_on_ranks
 Figures = dict[str, float]
 ORDER, END = 1, 2  # tags of the floor
 WINDOWS = 20  # in which rounds are counted; the best one is what the machine can do
+LEAST = 15  # rounds
 HISTORY = 1 << 30  # the most bytes that libEnsemble's history may take
 answers: dict[int, Array] = {}  # what the tasks of futures return, by size
 
@@ -44,20 +46,27 @@ class Clocks:
 
 
 def timed(step: Callable[[], object], seconds: float) -> Figures:
-    """Rounds a second, in the best of many short windows after a warm-up: others use the machine too."""
-    _window(step, seconds / 4, 1)
-    windows, began = list[float](), time.perf_counter()
-    while time.perf_counter() - began < seconds or len(windows) < 3:
-        windows.append(_window(step, seconds / WINDOWS, 3))
-    return {"rate": max(windows), "median": statistics.median(windows)}
-
-
-def _window(step: Callable[[], object], seconds: float, at_least: int) -> float:
-    rounds, began = 0, time.perf_counter()
-    while (spent := time.perf_counter() - began) < seconds or rounds < at_least:
+    """Rounds a second of a step that is one round."""
+    times = [time.perf_counter()]
+    while not _enough(times, seconds):
         step()
-        rounds += 1
-    return rounds / spent
+        times.append(time.perf_counter())
+    return _rates(times)
+
+
+def _enough(times: list[float], seconds: float) -> bool:
+    return times[-1] - times[0] > 1.25 * seconds and len(times) > LEAST
+
+
+def _rates(times: list[float]) -> Figures:
+    """Rounds a second, from the time of each: others use the machine too, so in many short windows.
+
+    They follow one another; the first fifth of the rounds, in which everything warms up, is in none.
+    """
+    times = times[len(times) // 5 :]
+    window = max(3, len(times) // WINDOWS)
+    rates = [window / (after - before) for before, after in pairwise(times[::window])]
+    return {"rate": max(rates), "median": statistics.median(rates)}
 
 
 def ours(size: int, active: int, seconds: float) -> Figures | None:
@@ -66,24 +75,17 @@ def ours(size: int, active: int, seconds: float) -> Figures | None:
 
     def watch(trace: Trace) -> None:
         times.append(time.perf_counter())
-        if times[-1] - times[0] > 1.25 * seconds and len(times) > WINDOWS:
+        if _enough(times, seconds):
             signal.raise_signal(signal.SIGUSR1)
 
     settings = (f"problem.size={size}", f"allocator.budget={active}")
     job = load_job(Path(__file__).with_name("null.toml"), settings)
     outcome = execute_on_ranks(job, watch, Keeping(Path("null.h5")), note=_silent)
-    return None if outcome is None else _of_best_window(times)
+    return None if outcome is None else _rates(times)
 
 
 def _silent(text: str) -> None:
     """What a user is told of ranks that outnumber cores is known here."""
-
-
-def _of_best_window(times: list[float]) -> Figures:
-    """Rounds a second in the best and the median of many short windows, from the time of each round."""
-    window = max(3, len(times) // WINDOWS)
-    rates = [window / (after - before) for before, after in zip(times[:-window], times[window:], strict=True)]
-    return {"rate": max(rates), "median": statistics.median(rates)}
 
 
 def floor(size: int, active: int, seconds: float) -> Figures | None:
@@ -187,10 +189,10 @@ def _generated(size: int, active: int, seconds: float, limit: int, info: Any) ->
     support = PersistentSupport(info, EVAL_GEN_TAG)
     points = np.ones(active, [("x", float, (size,))])
     times = [time.perf_counter()]
-    while times[-1] - times[0] < 1.25 * seconds and len(times) * active <= limit:
+    while not _enough(times, seconds) and len(times) * active <= limit:
         support.send_recv(points)
         times.append(time.perf_counter())
-    return _of_best_window(times)
+    return _rates(times)
 
 
 def _alloc(W: Any, H: Any, sim: Any, gen: Any, alloc: Any, persis_info: Any, info: Any) -> Any:
