@@ -1,9 +1,9 @@
 """Keeps the tables and figures on the paper true: they are those of real runs.
 
-python -m tests.paper.document FOLDER [WORD ...]
+python -m tests.paper.document FOLDER ["PART OF A COMMAND" ...]
 
-Runs the commands above places for results in docs/paper.md and README.md, or those with one of the words in
-them, and writes there what they print.  The run files are kept in FOLDER: what is there is not made again.
+Runs the commands above places for results in docs/paper.md and README.md, or those that contain one of the
+parts, and writes there what they print.  The run files are kept in FOLDER: what is there is not made again.
 MPI_ATA_CIFAR names the folder with CIFAR-100.
 """
 
@@ -24,15 +24,19 @@ RESULTS = re.compile(
 COLOURS = 64  # of a figure in a document
 
 
-def results(arguments: str, folder: Path) -> str:
-    """What a command of a document prints, with its figure in the document's folder."""
+def printed(arguments: str, folder: Path) -> str:
+    """What a command of a document prints now."""
     stand_ins = {"FOLDER": os.environ.get("MPI_ATA_CIFAR", "FOLDER"), "results": str(folder)}
     words = [stand_ins.get(word, word) for word in shlex.split(arguments)]
     done = subprocess.run([COMMAND, *words, "--markdown"], stdout=subprocess.PIPE, text=True, check=True)
-    text = done.stdout.replace(f"]({folder}/", f"]({FIGURES.name}/")
-    for name in re.findall(rf"\]\({FIGURES.name}/(.*)\)", text):
+    return done.stdout
+
+
+def with_figure(text: str, folder: Path) -> str:
+    """The same, with the figure taken over into the document's folder."""
+    for name in re.findall(rf"\]\({re.escape(str(folder))}/(.*)\)", text):
         shrink(folder / name, FIGURES / name)
-    return text
+    return text.replace(f"]({folder}/", f"]({FIGURES.name}/")
 
 
 def shrink(figure: Path, to: Path) -> None:
@@ -49,16 +53,16 @@ def table_of(text: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if line.startswith("|"))
 
 
-def written(text: str, folder: Path, words: list[str]) -> str:
+def written(text: str, folder: Path, parts: list[str]) -> str:
     """A document with results as they are now."""
 
     def with_results(block: re.Match[str]) -> str:
         head, arguments, kind, end = block.groups()
-        if words and not set(words) & set(shlex.split(arguments)):
+        if parts and not any(part in arguments for part in parts):
             return block[0]
         print(f"mpi-ata {arguments}", file=sys.stderr)
-        found = results(arguments, folder)
-        return f"{head}{table_of(found) if kind == 'table' else found}{end}"
+        text = printed(arguments, folder)
+        return f"{head}{table_of(text) if kind == 'table' else with_figure(text, folder)}{end}"
 
     return RESULTS.sub(with_results, text)
 

@@ -1,0 +1,67 @@
+"""The document on the paper tells of every experiment, and can be written anew."""
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from mpi_ata.cli import paper
+from mpi_ata.paper import figures
+from tests.paper import document
+from tests.paper.document import DOCUMENT, FIGURES, RESULTS, written
+
+SMALL = """\
+Before
+
+```console
+$ mpi-ata paper table1 --workers 3 --rounds 20 --allocators ofta --out results
+```
+
+<!-- results -->
+old
+<!-- end -->
+
+```console
+$ mpi-ata paper table1 --workers 3 --rounds 20 --allocators ofta --out results
+```
+
+<!-- table -->
+<!-- end -->
+
+After
+"""
+
+
+def test_every_experiment_has_its_results_in_the_document() -> None:
+    blocks = list(RESULTS.finditer(DOCUMENT.read_text()))
+    assert {shlex.split(block[2])[1] for block in blocks} == set(paper.commands)
+    assert all(block[0].count("\n| ") > 3 for block in blocks)
+
+
+def test_figures_in_the_document_are_small_and_all_of_them_are_shown() -> None:
+    text = DOCUMENT.read_text()
+    for figure in FIGURES.iterdir():
+        assert figure.stat().st_size < 150_000
+        assert f"](paper/{figure.name})" in text
+
+
+@pytest.mark.skipif(not figures.available(), reason="matplotlib is not installed")
+def test_results_are_written_below_their_commands_and_nothing_else_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document, "FIGURES", tmp_path / "figures")
+    runs = tmp_path / "runs"
+    before, *results, after = written(SMALL, runs, []).split("<!-- ")
+    assert (before, after) == (SMALL.split("<!-- ")[0], SMALL.split("<!-- ")[-1])
+    assert "old" not in results[0]
+    assert "| ofta | 3 | 20 |" in results[0]
+    assert "](figures/table1.png)" in results[0]
+    assert [line.split(" | ")[0] for line in results[2].splitlines()[1:]] == [
+        "| allocator",
+        "| ---",
+        "| gta",
+        "| ofta",
+    ]
+    assert os.listdir(tmp_path / "figures") == ["table1.png"]
+    assert written(SMALL, runs, ["table2"]) == SMALL
