@@ -274,7 +274,7 @@ class Keeper:
             raise diverged(method.k)
         record = self._record
         allocator = _allocator_of(method)
-        record.method = method.state() if self.resumable else {"x": method.x, "k": np.array(method.k)}
+        record.method = {"k": np.array(method.k)} | (method.state() if self.resumable else {"x": method.x})
         record.allocator = allocator.state() if self.resumable and allocator is not None else {}
         record.cluster = cluster.state()
         record.workers = cluster.speeds.state() | {"unfinished": cluster.undelivered_time.copy()}

@@ -370,6 +370,20 @@ def test_a_part_of_ones_own_that_cannot_be_saved_is_recorded_but_not_resumed(
     assert (outcome.reason, outcome.resumable) == (None, False)
 
 
+def test_a_method_of_ones_own_need_not_save_its_number_of_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["from mpi_ata import SGD", "class Own(SGD):", "    def state(self):"]
+    lines += ["        return {name: each for name, each in super().state().items() if name != 'k'}"]
+    (tmp_path / "mine.py").write_text("\n".join(lines))
+    parts = 'file = "mine.py"\nclass = "Own"\nstep_size = 0.1\n[allocator]\nname = "uta"\nbudget = 10'
+    monkeypatch.setitem(METHODS, "own", parts)
+    job = written(tmp_path / "job.toml", "own", rounds=10)
+    run(job)
+    assert "resumed at round 10 on 5 workers" in run(job, "--resume", "--set", "stop.rounds=12")
+    assert record_of(OUT).reason == "12 rounds"
+
+
 STATES = """
 import numpy as np
 from mpi_ata import UTA
