@@ -108,14 +108,18 @@ def test_what_slurm_refuses_is_told_and_leaves_nothing(site: Site) -> None:
     assert site.slurm.ask("squeue", "--noheader") == ""
 
 
-def test_a_launcher_that_does_not_fit_is_explained_and_not_tried_again(site: Site) -> None:
-    submitted = site.submit(site.drawn(10), *FOUR, command=MPICH, MPI_ATA_LAUNCHER="srun --mpi=none")
+@pytest.mark.parametrize(
+    ("command", "wrong"), [(MPICH, "none"), (OPEN_MPI, "pmi2")], ids=["mpich-none", "openmpi-pmi2"]
+)
+def test_a_launcher_that_does_not_fit_is_explained_and_not_tried_again(
+    site: Site, command: Path, wrong: str
+) -> None:
+    submitted = site.submit(site.drawn(10), *FOUR, command=command, MPI_ATA_LAUNCHER=f"srun --mpi={wrong}")
     assert site.over(submitted["job"]) == "FAILED"
     (row,) = site.status(submitted["job"])
-    assert row["state"] == "failed"
+    assert (row["state"], row["starts"]) == ("failed", 1)
     assert "srun started 4 tasks, but each is an MPI world of its own" in row["why"]
-    assert "--mpi=pmi2" in row["why"]
-    assert row["starts"] == 1
+    assert "use srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI), or mpirun" in row["why"]
 
 
 def test_a_run_that_cannot_go_on_says_why_and_is_not_tried_again(site: Site) -> None:
