@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.cli import paper
+from mpi_ata.cli.paper import paper
 from mpi_ata.paper import figures
 from tests.paper import document
 from tests.paper.document import DOCUMENT, FIGURES, RESULTS, written

@@ -1,0 +1,103 @@
+"""The commands that run jobs, and show what came of them."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mpi_ata.cli.options import Refused, job_options, keeping_options, show
+from mpi_ata.cli.running import start_ranks, starts_ranks, watched
+from mpi_ata.console import closing_table, comparison_table, shown
+from mpi_ata.errors import CONTINUE, UsageError
+from mpi_ata.job import Job
+from mpi_ata.keeper import Keeping, load
+from mpi_ata.record import told as told_of
+from mpi_ata.run import parts_of
+from mpi_ata.store import RunFile
+
+
+@click.command(name="run")
+@job_options
+@keeping_options
+def run_command(job: Job, keeping: Keeping, virtual: bool, as_json: bool) -> None:
+    """Run a job: on the ranks that mpirun or srun started, else on ranks of its own.
+
+    \b
+    Examples:
+      mpi-ata run jobs/quadratic.toml --virtual
+      mpi-ata run jobs/emulated.toml
+      mpirun -n 5 mpi-ata run jobs/emulated.toml
+      mpi-ata run jobs/quadratic.toml --virtual --workers 51 --set allocator.name=gta
+      mpi-ata run jobs/own_problem.toml --virtual --json
+      mpi-ata run jobs/quadratic.toml --virtual --out runs/mine.h5 --resume
+      mpi-ata run jobs/emulated.toml --warm-start runs/
+    """
+    if starts_ranks(virtual):
+        keeping.check()
+        start_ranks([keeping.continued(job)])
+    outcome = watched(job, virtual, keeping)
+    if outcome is None:
+        return
+    show(json.dumps(outcome.figures()) if as_json else closing_table(outcome))
+    if outcome.reason is None:
+        sys.exit(CONTINUE if outcome.resumable else 1)
+
+
+@click.command(name="show")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on the last line.")
+def show_command(run: Path, as_json: bool) -> None:
+    """Tell what a run file knows: the job, how far it is, what happened, and who its workers are.
+
+    \b
+    Examples:
+      mpi-ata show runs/mine.h5
+      mpi-ata show runs/mine.h5 --json
+    """
+    try:
+        record, complaint = load(RunFile(run))
+    except UsageError as error:
+        raise Refused(str(error)) from None
+    if complaint:
+        click.echo(f"Note: {complaint}", err=True)
+    found = told_of(record)
+    show(json.dumps(found) if as_json else shown(found))
+
+
+@click.command()
+@job_options
+@click.option(
+    "--allocators",
+    default="ata-empirical,gta,uta",
+    show_default=True,
+    help="Names, comma-separated; own: the job's own.",
+)
+def compare(job: Job, virtual: bool, allocators: str, as_json: bool) -> None:
+    """Run the same job under several allocators, and print one table.
+
+    \b
+    Examples:
+      mpi-ata compare jobs/emulated.toml
+      mpi-ata compare jobs/quadratic.toml --virtual --workers 51 --allocators gta,ofta,ata-empirical
+    """
+    names = [name.strip() for name in allocators.split(",")]
+    variants = job.with_allocators(names)
+    if virtual:
+        for variant in variants:
+            parts_of(variant)  # so that a wrong one is refused before time is spent on the others
+    if starts_ranks(virtual):
+        start_ranks(variants)
+    rows: list[dict[str, Any]] = []
+    for name, variant in zip(names, variants, strict=True):
+        outcome = watched(variant, virtual, label=f"{name}: ")
+        if outcome is not None:
+            rows.append({"allocator": name} | outcome.figures())
+            if outcome.reason is None:
+                break
+    if not rows:
+        return
+    show(json.dumps(rows) if as_json else comparison_table(rows, billed=not virtual))
+    if not all(row["finished"] for row in rows):
+        sys.exit(1)
