@@ -8,7 +8,7 @@ from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import Experiment, Request
 from mpi_ata.paper.progress import Watch
-from mpi_ata.paper.ratios import NAMES, Record, effort, ratio_cells, ratios, seeds_text
+from mpi_ata.paper.ratios import NAMES, Record, effort, ratio_cells, ratios
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Result, execute_plan, on_cores
 from mpi_ata.run import parts_of
@@ -36,10 +36,7 @@ def make_cifar(experiment: Experiment, request: Request, data: Path | None, watc
 def cifar_report(experiment: Experiment, results: Sequence[Result]) -> Report:
     """Ratios after the same number of rounds, and what the network has learned by then."""
     records = ratios(results, experiment.budget)
-    title = (
-        f"{experiment.title}: {experiment.law} law, B = {experiment.budget}, {experiment.rounds:,} rounds, "
-        f"{seeds_text(len(experiment.seeds))}"
-    )
+    title = experiment.heading(f"{experiment.rounds:,} rounds")
     lines = [list(_cells(record)) for record in records]
     return Report(experiment.name, title, HEADER, lines, [*_notes(), effort(results)], records)
 

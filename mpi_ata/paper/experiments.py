@@ -130,6 +130,12 @@ class Experiment:
         yield f"stop.rounds={self.rounds}"
         yield from self.settings
 
+    def heading(self, until: str) -> str:
+        """What stands above its results: what was run, until when, and how often."""
+        count = len(self.seeds)
+        repeats = f"{count} seed{'s, mean ± standard deviation' if count > 1 else ''}"
+        return f"{self.title}: {self.law} law, B = {self.budget}, {until}, {repeats}"
+
     def on_data(self, folder: Path) -> "Experiment":
         """The same for the network on CIFAR-100, whose files are in this folder."""
         data = f"problem.data={json.dumps(str(folder.resolve()))}"

@@ -13,7 +13,7 @@ from mpi_ata.paper.cifar import NETWORK, learned_cells
 from mpi_ata.paper.experiments import LEARNERS, Experiment, Plan, Request, learns
 from mpi_ata.paper.lessons import keep, taught
 from mpi_ata.paper.progress import Watch
-from mpi_ata.paper.ratios import NAMES, Record, effort, ratio_cells, ratios, seeds_text
+from mpi_ata.paper.ratios import NAMES, Record, effort, ratio_cells, ratios
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Note, Result, execute_plan, on_cores
 from mpi_ata.paper.tables import TARGET, unreached
@@ -81,10 +81,7 @@ def prior_report(experiment: Experiment, results: Sequence[Result]) -> Report:
     network = "accuracy" in records[0]
     header = [*HEADER, "test loss", "accuracy"] if network else HEADER
     end = f"{experiment.rounds:,} rounds" if network else f"until f - f* < {TARGET:g}"
-    title = (
-        f"{experiment.title}: {experiment.law} law, B = {experiment.budget}, {end}, "
-        f"{seeds_text(len(experiment.seeds))}"
-    )
+    title = experiment.heading(end)
     lines = [list(_cells(record, network)) for record in records]
     notes = [*_notes(network, records), effort(results)]
     return Report(experiment.name, title, header, lines, notes, records)

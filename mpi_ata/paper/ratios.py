@@ -65,11 +65,6 @@ def deviation(values: Sequence[float]) -> float | None:
     return stdev(values) if len(values) > 1 else None
 
 
-def seeds_text(seeds: int) -> str:
-    """How many seeds a table is of, and what it therefore shows."""
-    return f"{seeds} seed{'s, mean ± standard deviation' if seeds > 1 else ''}"
-
-
 def effort(results: Sequence[Result]) -> str:
     """How long the runs took, by the clock on the wall."""
     return effort_text([result.figures["elapsed"] for result in results])

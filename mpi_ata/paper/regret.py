@@ -17,7 +17,7 @@ from mpi_ata.paper.bandit import has_numba
 from mpi_ata.paper.experiments import LEARNERS, Experiment, Plan, Request, alpha, learns
 from mpi_ata.paper.lessons import keep, taught
 from mpi_ata.paper.progress import Watch
-from mpi_ata.paper.ratios import RATIOS, Record, deviation, effort_text, seeds_text, spread
+from mpi_ata.paper.ratios import RATIOS, Record, deviation, effort_text, spread
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Note, on_cores
 from mpi_ata.store import RunFile
@@ -106,10 +106,7 @@ def regret_report(experiment: Experiment, curves: Sequence[Curve]) -> Report:
         ]
         for r in records
     ]
-    title = (
-        f"{experiment.title}: {experiment.law} law, B = {experiment.budget}, "
-        f"{seeds_text(len(experiment.seeds))}"
-    )
+    title = experiment.heading(f"{experiment.rounds:,} rounds")
     return Report(experiment.name, title, HEADER, lines, notes, records)
 
 

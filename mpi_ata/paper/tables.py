@@ -6,7 +6,7 @@ from functools import partial
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import HALF, Experiment, Request, alpha
 from mpi_ata.paper.progress import Watch
-from mpi_ata.paper.ratios import RATIOS, Record, effort, ratio_header, ratio_lines, ratios, seeds_text
+from mpi_ata.paper.ratios import RATIOS, Record, effort, ratio_header, ratio_lines, ratios
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Result, execute_plan, on_cores
 
@@ -25,10 +25,7 @@ def ratio_report(experiment: Experiment, results: Sequence[Result]) -> Report:
     """What the runs of an experiment come to."""
     records = ratios(results, experiment.budget)
     notes = [*_notes(experiment, records), effort(results)]
-    title = (
-        f"{experiment.title}: {experiment.law} law, B = {experiment.budget}, until f - f* < {TARGET:g}, "
-        f"{seeds_text(len(experiment.seeds))}"
-    )
+    title = experiment.heading(f"until f - f* < {TARGET:g}")
     header, lines = ratio_header("paper"), ratio_lines(records, "paper")
     return Report(experiment.name, title, header, lines, notes, records)
 
