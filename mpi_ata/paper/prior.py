@@ -15,7 +15,7 @@ from mpi_ata.paper.lessons import keep, taught
 from mpi_ata.paper.progress import Watch
 from mpi_ata.paper.ratios import NAMES, Record, effort, ratio_cells, ratios
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import Note, Result, execute_plan, on_cores
+from mpi_ata.paper.runs import Note, Result, RunsInterruptedError, execute_plan, on_cores
 from mpi_ata.paper.tables import TARGET, unreached
 from mpi_ata.run import parts_of
 
@@ -32,19 +32,27 @@ def make_prior(
         experiment = replace(asked, out=asked.out or Path(temporary))
         if data is not None:
             experiment = experiment.on_data(data)
-        plans = experiment.plans()
-        parts_of(plans[0].job())  # so that missing data or PyTorch are told at once
-        learners = [plan for plan in plans if learns(plan.allocator)]
-        if not learners:
-            raise UsageError(f"nobody of these learns; name some of {LEARNERS} with --allocators")
-        marks = sorted(prior for prior in set(priors) if prior)
-        if marks:
-            pupils = [pupil(plan, marks[-1]) for plan in learners]
-            on_cores(partial(teach, marks=marks), pupils, request.cores, watch)
-        started = [after(plan, mark) for plan in learners for mark in marks]
-        cold = [plan for plan in plans if 0 in priors or plan not in learners]
-        results = on_cores(execute_plan, [*cold, *started], request.cores, watch)
+        try:
+            results = _made(experiment, priors, request.cores, watch)
+        except RunsInterruptedError as error:
+            raise RunsInterruptedError(error.done, error.runs, kept=request.out is not None) from None
     return prior_report(experiment, results).drawn(request.out, partial(draw, results))
+
+
+def _made(experiment: Experiment, priors: Sequence[int], processes: int, watch: Watch) -> list[Result]:
+    """All runs, after the rounds of the bandit that they start from."""
+    plans = experiment.plans()
+    parts_of(plans[0].job())  # so that missing data or PyTorch are told at once
+    learners = [plan for plan in plans if learns(plan.allocator)]
+    if not learners:
+        raise UsageError(f"nobody of these learns; name some of {LEARNERS} with --allocators")
+    marks = sorted(prior for prior in set(priors) if prior)
+    if marks:
+        pupils = [pupil(plan, marks[-1]) for plan in learners]
+        on_cores(partial(teach, marks=marks), pupils, processes, watch)
+    started = [after(plan, mark) for plan in learners for mark in marks]
+    cold = [plan for plan in plans if 0 in priors or plan not in learners]
+    return on_cores(execute_plan, [*cold, *started], processes, watch)
 
 
 def pupil(plan: Plan, rounds: int) -> Plan:

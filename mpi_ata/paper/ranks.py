@@ -10,7 +10,7 @@ from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import Experiment, Plan, Request
 from mpi_ata.paper.ratios import RATIOS, effort, ratio_header, ratio_lines, ratios
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import Result, RunsInterruptedError, kept
+from mpi_ata.paper.runs import Result, interrupted, kept
 from mpi_ata.run import Outcome, execute, parts_of
 
 ROUNDS = 1_000
@@ -39,7 +39,7 @@ def make_table_on_ranks(experiment: Experiment, run: Callable[[Plan], Outcome | 
             results += [earlier] if earlier else []
         elif outcome := run(plan):
             if outcome.reason is None:
-                raise RunsInterruptedError(len(results), plans)
+                raise interrupted(len(results), plans)
             results.append(Result(plan, outcome.figures(), outcome.trace.rows))
     if not results:
         return None

@@ -40,12 +40,17 @@ class Result:
 
 
 class RunsInterruptedError(RunError):
-    """Ctrl-C; what was kept can go on."""
+    """Somebody asked for the end; what was kept can go on."""
 
-    def __init__(self, done: int, plans: Sequence[Plan]) -> None:
-        self.kept = any(plan.out for plan in plans)
-        goes_on = "; the same command goes on with them" if self.kept else ""
-        super().__init__(f"interrupted after {done} of {len(plans)} runs{goes_on}")
+    def __init__(self, done: int, runs: int, kept: bool) -> None:
+        self.done, self.runs, self.kept = done, runs, kept
+        goes_on = "; the same command goes on with them" if kept else ""
+        super().__init__(f"interrupted after {done} of {runs} runs{goes_on}")
+
+
+def interrupted(done: int, plans: Sequence[Plan]) -> RunsInterruptedError:
+    """The error where so many of the runs were done."""
+    return RunsInterruptedError(done, len(plans), kept=any(plan.out for plan in plans))
 
 
 def cores() -> int:
@@ -114,7 +119,7 @@ def _in_turn(do: Callable[[Plan, Note], T], plans: Sequence[Plan], board: Board,
         for plan in plans:
             results.append(do(plan, note))  # noqa: PERF401  (their number is looked at meanwhile)
     except KeyboardInterrupt:
-        raise RunsInterruptedError(len(results), plans) from None
+        raise interrupted(len(results), plans) from None
     return results
 
 
@@ -137,7 +142,7 @@ def _in_pool(
     ended = [future.result() for future in futures if not future.cancelled() and not _failed(future)]
     whole = [result.of for result in ended if result is not None]
     if len(whole) < len(plans):
-        raise RunsInterruptedError(len(whole), plans)
+        raise interrupted(len(whole), plans)
     return whole
 
 

@@ -177,6 +177,16 @@ def test_ctrl_c_is_told_in_one_sentence_even_while_processes_start(processes: in
     assert (process.returncode, err) == (1, "Error: interrupted after 0 of 2 runs\n")
 
 
+def test_what_was_only_kept_for_a_while_is_not_said_to_go_on() -> None:
+    command = [str(MPI_ATA), "paper", "prior", "--workers", "7", "--allocators", "ata", "--prior", "0"]
+    with started([*command, "--cores", "2", "--rounds", str(MANY), "--budget", "500"]) as process:
+        while process.poll() is None and len(children(process.pid)) < 3:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (1, "Error: interrupted after 0 of 2 runs\n")
+
+
 def test_a_command_that_is_killed_takes_its_processes_with_it_and_they_save_first(tmp_path: Path) -> None:
     with running(tmp_path, 2) as process:
         orphans = children(process.pid)
