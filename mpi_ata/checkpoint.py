@@ -10,6 +10,7 @@ from mpi_ata.errors import RunError, UsageError
 from mpi_ata.record import Record, to_tree
 from mpi_ata.store import RunFile, TakenError
 
+RUNS = Path("runs")
 SHARE = 0.01  # of the time may go into saving,
 LONGEST = 300.0  # but never are saves further apart than this: seconds
 SHORTEST = 1.0
@@ -95,11 +96,15 @@ class Checkpoints:
 
 
 def fresh_path(job: Path) -> Path:
-    """A name in runs/ that no other run has, not even one that starts in the same second."""
-    folder = Path("runs")
+    """A fresh name in runs/, a folder that exists then."""
     try:
-        folder.mkdir(exist_ok=True)
+        RUNS.mkdir(exist_ok=True)
     except OSError as error:
-        where = folder.absolute()
+        where = RUNS.absolute()
         raise UsageError(f"no folder {where} can be made: {error.strerror}; say --out RUN.h5") from None
-    return folder / f"{job.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}.h5"
+    return fresh_name(job)
+
+
+def fresh_name(job: Path) -> Path:
+    """A name in runs/ that no other run has, not even one that starts in the same second."""
+    return RUNS / f"{job.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}.h5"

@@ -91,7 +91,7 @@ def status_command(which: str | None, as_json: bool) -> None:
     Examples:
       mpi-ata status 1234 --json
       mpi-ata status
-      mpi-ata status runs/emulated-20250101-120000.h5
+      mpi-ata status runs/mine.h5
     """
     from mpi_ata import slurm
 
@@ -111,7 +111,7 @@ def stop_command(which: str, as_json: bool) -> None:
     \b
     Examples:
       mpi-ata stop 1234
-      mpi-ata stop runs/emulated-20250101-120000.h5
+      mpi-ata stop runs/mine.h5
     """
     from mpi_ata import slurm
 

@@ -12,11 +12,11 @@ from importlib import metadata
 from pathlib import Path
 
 from mpi_ata import launch
+from mpi_ata.checkpoint import RUNS
 from mpi_ata.cluster.bell import HEARING, Bell, host_name
 from mpi_ata.doctor.finding import PATIENCE, Finding, said
 from mpi_ata.version import __version__
 
-RUNS = Path("runs")
 SMALL_FOLDER = 100e6  # bytes
 SMALL_SHARED_MEMORY = 128e6  # bytes; a container is often given 64 MiB
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mpi_ata import launch
+from mpi_ata.checkpoint import RUNS
 from mpi_ata.job import load_job
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.commands import SlurmJob
@@ -68,7 +69,7 @@ def prepared(
     """What a batch script asks for; one that was not written by mpi-ata is served from a copy as well."""
     if run is not None and folder is not None:
         return Batch(job, run, Kept(folder), settings, **options)
-    run = run or Path("runs") / f"{job.stem}-{commands.own_id() or 'local'}.h5"
+    run = run or RUNS / f"{job.stem}-{commands.own_id() or 'local'}.h5"
     kept = Kept(run.with_suffix(SUFFIX))
     copied, *settings_of_copy = copied_once(job, settings, kept)
     jobs = tuple(filter(None, [commands.own_id()]))

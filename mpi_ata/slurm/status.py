@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mpi_ata.checkpoint import RUNS
 from mpi_ata.errors import UsageError
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.commands import SlurmJob
 from mpi_ata.slurm.kept import SUFFIX, Kept, all_kept, billed
 from mpi_ata.slurm.progress import Progress, progress
-from mpi_ata.slurm.submit import RUNS
 
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 ACTIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "RESIZING")

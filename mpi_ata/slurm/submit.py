@@ -3,11 +3,11 @@
 import re
 import shutil
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mpi_ata.checkpoint import fresh_name
 from mpi_ata.errors import UsageError
 from mpi_ata.job import load_job
 from mpi_ata.keeper import Keeping
@@ -19,8 +19,6 @@ from mpi_ata.slurm.kept import SUFFIX, Kept
 from mpi_ata.slurm.progress import progress
 from mpi_ata.slurm.script import Resources, Script, Sweep, checked, lead_time, signal_name
 from mpi_ata.store import RunFile, check_place
-
-RUNS = Path("runs")
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,7 @@ class Submission:
 
     def run_file(self) -> Path:
         """Where the run is recorded: as asked, or under a fresh name."""
-        if self.out is not None:
-            return self.out.absolute()
-        stem, number = f"{self.job.stem}-{time.strftime('%Y%m%d-%H%M%S')}", 0
-        while any((RUNS / f"{stem}{number or ''}{suffix}").exists() for suffix in (".h5", SUFFIX)):
-            number += 1
-        return (RUNS / f"{stem}{number or ''}.h5").absolute()
+        return (self.out or fresh_name(self.job)).absolute()
 
 
 @dataclass(frozen=True)

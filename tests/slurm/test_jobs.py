@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,16 @@ def test_a_file_sets_up_the_environment_where_slurm_hands_none_on(site: Site, co
         "greeted-None": "it's me",
         "greeted-0": "it's me",
     }
+
+
+def test_jobs_that_are_submitted_in_the_same_second_have_files_of_their_own(site: Site) -> None:
+    job = site.drawn(10)
+    with ThreadPoolExecutor() as at_once:
+        asked = [at_once.submit(site.submit, job, *FOUR, "--sbatch", "--hold") for _ in range(6)]
+    found = [each.result() for each in asked]
+    for name in ("job", "run", "log"):
+        assert len({each[name] for each in found}) == 6, found
+    assert {row["state"] for each in found for row in site.status(each["run"])} == {"queued"}
 
 
 def test_what_slurm_refuses_is_told_and_leaves_nothing(site: Site) -> None:
