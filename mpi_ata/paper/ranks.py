@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from mpi_ata import launch
 from mpi_ata.errors import UsageError
-from mpi_ata.launch import rank
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import Experiment, Plan, Request
 from mpi_ata.paper.ratios import RATIOS, effort, ratio_header, ratio_lines, ratios
@@ -20,6 +20,12 @@ def for_ranks(experiment: Experiment, request: Request, unit: float) -> Experime
     """The experiment as it is to be made on ranks: one number of workers, fewer rounds, a unit in seconds."""
     if request.workers is None or len(request.workers) > 1:
         raise UsageError("--mpi needs one number of workers, each of which is a rank: --mpi --workers 17")
+    ranks = request.workers[0] + 1
+    if launch.under_launcher() and launch.world_size() != ranks:
+        raise UsageError(
+            f"--workers {ranks - 1} needs {ranks} ranks, one of them the manager, "
+            f"but {launch.world_size()} were started; use mpirun -n {ranks}, or leave it out"
+        )
     rounds = request.rounds or ROUNDS
     experiment = replace(experiment.asked(request), unit=unit, rounds=rounds, prefix=f"ranks-{unit:g}-")
     for plan in experiment.plans():  # so that what cannot be is refused before ranks are started
@@ -34,7 +40,7 @@ def make_table_on_ranks(experiment: Experiment, run: Callable[[Plan], Outcome | 
 
     plans, results = experiment.plans(), list[Result]()
     for plan in plans:
-        earlier = kept(plan) if rank() == 0 else None
+        earlier = kept(plan) if launch.rank() == 0 else None
         if from_manager("kept" if earlier else ""):
             results += [earlier] if earlier else []
         elif outcome := run(plan):

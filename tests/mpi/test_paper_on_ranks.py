@@ -66,6 +66,13 @@ def test_ranks_that_mpirun_started_are_taken() -> None:
     assert [line.split()[0] for line in done.stdout.splitlines()[4:6]] == ["gta", "ofta"]
 
 
+def test_ranks_that_are_too_few_are_refused() -> None:
+    done = mpirun(3, COMMAND, *ARGUMENTS, "--rounds", "5")
+    assert done.returncode == 2
+    rule = "--workers 3 needs 4 ranks, one of them the manager, but 3 were started; use mpirun -n 4"
+    assert rule in done.stderr
+
+
 def test_how_many_ranks_there_shall_be_must_be_said() -> None:
     done = finished([str(COMMAND), "paper", "table1", "--mpi", "--workers", "3,4"])
     assert done.returncode == 2
