@@ -138,7 +138,7 @@ def _notes(experiment: Experiment) -> Iterator[str]:
     )
     values = ", ".join(f"{alpha(experiment.law, n):,.0f} at n = {n}" for n in experiment.workers)
     yield f"The paper gives no alpha here: ata takes twice the largest mean ({values}), ata-half half of it."
-    yield "The paper prints no figures for this experiment: its picture shows growth like a logarithm."
+    yield "The paper prints no figures for this experiment, and says that its curve grows like a logarithm."
     if not has_numba():
         yield "These rounds ran in Python; pip install 'mpi-ata[paper]' compiles them, which is far faster."
 
