@@ -22,6 +22,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXP
 DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 TERMINAL = "MPI_ATA_TERMINAL"  # set where rank 0 may draw a progress line although it writes to a pipe
 
+RANK_BYTES = 64 << 20  # that a rank takes for Python, numpy and MPI alone
 FAILURE = "MPI_ATA_FAILURE"  # names a file for the reason why a run cannot go on
 
 NO_MPI = (
@@ -92,8 +93,19 @@ def own_devices(environment: MutableMapping[str, str]) -> None:
 
 def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
     """Start mpirun on a manager and so many workers, and end as it does."""
+    check_room(workers + 1)
     code = attended([find_mpirun(), "-n", str(workers + 1), *rank_command(arguments)])
     sys.exit(code if code >= 0 else 128 - code)
+
+
+def check_room(ranks: int) -> None:
+    """Refuse so many ranks that this machine would come to a standstill."""
+    needed, there = ranks * RANK_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise UsageError(
+            f"{ranks:,} ranks would need some {needed >> 30:,} GB of memory, but this machine has "
+            f"{there >> 30}; start fewer, or simulate the workers with --virtual"
+        )
 
 
 def rank_command(arguments: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 import pytest
 
 from mpi_ata import launch
+from mpi_ata.errors import UsageError
 
 
 @pytest.mark.parametrize("name", launch.LOCAL_RANK)
@@ -52,3 +53,11 @@ def test_cores_are_counted_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> No
     assert launch.allocated_cores() == 60
     monkeypatch.delenv("SLURM_JOB_CPUS_PER_NODE")
     assert launch.allocated_cores() == 0
+
+
+def test_more_ranks_than_the_machine_has_memory_for_are_refused() -> None:
+    launch.check_room(2)
+    with pytest.raises(
+        UsageError, match="1,000,001 ranks would need some 62,500 GB of memory"
+    ):
+        launch.check_room(1_000_001)
