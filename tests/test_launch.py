@@ -57,7 +57,5 @@ def test_cores_are_counted_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_more_ranks_than_the_machine_has_memory_for_are_refused() -> None:
     launch.check_room(2)
-    with pytest.raises(
-        UsageError, match="1,000,001 ranks would need some 62,500 GB of memory"
-    ):
+    with pytest.raises(UsageError, match="1,000,001 ranks would need some 62,500 GB of memory"):
         launch.check_room(1_000_001)
