@@ -24,7 +24,7 @@ class Checkpoints:
     ) -> None:
         self.file = file
         self._rounds, self._seconds, self._note = rounds, seconds, note
-        self._latest, self._saved_at, self._cost = 0, -LONGEST, 0.0
+        self.latest, self._saved_at, self._cost = 0, -LONGEST, 0.0
         self._pause = 0.0  # after a failure: seconds until the next try
 
     @property
@@ -37,7 +37,7 @@ class Checkpoints:
         waited = time.monotonic() - self._saved_at
         if waited < self._pause:
             return False
-        return waited >= self._interval() or bool(self._rounds and round - self._latest >= self._rounds)
+        return waited >= self._interval() or bool(self._rounds and round - self.latest >= self._rounds)
 
     def _interval(self) -> float:
         if self._seconds is not None:
@@ -67,7 +67,7 @@ class Checkpoints:
         self.file.save(*to_tree(record))
         self._saved_at, self._pause = time.monotonic(), 0.0
         self._cost = max(self._saved_at - began, self._cost / 2)
-        self._latest = int(record.method["k"])
+        self.latest = int(record.method["k"])
 
     def save_last(self, record: Record) -> None:
         """Save for the last time; where that fails, elsewhere, and the user is told."""

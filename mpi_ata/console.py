@@ -19,11 +19,18 @@ if TYPE_CHECKING:
 MOST_WORKERS, MOST_KINDS = 100, 10  # rows of a table for a person
 
 
+UP, ERASE = "\x1b[1A", "\r\x1b[K"  # what terminals understand: to the line above; nothing on this line
+
+
 class Line:
-    """One line on a terminal that is written anew again and again; silent where there is no terminal."""
+    """One line on a terminal that is written anew again and again; silent where there is no terminal.
+
+    With `terminal` what is written gets to one through a launcher, which may pass on whole lines only.
+    """
 
     def __init__(self, stream: TextIO | None, terminal: bool = False) -> None:
         self._stream = stream or io.StringIO()  # a closed stderr is None
+        self._whole = terminal and not self._stream.isatty()
         self._next = time.monotonic() if terminal or self._stream.isatty() else math.inf
         self._width = 0
 
@@ -41,14 +48,22 @@ class Line:
 
     def clear(self) -> None:
         """Take the line away."""
-        if self._width:
+        if not self._width:
+            return
+        if self._whole:
+            self._stream.write(f"{UP}{ERASE}{UP}\n")
+        else:
             self._write("")
             self._stream.write("\r")
-            self._stream.flush()
+        self._stream.flush()
+        self._width = 0
 
     def _write(self, text: str) -> None:
         width, self._width = self._width, max(self._width, len(text))  # first: Ctrl-C may come at any time
-        self._stream.write(f"\r{text:<{width}}")
+        if self._whole:
+            self._stream.write(f"{UP + ERASE if width else ''}{text}\n")
+        else:
+            self._stream.write(f"\r{text:<{width}}")
         self._stream.flush()
 
 
@@ -68,16 +83,14 @@ class ProgressLine(Line):
 def progress_text(trace: Trace, stop: Stop) -> str:
     """How far a run is, in one line."""
     of = f" of {stop.rounds:,}" if stop.rounds else ""
-    parts = [f"round {trace.round:,}{of}", f"clock {trace.clock:.4g} s"]
+    parts, rate = [f"round {trace.round:,}{of}"], trace.round / max(trace.elapsed, 1e-9)
+    if stop.rounds:
+        parts.append(f"at most {duration((stop.rounds - trace.round) / max(rate, 1e-9))} to go")
     if not math.isnan(trace.gap):
         parts.append(f"gap {trace.gap:.2e}")
     elif not math.isnan(trace.loss):
         parts.append(f"loss {trace.loss:.5g}")
-    rate = trace.round / max(trace.elapsed, 1e-9)
-    parts.append(f"{rate:,.0f} rounds/s")
-    if stop.rounds:
-        parts.append(f"at most {duration((stop.rounds - trace.round) / max(rate, 1e-9))} to go")
-    return ", ".join(parts)
+    return ", ".join([*parts, f"{rate:,.0f} rounds/s", f"clock {trace.clock:.4g} s"])
 
 
 def duration(seconds: float) -> str:

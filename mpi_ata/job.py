@@ -189,8 +189,8 @@ def load_again(path: Path, stored: JobText, settings: Sequence[str]) -> tuple[Jo
         ]
         if differing:
             raise UsageError(
-                f"differs from the job of that run in {', '.join(differing)}; change keys with --set, "
-                "or start another run with another --out"
+                f"differs from the job of that run in {', '.join(differing)}; change keys with --set, name a "
+                "mended file by --set too (problem.file=mended.py), or start another run with another --out"
             )
     return load_job(path, latest.values()), [
         f"{name}: {_value(before, name)} -> {_value(after, name)}" for name in _differing(after, before)

@@ -258,6 +258,13 @@ class Keeper:
         if self._checkpoints.due(method.k):
             self._checkpoints.save(self._filled(method, cluster, trace))
 
+    def remains(self) -> str:
+        """What is left of a run that failed, and the way on."""
+        if not self.resumable:
+            return f"{self.path} has recorded it up to round {self._checkpoints.latest:,}"
+        where = f"{self.path} holds it up to round {self._checkpoints.latest:,}"
+        return f"{where}; once it is mended, go on with --out {self.path} --resume"
+
     def end(self, method: Method, cluster: Cluster, trace: Trace, reason: str | None, by: str) -> None:
         """Save for the last time: the state as it is, so that the run can go on, and what it came to."""
         self._record.event(time.time(), "ended", reason or f"early, by {by}")

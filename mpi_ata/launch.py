@@ -190,6 +190,7 @@ def prepare(environment: MutableMapping[str, str]) -> None:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     if sys.stderr is not None and sys.stderr.isatty():
         environment.setdefault(TERMINAL, "1")
+        environment.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
 
 
 class Answer(NamedTuple):

@@ -20,6 +20,7 @@ from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import Problem
 from mpi_ata.signals import Interruption, Overdue
+from mpi_ata.store import TakenError
 from mpi_ata.times import DrawnTimes
 from mpi_ata.trace import Regret, Stop, Trace
 
@@ -203,6 +204,19 @@ class _Watch(NamedTuple):
     asked: Interruption  # to end
 
 
+@contextmanager
+def _remains_told(method: Method, keeper: Keeper | None) -> Iterator[None]:
+    """Where rounds fail, say what is left of the run."""
+    try:
+        yield
+    except (Overdue, UsageError, TakenError):
+        raise
+    except Exception as error:
+        if not isinstance(error, RunError):  # in an allocator or a method of the user's own
+            error = in_users_code(f"round {method.k + 1} failed", error)
+        raise (RunError(f"{error}\n{keeper.remains()}") if keeper else error) from None
+
+
 def _driven(
     job: Job, problem: Problem, method: Method, cluster: Cluster, trace: Trace, watch: _Watch
 ) -> Outcome:
@@ -212,13 +226,14 @@ def _driven(
         with np.errstate(over="ignore", invalid="ignore"):  # evaluate() says it better
             if keeper:
                 keeper.begin(method, cluster, trace)
-            for _ in run(method, cluster, problem, job.stop, job.run.evaluate_every, trace):
-                if progress:
-                    progress(trace)
-                if asked:
-                    break
-                if keeper:
-                    keeper.after_round(method, cluster, trace)
+            with _remains_told(method, keeper):
+                for _ in run(method, cluster, problem, job.stop, job.run.evaluate_every, trace):
+                    if progress:
+                        progress(trace)
+                    if asked:
+                        break
+                    if keeper:
+                        keeper.after_round(method, cluster, trace)
             reason = job.stop.reached(trace)
             if keeper:
                 keeper.end(method, cluster, trace, reason, asked.name)

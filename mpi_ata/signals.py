@@ -87,5 +87,10 @@ class Overdue(Exception):  # noqa: N818  (it is no error)
 def asking() -> list[signal.Signals]:
     """The signals that ask for the end."""
     chosen = os.environ.get(CHOICE, "USR1").upper().removeprefix("SIG")
-    names = dict.fromkeys(["SIGINT", "SIGTERM", f"SIG{chosen}"])
+    names = dict.fromkeys(["SIGINT", "SIGTERM", *_closing(), f"SIG{chosen}"])
     return [signal.Signals[name] for name in names if name in signal.Signals.__members__]
+
+
+def _closing() -> list[str]:
+    """What comes when a terminal is closed, unless somebody wants that to be ignored, as nohup does."""
+    return [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ["SIGHUP"]

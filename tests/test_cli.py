@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from mpi_ata import Stop, Trace, __version__
 from mpi_ata.cli import main
-from mpi_ata.console import ProgressLine
+from mpi_ata.console import Line, ProgressLine
 
 MPI_ATA = Path(sys.executable).with_name("mpi-ata")
 ENDLESS = ["--set", "stop.rounds=1000000000"]
@@ -281,11 +282,15 @@ def test_a_refusal_is_a_single_line_on_stderr(job: str, arguments: list[str], me
     assert result.stderr == f"Error: {message.format(job=job)}\n"
 
 
-def test_a_run_that_fails_exits_with_1_and_one_sentence(job: str) -> None:
+def test_a_run_that_fails_exits_with_1_and_says_why_and_what_is_left(job: str) -> None:
     result = started("run", job, "--virtual", "--set", "method.step_size=1000.0", "--set", "stop.rounds=5000")
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith("Error: the run diverged by round ")
-    assert result.stderr.count("\n") == 1
+    why, left, nothing = result.stderr.split("\n")
+    assert why.startswith("Error: the run diverged by round ")
+    assert re.fullmatch(
+        r"(runs/\S+\.h5) holds it up to round 0; once it is mended, go on with --out \1 --resume", left
+    )
+    assert nothing == ""
 
 
 def test_a_task_that_raises_exits_with_1_and_shows_the_users_lines_alone(job: str) -> None:
@@ -294,7 +299,7 @@ def test_a_task_that_raises_exits_with_1_and_shows_the_users_lines_alone(job: st
     assert (result.returncode, result.stdout) == (1, "")
     assert "failed in round 1:\n" in result.stderr
     assert "return x[7]" in result.stderr
-    assert result.stderr.rstrip().splitlines()[-1].startswith("IndexError: ")
+    assert result.stderr.rstrip().splitlines()[-2].startswith("IndexError: ")
     assert "mpi_ata/" not in result.stderr
 
 
@@ -315,7 +320,7 @@ def test_a_terminal_shows_one_line_of_progress_and_is_clean_in_the_end(
         printed = terminal.end()
     assert terminal.process.returncode == 0
     assert terminal.shown.count(f"\r{label}round ") >= 2
-    assert " of 1,000,000,000, clock " in terminal.shown
+    assert " of 1,000,000,000, at most " in terminal.shown
     assert "\n" not in terminal.shown
     assert visible(terminal.shown) == ""
     assert terminal.shown.endswith("\r")
@@ -343,7 +348,11 @@ def test_ctrl_c_ends_a_run_at_once_with_what_was_reached(job: str, command: str,
     assert time.monotonic() - began < 5
     assert terminal.process.returncode == (85 if command == "run" else 1)  # only a run is kept, and can go on
     assert "Traceback" not in terminal.shown
-    assert visible(terminal.shown) == ""
+    if command == "compare":
+        assert "Error: interrupted in ata-empirical at round " in terminal.shown
+        assert terminal.shown.endswith("; not run: gta, uta\r\n")
+    else:
+        assert visible(terminal.shown) == ""
     if as_json:
         figures = json.loads(printed)
         figures = figures[0] if command == "compare" else figures
@@ -352,6 +361,26 @@ def test_ctrl_c_ends_a_run_at_once_with_what_was_reached(job: str, command: str,
     else:
         assert "early, by Ctrl-C" in printed or command == "compare"
         assert len(printed.splitlines()) == (10 if command == "run" else 3)
+
+
+@TIMED
+def test_a_closed_terminal_ends_a_run_with_what_was_reached(job: str) -> None:
+    with on_terminal("run", job, "--virtual", *ENDLESS) as terminal:
+        terminal.read_until("round ")
+        terminal.process.send_signal(signal.SIGHUP)
+        printed = terminal.end()
+    assert terminal.process.returncode == 85
+    assert "early, by SIGHUP" in printed
+
+
+@TIMED
+def test_who_wants_to_outlive_a_terminal_may(job: str) -> None:
+    command = ["nohup", str(MPI_ATA), "run", job, "--virtual", *ENDLESS, "--set", "stop.elapsed=2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(1)
+        process.send_signal(signal.SIGHUP)
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, "at elapsed 2" in out) == (0, True)
 
 
 class Interrupted(io.StringIO):
@@ -370,12 +399,24 @@ class Interrupted(io.StringIO):
 
 def test_a_line_that_was_interrupted_while_written_is_cleared_too() -> None:
     stream = Interrupted()
-    line = ProgressLine(Stop(), stream, terminal=True)
+    line = ProgressLine(Stop(), stream)
     with pytest.raises(KeyboardInterrupt):
         line(Trace())
     assert "round 0" in visible(stream.getvalue())
     line.clear()
     assert visible(stream.getvalue()) == ""
+
+
+def test_through_a_launcher_the_line_is_made_of_whole_lines() -> None:
+    # Some pass on nothing else, and what they hold back would be seen too late.
+    stream = io.StringIO()
+    line = Line(stream, terminal=True)
+    for text in ("first", "second"):
+        line.show(text)
+        assert stream.getvalue().endswith(f"{text}\n")
+    line.clear()
+    line.clear()
+    assert stream.getvalue() == "first\n\x1b[1A\r\x1b[Ksecond\n\x1b[1A\r\x1b[K\x1b[1A\n"
 
 
 @pytest.mark.parametrize("command", sorted(main.commands))

@@ -285,7 +285,7 @@ def test_a_run_that_diverges_keeps_its_last_good_save_from_which_a_smaller_step_
         if signalled and trace.round == 10:
             signal.raise_signal(signal.SIGTERM)
 
-    with pytest.raises(RunError, match=r"^the run diverged by round 10; try a smaller step_size$"):
+    with pytest.raises(RunError, match=r"^the run diverged by round 10; try a smaller step_size"):
         execute(load_job(job), progress, Keeping(OUT), lambda text: None)
     saved = record_of(OUT).method
     assert saved["k"] == (0 if signalled else 9)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mpi_ata.cli.options import Refused, job_options, keeping_options, show
+from mpi_ata.cli.options import Refused, job_options, keeping_options, show, told
 from mpi_ata.cli.running import start_ranks, starts_ranks, watched
 from mpi_ata.console import closing_table, comparison_table, shown
 from mpi_ata.errors import CONTINUE, UsageError
@@ -99,5 +99,7 @@ def compare(job: Job, virtual: bool, allocators: str, as_json: bool) -> None:
     if not rows:
         return
     show(json.dumps(rows) if as_json else comparison_table(rows, billed=not virtual))
-    if not all(row["finished"] for row in rows):
-        sys.exit(1)
+    if not rows[-1]["finished"]:
+        left = ", ".join(names[len(rows) :])
+        where = f"interrupted in {rows[-1]['allocator']} at round {rows[-1]['rounds']:,}"
+        raise told(click.ClickException(where + (f"; not run: {left}" if left else "")))

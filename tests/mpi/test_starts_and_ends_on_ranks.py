@@ -10,6 +10,7 @@ from mpi_ata.launch import find_mpirun
 from mpi_ata.store import RunFile
 from tests.mpi.starting import COMMAND, finished, mpirun, ranks_of, started
 from tests.mpi.test_interrupted_on_ranks import OUT, TIMED, ended, job_of, running, wait_for
+from tests.test_cli import on_terminal
 
 STRAGGLING = """
 if task.worker == 1 and task.round == 3:
@@ -66,6 +67,16 @@ def test_a_signal_while_ranks_start_lets_them_save_and_end() -> None:
         out, err = ended(process, job)
     assert process.returncode == 85, err
     assert "ended          early, by SIGUSR1\nrounds         1\n" in out
+
+
+@TIMED
+def test_progress_is_seen_while_ranks_are_at_work() -> None:
+    with on_terminal(*running(job_of())[1:]) as terminal:
+        terminal.read_until("rounds/s")
+        assert terminal.process.poll() is None, terminal.shown
+        assert "round " in terminal.shown
+        terminal.process.send_signal(signal.SIGTERM)
+        terminal.end()
 
 
 SETUP = """
