@@ -268,6 +268,8 @@ class Keeper:
     def end(self, method: Method, cluster: Cluster, trace: Trace, reason: str | None, by: str) -> None:
         """Save for the last time: the state as it is, so that the run can go on, and what it came to."""
         self._record.event(time.time(), "ended", reason or f"early, by {by}")
+        if reason is None:
+            trace.end()
         record = self._filled(method, cluster, trace, reason)
         if reason is not None:
             if record.cluster.get("stopping", NONE).any():  # those who were stopped may take their time

@@ -81,7 +81,7 @@ class Trace:
         self.earlier = 0.0  # worker time of workers that are gone
         self.capacity, self.stride, self.recorded = capacity, 1, 0
         self.cores = 0  # that somebody pays for while the run lasts; none where workers are simulated
-        self._began = time.monotonic()
+        self._began, self._ended = time.monotonic(), math.inf
         self._before = (0.0, 0.0)  # elapsed and billed, in parts of the run before this one
 
     @property
@@ -97,7 +97,11 @@ class Trace:
     @property
     def elapsed(self) -> float:
         """Wall time with everything in it."""
-        return time.monotonic() - self._began
+        return min(time.monotonic(), self._ended) - self._began
+
+    def end(self) -> None:
+        """Let elapsed be what it is now: the same for who saves it and who shows it."""
+        self._ended = time.monotonic()
 
     @property
     def billed(self) -> float:
@@ -181,6 +185,7 @@ class Trace:
         self.wasted += int(cluster.undelivered.sum()) - tasks
         self.waste += float(cluster.undelivered_time.sum()) - seconds
         self.worker_time = self.earlier + float(cluster.worker_time.sum())
+        self.end()
 
     def record(
         self, loss: float = math.nan, gap: float = math.nan, evaluation: Mapping[str, float] | None = None

@@ -295,6 +295,22 @@ def test_a_run_that_diverges_keeps_its_last_good_save_from_which_a_smaller_step_
     assert record_of(OUT).reason == "20 rounds"
 
 
+@pytest.mark.parametrize("rounds", [20, 10**9])
+def test_what_is_shown_in_the_end_is_what_was_saved(tmp_path: Path, rounds: int) -> None:
+    def progress(trace: Trace) -> None:
+        if trace.round == 30:
+            signal.raise_signal(signal.SIGTERM)
+
+    job = written(tmp_path / "job.toml", rounds=rounds)
+    figures = execute(load_job(job), progress, Keeping(OUT), lambda text: None).figures()
+    saved = record_of(OUT).summary
+    assert figures["finished"] == (rounds == 20)
+    assert {name: saved[name] for name in figures if name in saved} == {
+        name: value for name, value in figures.items() if name in saved
+    }
+    assert {"elapsed", "clock", "rounds"} <= set(saved)
+
+
 # Parts of the user's own.
 
 METHOD = """
