@@ -77,6 +77,9 @@ def submit_command(
     members = slurm.Sweep.of(sweep, at_once) if sweep else None
     submission = slurm.Submission(job, resources, sweep=members, check=not no_check, **given)
     result = slurm.submit(submission, dry_run)
+    if not resources.sized:
+        told = f"no --ntasks was given: it is {result['ranks']}, for run.workers of the job and the manager"
+        click.echo(told, err=True)
     show(json.dumps(result) if as_json else submission_text(result))
 
 
@@ -87,6 +90,8 @@ def submit_command(
 def status_command(which: str | None, as_json: bool) -> None:
     """Tell how far submitted runs are: those in runs/ and in the queue, or one of them.
 
+    Where Slurm does not answer, runs that are not finished are of state `unknown`, and the exit code is 1.
+
     \b
     Examples:
       mpi-ata status 1234 --json
@@ -95,7 +100,13 @@ def status_command(which: str | None, as_json: bool) -> None:
     """
     from mpi_ata import slurm
 
-    rows = slurm.status(which)
+    try:
+        rows = slurm.status(which)
+    except slurm.SilentError:
+        rows = slurm.status_from_files(which)
+        if rows or as_json:
+            show(json.dumps(rows) if as_json else status_table(rows))
+        raise
     show(json.dumps(rows) if as_json else status_table(rows))
 
 

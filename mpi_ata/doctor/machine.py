@@ -146,4 +146,8 @@ def slurm() -> Finding:
         return Finding("Slurm", "not here")
     answer = launch.ask([srun, "--version"], PATIENCE)
     remedy = "jobs run by mpirun, but srun does not work: ask your administrator" if answer.code else None
+    if remedy is None and (squeue := shutil.which("squeue")):
+        queue = launch.ask([squeue, "--me", "--noheader"], PATIENCE)
+        if queue.code != 0:
+            remedy = f"it does not answer, so nothing can be submitted: {said(queue)}"
     return Finding("Slurm", f"{said(answer)}: {srun}", True, remedy)

@@ -15,6 +15,16 @@ from mpi_ata.launch import Answer, ask
 PATIENCE = 60.0  # seconds for one answer
 TRIES = 3  # a controller that is being restarted answers a little later
 GONE = ("Invalid job id", "not found")  # the second of members of an array that wait
+UNREACHED = (  # what Slurm's commands say where they cannot ask the controller
+    "Communication connection failure",
+    "Could not establish a configuration source",
+    "Protocol authentication error",
+    "Socket timed out",
+    "Unable to contact slurm controller",
+    "Unable to process configuration file",
+    "Zero Bytes were transmitted or received",
+    "standby mode",
+)
 OVER = (
     "BOOT_FAIL",
     "CANCELLED",
@@ -29,6 +39,10 @@ OVER = (
 )
 
 NO_SLURM = "there is no {name} here: run this where Slurm is, or use mpi-ata run"
+
+
+class SilentError(RunError):
+    """Slurm does not tell what is queued, so nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +91,25 @@ def slurm(*command: str) -> Answer:
 def said(answer: Answer) -> str:
     """What Slurm has to say against something, in one line."""
     lines = [line for line in (answer.err or answer.out).splitlines() if line.strip()]
-    return re.sub(r"^\w+: (error: )?", "", lines[-1]) if lines else "no answer came"
+    return re.sub(r"^\w+: ((error|fatal): )?", "", lines[-1]) if lines else "no answer came"
+
+
+def unreached(answer: Answer) -> bool:
+    """Whether a command could not ask the controller at all."""
+    return answer.code != 0 and (answer.code is None or any(words in answer.err for words in UNREACHED))
+
+
+def silence(answer: Answer) -> SilentError:
+    """The error of a question that Slurm did not answer."""
+    return SilentError(f"Slurm does not answer: {said(answer)}; see mpi-ata doctor")
 
 
 def sbatch(script: Path, *options: str) -> int:
     """Give a batch script to Slurm; the id of the Slurm job."""
     answer = slurm("sbatch", "--parsable", *options, str(script))
     id = re.search(r"^(\d+)(;.*)?$", answer.out, re.MULTILINE)
+    if unreached(answer):
+        raise RunError(f"sbatch cannot reach Slurm: {said(answer)}; see mpi-ata doctor")
     if answer.code != 0 or id is None:
         raise UsageError(f"Slurm refused the job: {said(answer)}")
     return int(id[1])
@@ -93,16 +119,18 @@ def jobs(id: str) -> list[SlurmJob]:
     """What Slurm knows of a Slurm job, or of each member of an array; nothing once it has forgotten it."""
     answer = slurm("scontrol", "--oneliner", "show", "job", id)
     if answer.code != 0:
-        if any(words in answer.out + answer.err for words in GONE):
+        if any(words in answer.out + answer.err for words in GONE) and not unreached(answer):
             return []
-        raise RunError(f"Slurm does not tell about {id}: {said(answer)}")
+        raise silence(answer)
     return [parsed(line) for line in answer.out.splitlines() if line.startswith("JobId=")]
 
 
 def own_jobs() -> list[str]:
     """The ids of all Slurm jobs of this user's that are queued or running; one for each array."""
     answer = slurm("squeue", "--me", "--noheader", "--format=%F")
-    return list(dict.fromkeys(answer.out.split())) if answer.code == 0 else []
+    if answer.code != 0:
+        raise silence(answer)
+    return list(dict.fromkeys(answer.out.split()))
 
 
 def requeue(id: str) -> str:

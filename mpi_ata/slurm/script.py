@@ -66,6 +66,12 @@ class Resources:
             return self.nodes if self.nodes is not None and not self.more else None
         return (self.nodes or 1) * self.ntasks_per_node
 
+    @property
+    def sized(self) -> bool:
+        """Whether anything says how many ranks or nodes there shall be."""
+        given = (self.nodes, self.ntasks, self.ntasks_per_node) != (None, None, None)
+        return given or any(re.match(r"-[nN]|--nt|--nodes\b", word) for word in self.words())
+
     def words(self) -> list[str]:
         """The further options, word for word."""
         try:

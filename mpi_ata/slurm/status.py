@@ -45,6 +45,13 @@ def status(which: str | None = None) -> list[dict[str, Any]]:
     return [row(found) for found in meant(which)]
 
 
+def status_from_files(which: str | None = None) -> list[dict[str, Any]]:
+    """The same without asking Slurm: of what is not finished nobody knows then whether a job is at it."""
+    rows = [row(found) for found in meant(which, asking=False)]
+    unknown = {"state": "unknown", "why": "Slurm does not answer"}
+    return [each if each["state"] == "finished" else each | unknown for each in rows]
+
+
 def stop(which: str) -> list[dict[str, Any]]:
     """End runs for good: those that run save and leave, those that wait are taken out of the queue."""
     ending = meant(which)
@@ -60,12 +67,14 @@ def stop(which: str) -> list[dict[str, Any]]:
     return [row(found) for found in meant(which)]
 
 
-def meant(which: str | None) -> list[Submitted]:
-    """The runs that are asked for."""
+def meant(which: str | None, asking: bool = True) -> list[Submitted]:
+    """The runs that are asked for; without asking Slurm, those that are noted here."""
+    ask = commands.jobs if asking else partial(among, ())
     if which is None:
-        queued = [job for id in commands.own_jobs() for job in commands.jobs(id)]
+        queued = [job for id in commands.own_jobs() for job in ask(id)] if asking else []
         return [found for kept in everywhere(queued) for found in runs(kept, partial(among, queued))]
-    found = [submitted for kept in submissions(which) for submitted in runs(kept)]
+    noted = submissions(which) if asking or not is_id(which) else noted_here(which)
+    found = [submitted for kept in noted for submitted in runs(kept, ask)]
     if which.isdigit():
         return found
     if hit := re.fullmatch(r"\d+_(\d+)", which):
@@ -88,7 +97,7 @@ def everywhere(queued: Sequence[SlurmJob]) -> list[Kept]:
 
 def submissions(which: str) -> list[Kept]:
     """The submissions that are meant by the id of a Slurm job or by a run file."""
-    if re.fullmatch(r"\d+(_\d+)?", which):
+    if is_id(which):
         return by_id(which)
     path = Path(which).absolute()
     for folder in (path.with_suffix(SUFFIX), unnumbered(path).with_suffix(SUFFIX)):
@@ -97,19 +106,29 @@ def submissions(which: str) -> list[Kept]:
     raise UsageError(f"{which} is neither the id of a Slurm job nor a run that was submitted")
 
 
+def is_id(which: str) -> bool:
+    """Whether this is the id of a Slurm job, or of a member of an array."""
+    return re.fullmatch(r"\d+(_\d+)?", which) is not None
+
+
 def by_id(id: str) -> list[Kept]:
     """The submissions of a Slurm job: where its script stands, or where its id was noted."""
-    number = id.split("_")[0]
-    for job in commands.jobs(number):
+    for job in commands.jobs(id.split("_")[0]):
         if (kept := Kept(job.command.parent)).slip.is_file():
             return [kept]
+    found = noted_here(id)
+    if not found:
+        raise UsageError(f"Slurm job {id} is not one of mpi-ata's, or is forgotten by now: name its run file")
+    return found
+
+
+def noted_here(id: str) -> list[Kept]:
+    """The submissions from this folder for which the id of a Slurm job was noted."""
     found = []
     for kept in all_kept(RUNS):
         known = kept.submitted()
-        if number in {job.split("_")[0] for job in [*known.jobs, *known.past]}:
+        if id.split("_")[0] in {job.split("_")[0] for job in [*known.jobs, *known.past]}:
             found.append(kept)
-    if not found:
-        raise UsageError(f"Slurm job {id} is not one of mpi-ata's, or is forgotten by now: name its run file")
     return found
 
 

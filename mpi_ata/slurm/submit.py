@@ -3,12 +3,12 @@
 import re
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mpi_ata.checkpoint import fresh_name
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import load_job
 from mpi_ata.keeper import Keeping
 from mpi_ata.run import parts_of
@@ -51,6 +51,15 @@ class Submission:
     def members(self) -> list[tuple[str, ...]]:
         """The settings of each run."""
         return [(*self.settings, *more) for more in (self.sweep.members if self.sweep else [()])]
+
+    def on_its_workers(self) -> "Submission":
+        """The same on as many ranks as the job has workers, and one for the manager."""
+        found = {load_job(self.job, settings).run.workers for settings in self.members}
+        workers = found.pop()
+        if workers is None or found:
+            why = "the runs of --array differ in run.workers" if found else f"{self.job} has no run.workers"
+            raise UsageError(f"{why}: say by --ntasks how many ranks to start, manager included")
+        return replace(self, resources=replace(self.resources, ntasks=workers + 1))
 
     def run_file(self) -> Path:
         """Where the run is recorded: as asked, or under a fresh name."""
@@ -180,7 +189,7 @@ def refuse_unwritable(run: Path) -> None:
 
 def submit(submission: Submission, dry_run: bool = False) -> dict[str, Any]:
     """Submit a job; what came of it, or would, in plain values."""
-    found = plan(submission)
+    found = plan(submission if submission.resources.sized else submission.on_its_workers())
     copies = found.copies()
     script = found.script(copies).text()
     if dry_run:
@@ -220,6 +229,11 @@ def given(found: Plan) -> list[int]:
     except UsageError:
         commands.cancel(*map(str, jobs))
         raise
+    except RunError as error:
+        ids = list(map(str, jobs))
+        commands.cancel(*ids)
+        more = f"; before that it took jobs: make sure by scancel {' '.join(ids)}" if ids else ""
+        raise RunError(f"{error}{more}") from None
     return jobs
 
 
@@ -229,6 +243,7 @@ def described(found: Plan, script: str, jobs: list[int]) -> dict[str, Any]:
     return {
         "job": jobs[0] if jobs else None,
         "jobs": jobs,
+        "ranks": found.submission.resources.ranks,
         "run": str(found.runs[0]),
         "runs": [str(run) for run in found.runs],
         "log": log,

@@ -86,6 +86,13 @@ def test_a_full_folder_is_a_note_and_its_file_system_is_named(tmp_path: Path) ->
 def test_slurm_is_named_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     srun = command(tmp_path, "srun", "slurm-wlm 22.05.8")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    queue = command(tmp_path, "squeue", "7 main job")
     assert machine.slurm() == Finding("Slurm", f"slurm-wlm 22.05.8: {srun}")
+    queue.write_text(
+        "#!/bin/sh\necho 'squeue: fatal: Could not establish a configuration source' >&2; exit 1\n"
+    )
+    found = machine.slurm()
+    assert found.ok
+    assert "it does not answer, so nothing can be submitted: squeue: fatal: Could not" in str(found.remedy)
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     assert machine.slurm() == Finding("Slurm", "not here")

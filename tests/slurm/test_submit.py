@@ -16,6 +16,7 @@ from mpi_ata.errors import UsageError
 from mpi_ata.job import load_job
 from mpi_ata.keeper import Keeping
 from mpi_ata.run import execute
+from mpi_ata.slurm.kept import Kept
 from mpi_ata.slurm.script import signal_name
 from tests.slurm.site import DRAWN, MEASURED, OWN, ROOT
 
@@ -153,6 +154,115 @@ def test_without_slurm_the_user_reads_so(job: Path, monkeypatch: pytest.MonkeyPa
         result = CliRunner().invoke(main, command)
         assert result.exit_code == 2
         assert "there is no scontrol here" in result.output
+
+
+@pytest.fixture
+def silent_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's commands, and no cluster that they could ask."""
+    if shutil.which("squeue") is None:
+        pytest.skip("Slurm's commands are not here")
+    (tmp_path / "slurm.conf").touch()
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+
+
+SILENT = "Error: Slurm does not answer: Unable to process configuration file; see mpi-ata doctor\n"
+
+
+def silent_status(*words: str) -> list[tuple[str, str, str]]:
+    """The runs, Slurm jobs and states that are told where Slurm does not answer."""
+    result = CliRunner().invoke(main, ["status", *words, "--json"])
+    assert (result.exit_code, result.stderr) == (1, SILENT)
+    return [(Path(row["run"]).name, row["job"], row["state"]) for row in json.loads(result.stdout)]
+
+
+def note(name: str, ids: list[str], *runs: str) -> None:
+    """What a submission leaves behind."""
+    Path("runs", name).mkdir(parents=True)
+    Kept(Path("runs", name)).submit(ids, [Path("runs", run).absolute() for run in runs])
+
+
+@pytest.mark.usefixtures("silent_slurm")
+def test_where_slurm_does_not_answer_nobody_says_that_nothing_is_queued(job: Path) -> None:
+    result = CliRunner().invoke(main, ["status"])
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", SILENT)
+    assert silent_status() == []
+    assert silent_status("7") == []
+
+
+@pytest.mark.usefixtures("silent_slurm")
+def test_where_slurm_does_not_answer_states_are_unknown_but_for_what_is_finished(job: Path) -> None:
+    note("a.job", ["7", "8"], "a.h5")
+    note("b.job", ["9"], "b-0.h5", "b-1.h5")
+    finished(job, "runs/b-0.h5")
+    chain, first, second = (
+        ("a.h5", "8", "unknown"),
+        ("b-0.h5", "9_0", "finished"),
+        ("b-1.h5", "9_1", "unknown"),
+    )
+    assert sorted(silent_status()) == [chain, first, second]
+    assert silent_status("7") == silent_status("runs/a.h5") == [chain]
+    assert silent_status("9") == [first, second]
+    assert silent_status("9_1") == [second]
+    table = CliRunner().invoke(main, ["status", "7"]).stdout
+    assert "unknown" in table
+    assert "no Slurm job is at it" not in table
+
+
+@pytest.mark.usefixtures("silent_slurm")
+def test_where_slurm_does_not_answer_nothing_is_submitted_or_stopped(job: Path) -> None:
+    result = submit(job, "-n", 4)
+    reason = "Unable to process configuration file; see mpi-ata doctor"
+    assert (result.exit_code, result.output) == (1, f"Error: sbatch cannot reach Slurm: {reason}\n")
+    assert list(Path().rglob("*.job")) == []
+    note("a.job", ["7"], "a.h5")
+    for command in (["stop", "7"], ["submit", str(job), "-n", "4", "--out", "runs/a.h5", "--resume"]):
+        result = CliRunner().invoke(main, command)
+        assert (result.exit_code, result.output) == (1, SILENT)
+
+
+def test_a_chain_that_slurm_leaves_half_done_names_the_jobs_that_it_took(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1"
+    for name, line in (("sbatch", f"case $2 in --dep*) {gone} ;; esac; echo 7"), ("scancel", "exit 1")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    result = submit(job, "-n", 4, "--chain", 2)
+    assert result.exit_code == 1
+    assert "before that it took jobs: make sure by scancel 7" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ([], ["--ntasks=4"]),
+        (["--time", "30", "--chain", 2], ["--ntasks=4"]),
+        (["--array", "run.seed=1,2", "--sbatch", "--constraint=fast"], ["--ntasks=4"]),
+        (["--nodes", 4], ["--nodes=4"]),
+        (["--ntasks-per-node", 3], ["--ntasks-per-node=3"]),
+        (["--sbatch", "-n5"], ["-n5"]),
+        (["--sbatch", "--mem=4G --ntasks 5"], ["--ntasks", "5"]),
+        (["--sbatch", "--nodes=3"], ["--nodes=3"]),
+    ],
+)
+def test_who_says_no_number_of_ranks_gets_those_of_the_job(
+    job: Path, words: list[object], options: list[str]
+) -> None:
+    result = submit(job, "--set", "run.workers=3", *words, "--dry-run", "--json")
+    assert result.exit_code == 0, result.output
+    script = json.loads(result.stdout)["script"].splitlines()
+    sizes = ("--ntasks", "--nodes", "-n", "5")
+    found = [line.split()[1] for line in script if line.startswith("#SBATCH")]
+    assert [option for option in found if option.startswith(sizes) and "--no-r" not in option] == options
+    told = "no --ntasks was given: it is 4, for run.workers of the job and the manager\n"
+    assert result.stderr == (told if options == ["--ntasks=4"] else "")
+
+
+def test_without_ranks_and_workers_nothing_is_submitted(job: Path) -> None:
+    assert "job.toml has no run.workers: say by --ntasks how many ranks" in refusal(job, "--dry-run")
+    differ = refusal(job, "--array", "run.workers=2,3", "--dry-run")
+    assert "the runs of --array differ in run.workers: say by --ntasks" in differ
 
 
 def test_a_run_that_was_never_submitted_has_no_status(job: Path) -> None:
