@@ -90,11 +90,15 @@ def compute(problem: Problem, x: Array, tasks: Sequence[Task], at_once: bool = F
 
 def _result(function: Callable[..., Any], x: Array, given: object, task: Task) -> Array:
     try:
-        result = np.asarray(function(x, given), x.dtype)
+        answer = function(x, given)
+        result = np.asarray(answer, x.dtype)
     except RunError:
         raise
     except Exception as error:
         raise in_users_code(f"a task of worker {task.worker} failed in round {task.round}", error) from None
+    if answer is None:
+        name = "gradient" if given is task else "gradients"
+        raise RunError(f"{name}() returned None instead of an array; is there a return missing in it?")
     if result.shape != x.shape:
         raise RunError(
             f"a task returned an array of shape {result.shape}, but x has {x.shape}; "
