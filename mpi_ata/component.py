@@ -22,6 +22,7 @@ _KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
     str: ("a text", (str,)),
     list: ("a list", (list,)),
 }
+_EXTRAS = ("torch", "sklearn")  # libraries that our extras of the same name bring
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -180,7 +181,9 @@ def _described(error: BaseException) -> str:
     """What went wrong in a user's code, and in which line."""
     frames = traceback.extract_tb(error.__traceback__)
     line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno
-    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {one_line(error)}"
+    missing = error.name if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS else ""
+    way_out = f"; install it with pip install 'mpi-ata[{missing}]'" if missing else ""
+    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {one_line(error)}{way_out}"
 
 
 def one_line(error: BaseException) -> str:

@@ -55,6 +55,22 @@ def test_a_missing_library_is_asked_for_in_one_sentence(
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("library", ["torch", "sklearn"])
+@pytest.mark.parametrize(
+    "code", ["import {}\nclass Own: pass", "class Own:\n  def __init__(self): import {}"]
+)
+def test_a_file_of_ones_own_that_lacks_a_library_is_told_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, code: str
+) -> None:
+    (tmp_path / "own.py").write_text(code.format(library))
+    job = tmp_path / "job.toml"
+    job.write_text(JOB.format(problem='file = "own.py"\nclass = "Own"'))
+    monkeypatch.setitem(sys.modules, library, None)
+    result = CliRunner().invoke(main, ["run", str(job), "--virtual"])
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f"; install it with pip install 'mpi-ata[{library}]'\n")
+
+
 def test_a_problem_of_ones_own_asks_for_pytorch_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ValueError, match="PyTorch is missing"):
