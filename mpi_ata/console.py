@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from mpi_ata.prior import counted
 from mpi_ata.trace import Stop, Trace
 
 if TYPE_CHECKING:
@@ -131,11 +132,14 @@ def closing_table(outcome: "Outcome") -> str:
         if outcome.reason
         else f"early, by {'Ctrl-C' if outcome.signal in ('', 'SIGINT') else outcome.signal}"
     )
-    rows = [("ended", ended), *figure_rows(outcome.figures())]
-    if outcome.out:
-        way = ", to go on with: --resume" if outcome.resumable and not outcome.reason else ""
-        rows.append(("saved", f"{outcome.out}{way}"))
-    return aligned(rows)
+    way = ", to go on with: --resume" if outcome.resumable and not outcome.reason else ""
+    return ended_table(ended, outcome.figures(), way)
+
+
+def ended_table(ended: str, figures: dict[str, Any], way: str = "") -> str:
+    """The same of any run: how it ended, what it came to, where it was saved and how it goes on."""
+    saved = [("saved", f"{figures['out']}{way}")] if figures["out"] else []
+    return aligned([("ended", ended), *figure_rows(figures), *saved])
 
 
 def figure_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
@@ -143,7 +147,7 @@ def figure_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("rounds", f"{figures['rounds']:,}"),
         ("clock", f"{figures['clock']:,.6g} s"),
-        ("worker time", f"{figures['worker_time']:,.6g} s on {figures['workers']:,} workers"),
+        ("worker time", f"{figures['worker_time']:,.6g} s on {counted(figures['workers'], 'worker')}"),
         (
             "waste",
             f"{figures['waste']:,.6g} s, {share(figures['waste'], figures['worker_time'])} of worker time",

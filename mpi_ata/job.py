@@ -129,11 +129,16 @@ class Job:
             method: Method = self.method.build(**known)
         return method
 
+    @property
+    def greedy_instead(self) -> str:
+        """The method to take with greedy allocation, where this one refuses it."""
+        return str(getattr(self.method.factory, "greedy_instead", ""))
+
     def with_allocators(self, names: Sequence[str]) -> list["Job"]:
         """The same job under other allocators, each with those keys that it knows; all are checked first."""
         with _named(self.path):
             if self.allocator is None:
-                raise UsageError("this method has no allocator to exchange")
+                raise UsageError("this method has no allocator to exchange; run it by mpi-ata run")
             own = self.allocator
             components = [own if name == "own" else _exchanged(name, own.keys) for name in names]
             _check_known(own.keys, [own, *components])

@@ -16,7 +16,7 @@ from mpi_ata.component import Table, one_line
 from mpi_ata.errors import UsageError, diverged
 from mpi_ata.job import Job, load_again, problem_of
 from mpi_ata.methods import Method
-from mpi_ata.prior import Inherited, Source, discounted, inherited, merged, same_workers, stayed
+from mpi_ata.prior import Inherited, Source, counted, discounted, inherited, merged, same_workers, stayed
 from mpi_ata.record import Record, from_tree
 from mpi_ata.store import DamagedError, RunFile, check_place
 from mpi_ata.trace import Trace
@@ -57,6 +57,8 @@ class Keeping:
             raise UsageError(f"--prior-weight {self.prior_weight:g} must be above 0 and at most 1")
         if self.prior_weight < 1 and not self.warm_start:
             raise UsageError("--prior-weight says how much --warm-start counts, but there is none; add one")
+        if self.any_problem and not self.warm_start:
+            raise UsageError("--any-problem says what --warm-start may take, but there is none; add one")
         for path in self.warm_start:
             if not os.path.exists(path) and not os.path.exists(f"{path}.previous"):
                 raise UsageError(f"--warm-start {path}: there is no such run file or folder")
@@ -83,17 +85,25 @@ class Keeping:
         return [discounted(source, self.prior_weight) for source in known]
 
     def _again(self, job: Job, file: RunFile, note: Note) -> tuple[Job, "Keeper"]:
-        record, complaint = load(file)
+        record, complaint = load_named(file)
         if complaint:
             note(complaint)
         job, changes = load_again(job.path, record.job, job.source.settings)
         return job, Keeper(job, file, note, record, changes=changes)
 
+    def finished(self, job: Job) -> Record | None:
+        """The record of a run that is to go on, but has reached its limit, and nothing is changed."""
+        if not self.resume or self.out is None or not RunFile(self.out).exists():
+            return None
+        record, complaint = load_named(RunFile(self.out))
+        changes = load_again(job.path, record.job, job.source.settings)[1]
+        return record if record.reason and not changes and not complaint else None
+
     def continued(self, job: Job) -> Job:
         """The job as it is to be run; where a run goes on, with what --set has changed in it before."""
         if self.out is None or not RunFile(self.out).exists():
             return job
-        record, _ = load(RunFile(self.out))
+        record, _ = load_named(RunFile(self.out))
         return load_again(job.path, record.job, job.source.settings)[0]
 
 
@@ -104,6 +114,14 @@ def load(file: RunFile) -> tuple[Record, str]:
         return from_tree(attributes, groups), complaint
     except DamagedError as error:
         raise DamagedError(f"{file.path}: {error}") from None
+
+
+def load_named(file: RunFile) -> tuple[Record, str]:
+    """The same of the very run that the user wants, with a way out where nothing of it is whole."""
+    try:
+        return load(file)
+    except DamagedError as error:
+        raise DamagedError(f"{error}; put back a copy of it, or start anew with another --out") from None
 
 
 def _sources(paths: Iterable[Path], job: Job | None, note: Note) -> Iterator[Source]:
@@ -197,7 +215,7 @@ class Keeper:
         if missing and self._earlier is None:
             self._note(f"{missing}: the run is recorded, but cannot be resumed")
         if self._earlier is None:
-            self._say("started", f"on {cluster.n:,} workers")
+            self._say("started", f"on {counted(cluster.n, 'worker')}")
             self._warm_start(method, cluster)
         else:
             try:
@@ -223,7 +241,7 @@ class Keeper:
     def _resume(self, record: Record, method: Method, cluster: Cluster, trace: Trace) -> None:
         method.restore(record.method)
         trace.restore(record.totals, record.trace, record.figures)
-        self._say("resumed", f"at round {method.k:,} on {cluster.n:,} workers")
+        self._say("resumed", f"at round {method.k:,} on {counted(cluster.n, 'worker')}")
         for change in self._changes:
             self._say("changed", change)
         trace.lost += int(record.cluster.get("stopping", NONE).sum())

@@ -75,23 +75,24 @@ class Inherited(NamedTuple):
 
     def summary(self) -> str:
         """Who was recognised and what differed, in one sentence."""
-        parts = [f"{len(self.recognised):,} of {_counted(len(self.columns['tasks']), 'worker')} recognised"]
+        parts = [f"{len(self.recognised):,} of {counted(len(self.columns['tasks']), 'worker')} recognised"]
         if self.by_class:
             parts.append(f"{_starting(len(self.by_class))} from others with the same hardware")
         if self.cold:
             parts.append(f"{_starting(self.cold)} cold")
         kinds = Counter(difference.text() for difference in self.differing)
         differences = [
-            f"{_counted(count, 'worker')} changed: {text}" for text, count in kinds.most_common(SHOWN)
+            f"{counted(count, 'worker')} changed: {text}" for text, count in kinds.most_common(SHOWN)
         ]
         if len(kinds) > SHOWN:
             differences.append("...")
-        rounds, runs = _counted(self.rounds, "round"), _counted(self.runs, "run")
+        rounds, runs = counted(self.rounds, "round"), counted(self.runs, "run")
         known = f"as after {rounds} of {runs}" if self.runs else "with nothing known"
         return f"{known}: {'; '.join([', '.join(parts), *differences])}"
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """So many of them, in words."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

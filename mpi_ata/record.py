@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,6 +108,12 @@ def told(record: Record) -> dict[str, Any]:
         "job": record.job.text,
         "settings": list(record.job.settings),
     }
+
+
+def figures_of(record: Record, path: Path) -> dict[str, Any]:
+    """What a finished run came to, as it said at its end."""
+    found = told(record) | {"out": str(path)}
+    return {name: found[name] for name in (*ALWAYS, *MAYBE, "evaluation", "finished", "out")}
 
 
 def to_tree(record: Record) -> tuple[Attributes, dict[str, State]]:

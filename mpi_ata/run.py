@@ -151,7 +151,7 @@ def execute_on_ranks(
                 return None
             if job.run.workers not in (None, cluster.n):
                 note(
-                    f"the job says workers = {job.run.workers}, but this world has {cluster.n}, which counts"
+                    f"workers = {job.run.workers} was asked for, but this world has {cluster.n}, which counts"
                 )
             trace.cores = allocated_cores() or cluster.n + 1
             for text in cluster.notes(sleeping=times is not None):

@@ -221,6 +221,20 @@ def test_compare_gives_each_allocator_the_run_it_has_alone(job: str) -> None:
     assert compared[1] == alone | own
 
 
+def test_compare_leaves_out_what_the_method_refuses_unless_it_is_named(job: str) -> None:
+    chosen = ["compare", job, "--virtual", "--set", "method.name=asgd"]
+    result = called(*chosen)
+    assert [row.split()[0] for row in result.stdout.splitlines()[2:]] == ["ata-empirical", "uta"]
+    assert result.stderr == "Note: gta is left out: its counterpart here is the method ringmaster\n"
+    assert called(*chosen, "--allocators", "uta,gta").exit_code == 2
+
+
+def test_a_gradient_that_returns_nothing_is_told_so(job: str) -> None:
+    own_problem(job, "pass")
+    said = called("run", job, "--virtual").stderr
+    assert "Error: gradient() returned None instead of an array; is there a return missing in it?" in said
+
+
 def test_compare_prints_its_table_where_no_round_was_needed(job: str) -> None:
     assert called("compare", job, "--virtual", "--set", "stop.gap=1").exit_code == 0
 

@@ -571,5 +571,5 @@ def test_a_method_without_allocator_has_none_to_exchange(tmp_path: Path) -> None
     (tmp_path / "walk.py").write_text(METHOD)
     change: Change = {"method": None, "allocator": None}
     job = load_job(written(tmp_path, change | {"method.file": '"walk.py"', "method.class": '"Walk"'}))
-    with pytest.raises(UsageError, match="has no allocator to exchange"):
+    with pytest.raises(UsageError, match="has no allocator to exchange; run it by mpi-ata run"):
         job.with_allocators(["gta"])[0]

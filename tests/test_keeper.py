@@ -98,6 +98,39 @@ def test_a_run_whose_newest_file_is_broken_goes_on_from_the_one_before_and_says_
     assert not differing(substance(OUT), expected)
 
 
+def test_a_finished_run_is_not_begun_again_but_shown_with_the_way_to_more(job: Path) -> None:
+    first = called("run", job, "--virtual", "--out", OUT).stdout
+    before = OUT.read_bytes()
+    for where in (["--virtual"], []):  # no ranks are started either
+        again = called("run", job, *where, "--out", OUT, "--resume")
+        assert again.exit_code == 0
+        assert again.stderr == (
+            "Note: run.h5 is finished already, at 10 rounds; for more, set another limit, such as "
+            "--set stop.rounds=...\n"
+        )
+        lines = zip(again.stdout.splitlines(), first.splitlines(), strict=True)
+        assert all(now == then or now.startswith("elapsed") for now, then in lines)
+    told = called("run", job, "--virtual", "--out", OUT, "--resume", "--json").stdout
+    figures = json.loads(called("run", job, "--virtual", "--json").stdout)
+    assert json.loads(told) == figures | {"out": "run.h5", "elapsed": json.loads(told)["elapsed"]}
+    assert OUT.read_bytes() == before
+
+
+def test_a_broken_file_with_nothing_before_it_is_refused_with_a_way_out(job: Path) -> None:
+    run(job)
+    OUT.write_bytes(OUT.read_bytes()[:1000])
+    RunFile(OUT).previous.unlink()
+    way_out = " bytes; put back a copy of it, or start anew with another --out\n"
+    assert refused(job).endswith(way_out)
+    shown = called("show", OUT)
+    assert (shown.exit_code, shown.stderr.endswith(way_out)) == (2, True)
+
+
+def test_a_single_worker_is_one_worker(job: Path) -> None:
+    assert " s on 1 worker\n" in called("run", job, "--virtual", "--workers", "1", "--out", OUT).stdout
+    assert record_of(OUT).events[0].text == "on 1 worker"
+
+
 def test_a_foreign_file_is_refused_and_stays(job: Path) -> None:
     OUT.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(1000))
     assert "is not a run file of mpi_ata" in refused(job)
@@ -377,7 +410,8 @@ def test_a_part_of_ones_own_that_cannot_be_saved_is_recorded_but_not_resumed(
     assert (record.summary["rounds"], record.reason) == (10, "10 rounds")
     assert record.workers["tasks"].sum() == 100
     assert called("show", OUT).exit_code == 0
-    assert f"run.h5: cannot go on: {name} has no state() and restore(state)" in refused(job)
+    more = refused(job, "--set", "stop.rounds=20")
+    assert f"run.h5: cannot go on: {name} has no state() and restore(state)" in more
     OUT.unlink()
     Path("run.h5.previous").unlink()
     outcome = execute(

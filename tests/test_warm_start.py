@@ -276,6 +276,7 @@ def test_a_run_whose_newest_generation_is_damaged_counts_by_the_one_before(start
         (["--prior-weight", "1.5", "--warm-start", "."], "--prior-weight 1.5 must be above 0 and at most 1"),
         (["--prior-weight", "nan", "--warm-start", "."], "--prior-weight nan must be above 0 and at most 1"),
         (["--prior-weight", "0.5"], "--prior-weight says how much --warm-start counts"),
+        (["--any-problem"], "--any-problem says what --warm-start may take, but there is none; add one"),
         (["--warm-start", "none.h5"], "--warm-start none.h5: there is no such run file or folder"),
         (["--warm-start", "job.toml"], "job.toml: is not a run file of mpi_ata"),
     ],

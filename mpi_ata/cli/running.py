@@ -20,6 +20,14 @@ def noted(line: ProgressLine, text: str) -> None:
     click.echo(f"Note: {text}", err=True)
 
 
+def noted_once(line: ProgressLine, text: str) -> None:
+    """The same, unless this command has told it already."""
+    told: set[str] = click.get_current_context().meta.setdefault(f"{__name__}.told", set())
+    if text not in told:
+        told.add(text)
+        noted(line, text)
+
+
 def starts_ranks(virtual: bool) -> bool:
     """Whether this process is to start the ranks, since nobody else has."""
     return not virtual and not launch.under_launcher()
@@ -41,6 +49,7 @@ def watched(job: Job, virtual: bool, keeping: Keeping | None = None, label: str 
     """Execute a job with a progress line; None on the rank of a worker."""
     line = ProgressLine(job.stop, sys.stderr, label, bool(os.environ.get(launch.TERMINAL)))
     try:
-        return (execute if virtual else execute_on_ranks)(job, line, keeping, partial(noted, line))
+        note = partial(noted, line) if keeping else partial(noted_once, line)
+        return (execute if virtual else execute_on_ranks)(job, line, keeping, note)
     finally:
         line.clear()

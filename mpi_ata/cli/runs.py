@@ -7,15 +7,19 @@ from typing import Any
 
 import click
 
+from mpi_ata import launch
 from mpi_ata.cli.options import Refused, job_options, keeping_options, show, told
 from mpi_ata.cli.running import start_ranks, starts_ranks, watched
-from mpi_ata.console import closing_table, comparison_table, shown
+from mpi_ata.console import closing_table, comparison_table, ended_table, shown
 from mpi_ata.errors import CONTINUE, UsageError
 from mpi_ata.job import Job
-from mpi_ata.keeper import Keeping, load
+from mpi_ata.keeper import Keeping, load_named
+from mpi_ata.record import Record, figures_of
 from mpi_ata.record import told as told_of
 from mpi_ata.run import parts_of
 from mpi_ata.store import RunFile
+
+ALLOCATORS = "ata-empirical,gta,uta"  # compared unless others are named
 
 
 @click.command(name="run")
@@ -34,8 +38,12 @@ def run_command(job: Job, keeping: Keeping, virtual: bool, as_json: bool) -> Non
       mpi-ata run jobs/quadratic.toml --virtual --out runs/mine.h5 --resume
       mpi-ata run jobs/emulated.toml --warm-start runs/
     """
-    if starts_ranks(virtual):
+    if virtual or starts_ranks(virtual):
         keeping.check()
+        if keeping.out and (record := keeping.finished(job)):
+            show_finished(record, keeping.out, as_json)
+            return
+    if starts_ranks(virtual):
         start_ranks([keeping.continued(job)])
     outcome = watched(job, virtual, keeping)
     if outcome is None:
@@ -43,6 +51,15 @@ def run_command(job: Job, keeping: Keeping, virtual: bool, as_json: bool) -> Non
     show(json.dumps(outcome.figures()) if as_json else closing_table(outcome))
     if outcome.reason is None:
         sys.exit(CONTINUE if outcome.resumable else 1)
+
+
+def show_finished(record: Record, out: Path, as_json: bool) -> None:
+    """Print the result of a run that needs no more rounds, and how it gets more."""
+    limit = "rounds" if record.reason.endswith(" rounds") else record.reason.split()[0]
+    more = f"for more, set another limit, such as --set stop.{limit}=..."
+    click.echo(f"Note: {out} is finished already, at {record.reason}; {more}", err=True)
+    figures = figures_of(record, out)
+    show(json.dumps(figures) if as_json else ended_table(f"at {record.reason}", figures))
 
 
 @click.command(name="show")
@@ -57,7 +74,7 @@ def show_command(run: Path, as_json: bool) -> None:
       mpi-ata show runs/mine.h5 --json
     """
     try:
-        record, complaint = load(RunFile(run))
+        record, complaint = load_named(RunFile(run))
     except UsageError as error:
         raise Refused(str(error)) from None
     if complaint:
@@ -70,11 +87,9 @@ def show_command(run: Path, as_json: bool) -> None:
 @job_options
 @click.option(
     "--allocators",
-    default="ata-empirical,gta,uta",
-    show_default=True,
-    help="Names, comma-separated; own: the job's own.",
+    help=f"Names, comma-separated; own: the job's own.  [default: {ALLOCATORS}, as far as the method goes]",
 )
-def compare(job: Job, virtual: bool, allocators: str, as_json: bool) -> None:
+def compare(job: Job, virtual: bool, allocators: str | None, as_json: bool) -> None:
     """Run the same job under several allocators, and print one table.
 
     \b
@@ -82,13 +97,18 @@ def compare(job: Job, virtual: bool, allocators: str, as_json: bool) -> None:
       mpi-ata compare jobs/emulated.toml
       mpi-ata compare jobs/quadratic.toml --virtual --workers 51 --allocators gta,ofta,ata-empirical
     """
-    names = [name.strip() for name in allocators.split(",")]
+    names = [name.strip() for name in (ALLOCATORS if allocators is None else allocators).split(",")]
+    refused = allocators is None and job.greedy_instead
+    if refused:
+        names.remove("gta")
     variants = job.with_allocators(names)
     if virtual:
         for variant in variants:
             parts_of(variant)  # so that a wrong one is refused before time is spent on the others
     if starts_ranks(virtual):
         start_ranks(variants)
+    if refused and launch.rank() == 0:
+        click.echo(f"Note: gta is left out: its counterpart here is the method {refused}", err=True)
     rows: list[dict[str, Any]] = []
     for name, variant in zip(names, variants, strict=True):
         outcome = watched(variant, virtual, label=f"{name}: ")

@@ -2,19 +2,15 @@
 
 import numpy as np
 
-from mpi_ata.allocators import Allocator
-from mpi_ata.arrays import Array
 from mpi_ata.cluster import Cluster
 from mpi_ata.methods.interface import Round
-from mpi_ata.methods.rounds import Allocating, Tally, not_greedy
-from mpi_ata.methods.updates import Update
+from mpi_ata.methods.rounds import Allocating, Tally
 
 
 class ASGD(Allocating):
     """Algorithms ASGD-ATA and ASGD: B updates a round, by exactly a_i gradients of worker i, one by one."""
 
-    def __init__(self, x0: Array, allocator: Allocator, update: Update) -> None:
-        super().__init__(x0, not_greedy(allocator, "ringmaster"), update)
+    greedy_instead = "ringmaster"
 
     def step(self, cluster: Cluster) -> Round:
         """Allocate, then update x by each gradient that comes; its worker goes on from the newest x."""

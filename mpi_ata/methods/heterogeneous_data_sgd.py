@@ -2,12 +2,9 @@
 
 import numpy as np
 
-from mpi_ata.allocators import Allocator
-from mpi_ata.arrays import Array
 from mpi_ata.cluster import Cluster
 from mpi_ata.methods.interface import Round
-from mpi_ata.methods.rounds import Allocating, Sum, Tally, not_greedy
-from mpi_ata.methods.updates import Update
+from mpi_ata.methods.rounds import Allocating, Sum, Tally
 
 
 class HeterogeneousDataSGD(Allocating):
@@ -15,8 +12,7 @@ class HeterogeneousDataSGD(Allocating):
 
     owns_data = True  # each worker, by its index
 
-    def __init__(self, x0: Array, allocator: Allocator, update: Update) -> None:
-        super().__init__(x0, not_greedy(allocator, "malenia"), update)
+    greedy_instead = "malenia"
 
     def step(self, cluster: Cluster) -> Round:
         """Allocate, collect everyone's gradients at x, learn all their times, update x."""

@@ -37,10 +37,11 @@ class Allocating(Updating):
     """What methods share whose rounds begin with the quotas of an allocator."""
 
     allocator: Allocator
+    greedy_instead = ""  # where all that is ordered is used, the name of the greedy method of this kind
 
     def __init__(self, x0: Array, allocator: Allocator, update: Update) -> None:
         super().__init__(x0, update)
-        self.allocator = allocator
+        self.allocator = not_greedy(allocator, self.greedy_instead) if self.greedy_instead else allocator
         self._count_overhead = bool(getattr(allocator, "overhead", False))
 
     def quotas(self, n: int) -> tuple[IntArray, int]:

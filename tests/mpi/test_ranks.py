@@ -126,6 +126,11 @@ def test_compare_runs_all_allocators_on_the_same_ranks(job: Path) -> None:
     ]
 
 
+def test_compare_tells_only_once_that_there_are_other_workers_than_asked_for(job: Path) -> None:
+    done = mpirun(3, COMMAND, "compare", job, "--allocators", "uta,ata-empirical")
+    assert done.stderr.count("Note: workers = 3 was asked for, but this world has 2, which counts") == 1
+
+
 @TIMED
 def test_a_slow_first_call_teaches_nothing(own: Callable[..., Path]) -> None:
     # Worker 0 is fast but for its first call.  All 160 tasks on the slow worker would take 1.6 s; were the

@@ -92,6 +92,7 @@ def test_a_sweep_has_a_member_for_each_combination(job: Path) -> None:
         (["-n", 4, "--resume"], "say with which one: --out RUN.h5 --resume"),
         (["-n", 4, "--out", "."], "is a folder; name a file in it"),
         (["-n", 4, "--prior-weight", 0.5], "but there is none; add one"),
+        (["-n", 4, "--any-problem"], "but there is none; add one"),
         (["-n", 4, "--signal", "KILL"], "--signal KILL cannot be used"),
         (["-n", 4, "--sbatch", "--signal=USR2@5"], "use --signal and --lead of mpi-ata submit"),
         (["-n", 4, "--set", "method.step_size=1\n"], "control character"),
