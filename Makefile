@@ -28,9 +28,11 @@ soak: $(VENV)/ready
 	$(BIN)/python -m tests.faults.kills steps
 	$(BIN)/python -m tests.faults.kills $(KILLS) $$(date +%s)
 
-# The same tests of real ranks with other MPIs: one from the package index, one from the system.
+# The tests of real ranks with other MPIs, one from the package index, one from the system: all in which the
+# library has a say.
+RANKS := tests/mpi --ignore=tests/mpi/test_paper_on_ranks.py --ignore=tests/mpi/test_warm_start_on_ranks.py
 mpich: .venv-mpich/ready
-	.venv-mpich/bin/pytest $(QUICK) tests/mpi
+	.venv-mpich/bin/pytest $(QUICK) $(RANKS)
 
 # Networks and data sets.  Versions of PyTorch up to this one are known to pip without CUDA on some machines;
 # `make torch TORCH=torch` takes the newest.
@@ -42,7 +44,7 @@ torch: .venv-torch/ready
 	.venv-torch/bin/pytest tests/mpi/test_networks.py
 
 system-mpi: .venv-system/ready
-	.venv-system/bin/pytest $(QUICK) tests/mpi
+	.venv-system/bin/pytest $(QUICK) $(RANKS)
 
 # Jobs on a private Slurm of five nodes, one for each process of pytest's; they mostly wait.
 slurm-test: $(VENV)/ready .venv-mpich/ready .venv-system/ready
