@@ -123,6 +123,12 @@ class OnTerminal:
         return self.process.communicate(timeout=60)[0]
 
 
+def _as_at_a_terminal() -> None:
+    """Let nothing be ignored, as it may be in what a script starts in the background, such as these tests."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def on_terminal(*arguments: str) -> Iterator[OnTerminal]:
     """Start a command whose stderr is a terminal."""
@@ -132,8 +138,7 @@ def on_terminal(*arguments: str) -> Iterator[OnTerminal]:
         stdout=subprocess.PIPE,
         stderr=theirs,
         text=True,
-        # Ctrl-C is ignored in what a shell script starts in the background, such as these tests.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=_as_at_a_terminal,
     )
     os.close(theirs)
     with process:
