@@ -39,7 +39,7 @@ mpich: .venv-mpich/ready
 TORCH := torch<2.14
 torch: export OMP_NUM_THREADS := 1
 torch: .venv-torch/ready
-	.venv-torch/bin/pytest -n auto tests/problems tests/methods/test_torch_updates.py tests/test_job_methods.py \
+	.venv-torch/bin/pytest -n auto tests/problems tests/torch tests/job/test_job_methods.py \
 	  tests/paper/test_cifar.py
 	.venv-torch/bin/pytest tests/mpi/test_networks.py
 

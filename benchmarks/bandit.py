@@ -7,9 +7,9 @@ Seconds are those of the processor, so that what else runs on it matters little.
 
 import time
 
-from mpi_ata.console import table
 from mpi_ata.paper import bandit
 from mpi_ata.paper.experiments import PRIOR, Plan, Request
+from mpi_ata.view.tables import table
 
 GOAL = 200_000
 
@@ -17,7 +17,7 @@ GOAL = 200_000
 def rate(plan: Plan, rounds: int) -> float:
     """Rounds a second, after those in which everything is compiled."""
     warm, whole = rounds // 10, rounds + rounds // 10
-    moments = [time.process_time() for _ in bandit.lessons(plan.job(), [warm, whole])]
+    moments = [time.process_time() for _ in bandit.checkpoints(plan.job(), [warm, whole])]
     return rounds / (moments[1] - moments[0])
 
 

@@ -19,12 +19,12 @@ from mpi4py import MPI
 
 from mpi_ata import Task, Trace
 from mpi_ata.arrays import Array
-from mpi_ata.cluster.interface import Arrival
-from mpi_ata.cluster.mpi import MPICluster
-from mpi_ata.cluster.ranks import joined
-from mpi_ata.job import load_job
-from mpi_ata.keeper import Keeping
-from mpi_ata.run import execute_on_ranks
+from mpi_ata.clusters.interface import Arrival
+from mpi_ata.clusters.manager import MPICluster
+from mpi_ata.clusters.world import mpi_cluster
+from mpi_ata.driver.loop import execute_on_ranks
+from mpi_ata.driver.recorder import OutputOptions
+from mpi_ata.job.schema import load_job
 
 Figures = dict[str, float]
 ORDER, END = 1, 2  # tags of the floor
@@ -80,7 +80,7 @@ def ours(size: int, active: int, seconds: float) -> Figures | None:
 
     settings = (f"problem.size={size}", f"allocator.budget={active}")
     job = load_job(Path(__file__).with_name("null.toml"), settings)
-    outcome = execute_on_ranks(job, watch, Keeping(Path("null.h5")), note=_silent)
+    outcome = execute_on_ranks(job, watch, OutputOptions(Path("null.h5")), note=_silent)
     return None if outcome is None else _rates(times)
 
 
@@ -221,7 +221,7 @@ def _alloc(W: Any, H: Any, sim: Any, gen: Any, alloc: Any, persis_info: Any, inf
 
 def idle(size: int, active: int, seconds: float) -> Figures | None:
     """What a worker without orders costs, and how soon it is at work."""
-    with joined(Clocks(), None, 0, False, b"") as cluster:
+    with mpi_cluster(Clocks(), None, 0, False, b"") as cluster:
         if cluster is None:
             return None
         first = _clocks(cluster, 1)

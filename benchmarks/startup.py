@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from benchmarks.timing import best
-from mpi_ata.console import table
+from mpi_ata.view.tables import table
 
 # A process without a launcher would be a world of its own, of which Open MPI leaves a file in /dev/shm.
 IMPORT_ONLY = "import mpi4py; mpi4py.rc.initialize = False; "
@@ -15,7 +15,7 @@ PROGRAMS = {
     "Python alone": "pass",
     "numpy": "import numpy",
     "numpy and mpi4py": f"{IMPORT_ONLY}import numpy, mpi4py.MPI",
-    "all that a rank of mpi_ata imports": f"{IMPORT_ONLY}import mpi_ata.cli, mpi_ata.cluster.ranks",
+    "all that a rank of mpi_ata imports": f"{IMPORT_ONLY}import mpi_ata.cli, mpi_ata.clusters.world",
 }
 
 

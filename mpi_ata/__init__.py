@@ -9,28 +9,19 @@ if sys.version_info < (3, 11):  # noqa: UP036  (pip refuses it too; this is for 
 from mpi_ata import launch
 
 if launch.under_launcher():
-    launch.one_thread_a_rank(os.environ)  # before numpy is imported
+    launch.one_thread_per_rank(os.environ)  # before numpy is imported
     launch.own_devices(os.environ)
 
 from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAEmpirical
-from mpi_ata.cluster import VirtualCluster
-from mpi_ata.methods import (
-    ASGD,
-    SGD,
-    Adam,
-    HeterogeneousDataSGD,
-    Malenia,
-    Momentum,
-    Nesterov,
-    Plain,
-    Ringmaster,
-    Round,
-    Stepping,
-)
-from mpi_ata.problems import Quadratic, Task, TorchProblem
-from mpi_ata.run import run
+from mpi_ata.clusters import VirtualCluster
+from mpi_ata.driver.loop import run
+from mpi_ata.driver.trace import Trace
+from mpi_ata.job.stop import Stop
+from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Ringmaster, Round
+from mpi_ata.problems import Quadratic, Task
 from mpi_ata.times import Constant, DrawnTimes, Exponential, Linear, Mix, Sqrt
-from mpi_ata.trace import Stop, Trace
+from mpi_ata.torch import TorchProblem
+from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain
 from mpi_ata.version import __version__
 
 __all__ = [
@@ -45,6 +36,7 @@ __all__ = [
     "Constant",
     "DrawnTimes",
     "Exponential",
+    "GradientUpdate",
     "HeterogeneousDataSGD",
     "Linear",
     "Malenia",
@@ -56,7 +48,6 @@ __all__ = [
     "Ringmaster",
     "Round",
     "Sqrt",
-    "Stepping",
     "Stop",
     "Task",
     "TorchProblem",

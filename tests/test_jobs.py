@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mpi_ata.console import aligned, figure_rows
-from mpi_ata.job import load_job
-from mpi_ata.run import execute
+from mpi_ata.driver.loop import execute
+from mpi_ata.job.schema import load_job
+from mpi_ata.view.tables import aligned, figure_rows
 
 JOBS = Path(__file__).parent.parent / "jobs"
 

@@ -15,21 +15,15 @@ ROOT = Path(mpi_ata.__file__).parent
 
 # From the bottom up: who stands in a line may import from the lines before it.
 LAYERS: list[list[str]] = [
-    ["errors", "arrays", "version", "randomness", "signals"],
+    ["errors", "arrays", "version", "randomness", "layout"],
     ["launch"],
-    ["times", "problems", "allocators"],
-    ["cluster"],
+    ["problems", "times", "allocators", "updates"],
+    ["clusters", "torch"],
     ["methods"],
-    ["trace"],
-    ["store"],
-    ["prior"],
-    ["record"],
-    ["component", "checkpoint"],
     ["job"],
-    ["keeper"],
-    ["run", "doctor"],
-    ["slurm"],
-    ["console"],
+    ["runfile"],
+    ["driver"],
+    ["slurm", "doctor", "view"],
     ["paper"],
     ["cli"],
     ["__init__", "__main__"],
@@ -38,16 +32,10 @@ RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # A library, and the only files that may import it.
 ROOMS: dict[str, list[str]] = {
-    "mpi4py": [
-        "cluster/mpi.py",
-        "cluster/ranks.py",
-        "cluster/worker.py",
-        "cluster/wire.py",
-        "cluster/world.py",
-    ],
-    "h5py": ["store.py"],
+    "mpi4py": ["clusters/*.py"],
+    "h5py": ["runfile/store.py"],
     "click": ["cli/*.py"],
-    "subprocess": ["slurm/watch.py", "launch.py"],
+    "subprocess": ["launch/command.py", "launch/mpirun.py", "slurm/watch.py"],
     "pickle": [],
     "marshal": [],
     "shelve": [],
@@ -61,7 +49,7 @@ LAZY: dict[str, list[str]] = {"torch": [], "sklearn": [], "matplotlib": [], "num
 # Files, and all that they may import: an allocator knows no clock.
 FRUGAL: dict[str, set[str]] = {
     "allocators/*.py": {"numpy", "mpi_ata", *sys.stdlib_module_names} - {"time", "datetime"},
-    "times.py": {"numpy", "mpi_ata", *sys.stdlib_module_names},
+    "times/*.py": {"numpy", "mpi_ata", *sys.stdlib_module_names},
 }
 
 FORBIDDEN_CALLS = {"eval", "exec", "__import__", "builtins.eval", "builtins.exec", "os.system", "os.popen"}
@@ -187,54 +175,57 @@ def test_a_file_imports_only_downwards_and_keeps_to_its_room(file: str) -> None:
 
 
 def test_the_whole_package_was_read() -> None:
-    assert {"__init__.py", "cli/runs.py", "cluster/virtual.py", "allocators/ata.py"} <= set(FILES)
+    assert {"__init__.py", "cli/runs.py", "clusters/virtual.py", "allocators/ata.py"} <= set(FILES)
 
 
 @pytest.mark.parametrize(
     ("file", "source", "complaint"),
     [
-        ("trace.py", "import mpi_ata.cli", "line 1 imports mpi_ata.cli, but trace is not above cli"),
-        ("trace.py", "from mpi_ata.job import Job", "trace is not above job"),
-        ("trace.py", "from mpi_ata import job", "trace is not above job"),
-        ("trace.py", "from mpi_ata import SGD", "trace is not above __init__"),
-        ("trace.py", "import mpi_ata", "trace is not above __init__"),
-        ("trace.py", "from .job import Job", "trace is not above job"),
-        ("trace.py", "from . import job", "trace is not above job"),
-        ("cluster/virtual.py", "from ..job import Job", "cluster is not above job"),
-        ("cluster/virtual.py", "from .. import job", "cluster is not above job"),
-        ("times.py", "from mpi_ata.allocators import ATA", "times is not above allocators"),
-        ("trace.py", "def f():\n    from mpi_ata import cli", "line 2 imports mpi_ata.cli"),
-        ("trace.py", "if TYPE_CHECKING:\n    from mpi_ata.run import Outcome", "line 2 imports mpi_ata.run"),
+        ("job/stop.py", "import mpi_ata.cli", "line 1 imports mpi_ata.cli, but job is not above cli"),
+        ("job/stop.py", "from mpi_ata.driver import run", "job is not above driver"),
+        ("job/stop.py", "from mpi_ata import driver", "job is not above driver"),
+        ("job/stop.py", "from mpi_ata import SGD", "job is not above __init__"),
+        ("job/stop.py", "import mpi_ata", "job is not above __init__"),
+        ("job/stop.py", "from ..driver import run", "job is not above driver"),
+        ("job/stop.py", "from .. import driver", "job is not above driver"),
+        ("times/laws.py", "from mpi_ata.allocators import ATA", "times is not above allocators"),
+        ("job/stop.py", "def f():\n    from mpi_ata import cli", "line 2 imports mpi_ata.cli"),
         (
-            "trace.py",
-            "import importlib\nimportlib.import_module('mpi_ata.run')",
-            "line 2 imports mpi_ata.run",
+            "job/stop.py",
+            "if TYPE_CHECKING:\n    from mpi_ata.driver import run",
+            "line 2 imports mpi_ata.driver",
+        ),
+        (
+            "job/stop.py",
+            "import importlib\nimportlib.import_module('mpi_ata.cli')",
+            "line 2 imports mpi_ata.cli",
         ),
         ("novel.py", "", "'novel' has no rank yet; give it one in LAYERS of tests/test_layers.py"),
         ("novel/part.py", "", "'novel' has no rank yet"),
-        ("run.py", "from mpi4py import MPI", "line 1 imports mpi4py, which is for cluster/mpi.py or "),
-        ("cluster/virtual.py", "def f():\n    import mpi4py.MPI", "line 2 imports mpi4py"),
-        ("run.py", "import h5py", "imports h5py, which is for store.py"),
-        ("console.py", "from click import echo", "imports click, which is for cli/"),
-        ("cli/runs.py", "import subprocess", "imports subprocess, which is for slurm/watch.py or launch.py"),
-        ("store.py", "import pickle", "imports pickle, which is for nobody"),
-        ("store.py", "def f():\n    from marshal import loads", "imports marshal"),
-        ("store.py", "import shelve, dill", "imports dill"),
+        ("driver/loop.py", "from mpi4py import MPI", "line 1 imports mpi4py, which is for clusters/*.py"),
+        ("methods/sgd.py", "def f():\n    import mpi4py.MPI", "line 2 imports mpi4py"),
+        ("driver/loop.py", "import h5py", "imports h5py, which is for runfile/store.py"),
+        ("view/tables.py", "from click import echo", "imports click, which is for cli/"),
+        ("cli/runs.py", "import subprocess", "imports subprocess, which is for launch/command.py or "),
+        ("runfile/store.py", "import pickle", "imports pickle, which is for nobody"),
+        ("runfile/store.py", "def f():\n    from marshal import loads", "imports marshal"),
+        ("runfile/store.py", "import shelve, dill", "imports dill"),
         ("problems/quadratic.py", "import torch", "line 1 imports torch at the top"),
+        ("torch/problem.py", "import torch", "line 1 imports torch at the top"),
         (
-            "console.py",
+            "view/tables.py",
             "try:\n    import matplotlib.pyplot\nexcept ImportError: ...",
             "matplotlib at the top",
         ),
-        ("times.py", "class A:\n    import numba", "imports numba at the top"),
-        ("times.py", "def f():\n    import scipy", "line 2 imports scipy; times.py may import numpy"),
+        ("times/laws.py", "class A:\n    import numba", "imports numba at the top"),
+        ("times/laws.py", "def f():\n    import scipy", "line 2 imports scipy; times/*.py may import numpy"),
         ("allocators/ata.py", "import numba.core", "imports numba.core; allocators/*.py may import numpy"),
         ("allocators/ata.py", "import time", "imports time; allocators/*.py"),
-        ("run.py", "eval('1')", "line 1 calls eval"),
-        ("run.py", "import builtins\nbuiltins.exec('1')", "line 2 calls builtins.exec"),
+        ("driver/loop.py", "eval('1')", "line 1 calls eval"),
+        ("driver/loop.py", "import builtins\nbuiltins.exec('1')", "line 2 calls builtins.exec"),
         ("slurm/commands.py", "import os\nos.system('ls')", "line 2 calls os.system"),
         ("slurm/watch.py", "import subprocess\nsubprocess.run('ls', shell=True)", "line 2 passes shell=True"),
-        ("store.py", "import numpy\nnumpy.load('x', allow_pickle=1)", "line 2 passes allow_pickle=1"),
+        ("runfile/store.py", "import numpy\nnumpy.load('x', allow_pickle=1)", "line 2 passes allow_pickle=1"),
     ],
 )
 def test_what_breaks_a_rule_is_found_and_named(file: str, source: str, complaint: str) -> None:
@@ -246,16 +237,19 @@ def test_what_breaks_a_rule_is_found_and_named(file: str, source: str, complaint
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("__init__.py", "from mpi_ata.run import run\nfrom mpi_ata.cli import main"),
-        ("cli/runs.py", "import click\nfrom mpi_ata import console\nfrom mpi_ata.job import load_job"),
-        ("cluster/mpi.py", "from mpi4py import MPI\nfrom .wire import Header\nfrom ..times import Law"),
-        ("methods/sgd.py", "from mpi_ata.methods.updates import Update\nfrom mpi_ata.cluster import Cluster"),
-        ("store.py", "import h5py\nfrom mpi_ata.trace import Trace"),
+        ("__init__.py", "from mpi_ata.driver.loop import run\nfrom mpi_ata.cli import main"),
+        ("cli/runs.py", "import click\nfrom mpi_ata.view import tables\nfrom mpi_ata.job import Job"),
+        (
+            "clusters/manager.py",
+            "from mpi4py import MPI\nfrom .channel import Channel\nfrom ..times import Law",
+        ),
+        ("methods/sgd.py", "from mpi_ata.updates import Update\nfrom mpi_ata.clusters import Cluster"),
+        ("runfile/store.py", "import h5py\nfrom mpi_ata.clusters import Ledger"),
         ("slurm/watch.py", "import subprocess\nsubprocess.run(['squeue'], shell=False)"),
-        ("problems/cifar.py", "def f():\n    import torch"),
-        ("console.py", "def plot():\n    import matplotlib.pyplot"),
-        ("console.py", "if TYPE_CHECKING:\n    import matplotlib.figure"),
-        ("component.py", "loader.exec_module(module)\nmodel.eval()"),
+        ("torch/cifar.py", "def f():\n    import torch"),
+        ("view/tables.py", "def plot():\n    import matplotlib.pyplot"),
+        ("view/tables.py", "if TYPE_CHECKING:\n    import matplotlib.figure"),
+        ("job/component.py", "loader.exec_module(module)\nmodel.eval()"),
         ("allocators/ata.py", "import math\nimport numpy as np\nfrom mpi_ata.arrays import Array"),
     ],
 )

@@ -1,8 +1,5 @@
 """Who does how many tasks: one algorithm, one file; numpy only, no MPI, no clock."""
 
-from collections.abc import Callable
-from typing import Any
-
 from mpi_ata.allocators.ata import ATA
 from mpi_ata.allocators.ata_empirical import ATAEmpirical
 from mpi_ata.allocators.gta import GTA
@@ -10,12 +7,4 @@ from mpi_ata.allocators.interface import Allocator
 from mpi_ata.allocators.ofta import OFTA
 from mpi_ata.allocators.uta import UTA
 
-__all__ = ["ALLOCATORS", "ATA", "GTA", "OFTA", "UTA", "ATAEmpirical", "Allocator"]
-
-ALLOCATORS: dict[str, Callable[..., Any]] = {
-    "ata": ATA,
-    "ata-empirical": ATAEmpirical,
-    "gta": GTA,
-    "ofta": OFTA,
-    "uta": UTA,
-}
+__all__ = ["ATA", "GTA", "OFTA", "UTA", "ATAEmpirical", "Allocator"]

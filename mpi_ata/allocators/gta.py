@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from mpi_ata.allocators.interface import Unlearning, checked_budget
+from mpi_ata.allocators.interface import NonAdaptive, checked_budget
 from mpi_ata.arrays import IntArray
 
 
-class GTA(Unlearning):
+class GTA(NonAdaptive):
     """Everybody's quota is the whole budget; the round takes the first `budget` tasks and stops the rest."""
 
     def __init__(self, n: int, budget: int) -> None:

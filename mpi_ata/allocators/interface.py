@@ -40,7 +40,7 @@ def checked_budget(n: int, budget: int) -> int:
     return budget
 
 
-class Unlearning:
+class NonAdaptive:
     """The learning half of an allocator that has nothing to learn."""
 
     def observe(self, worker: int, seconds: Sequence[float], unfinished: float = 0.0) -> None:

@@ -2,12 +2,12 @@
 
 from numpy.typing import ArrayLike
 
-from mpi_ata.allocators.interface import Unlearning, checked_budget
+from mpi_ata.allocators.interface import NonAdaptive, checked_budget
 from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.arrays import IntArray
 
 
-class OFTA(Unlearning):
+class OFTA(NonAdaptive):
     """The quotas that are best for the true mean times, in every round."""
 
     def __init__(self, n: int, budget: int, means: ArrayLike) -> None:

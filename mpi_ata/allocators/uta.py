@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from mpi_ata.allocators.interface import Unlearning, checked_budget
+from mpi_ata.allocators.interface import NonAdaptive, checked_budget
 from mpi_ata.allocators.recursive import spread
 from mpi_ata.arrays import IntArray, State, entry
 from mpi_ata.randomness import Purpose, Streams
 
 
-class UTA(Unlearning):
+class UTA(NonAdaptive):
     """The budget in equal shares, the remainder to workers drawn anew in each round."""
 
     def __init__(self, n: int, budget: int, seed: int = 0) -> None:

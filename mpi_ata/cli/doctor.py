@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from mpi_ata import launch
-from mpi_ata.console import finding_text
+from mpi_ata.doctor.finding import Finding
 
 
 @click.command(name="doctor")
@@ -25,9 +25,10 @@ def doctor_command(as_json: bool) -> None:
       mpirun -n 5 mpi-ata doctor
     """
     from mpi_ata import doctor
+    from mpi_ata.launch.library import loaded_library
 
     if launch.under_launcher() and launch.rank() > 0:
-        doctor.meeting(doctor.loaded_library())
+        doctor.meeting(loaded_library())
         return
     findings = []
     for finding in doctor.examine():
@@ -38,3 +39,10 @@ def doctor_command(as_json: bool) -> None:
         click.echo(json.dumps([asdict(finding) for finding in findings]))
     if not all(finding.ok for finding in findings):
         sys.exit(1)
+
+
+def finding_text(finding: Finding) -> str:
+    """One line of the doctor's, and below it what to do."""
+    state = "problem" if not finding.ok else "note" if finding.remedy else "ok"
+    remedy = f"\n{'':24}-> {finding.remedy}" if finding.remedy else ""
+    return f"{state:<7}  {finding.name:<13}  {finding.found}{remedy}"

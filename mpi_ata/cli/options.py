@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from mpi_ata import launch, signals
+from mpi_ata import launch
+from mpi_ata.driver.recorder import OutputOptions
 from mpi_ata.errors import CONTINUE, RunError, UsageError
-from mpi_ata.job import Job, load_job
-from mpi_ata.keeper import Keeping
+from mpi_ata.job.schema import Job, load_job
+from mpi_ata.launch import signals
 
 
 class Refused(click.ClickException):
@@ -20,7 +21,7 @@ class Refused(click.ClickException):
     exit_code = 2
 
 
-class Unfinished(click.ClickException):
+class Resumable(click.ClickException):
     """Stopped early; what was kept can go on."""
 
     exit_code = CONTINUE
@@ -103,7 +104,7 @@ def prior_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def keeping_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where a run is kept, and what it starts from."""
 
     @click.option(
@@ -121,7 +122,7 @@ def keeping_options(command: Callable[..., Any]) -> Callable[..., Any]:
         any_problem: bool,
         **options: Any,
     ) -> None:
-        command(job, keeping=Keeping(out, resume, warm_start, prior_weight, any_problem), **options)
+        command(job, keeping=OutputOptions(out, resume, warm_start, prior_weight, any_problem), **options)
 
     return wrapped
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.cli.options import Refused, Unfinished, show, told
+from mpi_ata.cli.options import Refused, Resumable, show, told
 from mpi_ata.cli.running import starts_ranks, watched
-from mpi_ata.console import Line
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.times import LAWS
+from mpi_ata.job.names import LAWS
+from mpi_ata.view.tables import Line
 
 if TYPE_CHECKING:
     from mpi_ata.paper.experiments import Request
@@ -85,7 +85,7 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise told(Refused(str(error))) from None
         except RunError as error:
             goes_on = getattr(error, "kept", False)
-            raise told((Unfinished if goes_on else click.ClickException)(str(error))) from None
+            raise told((Resumable if goes_on else click.ClickException)(str(error))) from None
         finally:
             line.clear()
         if report is not None:

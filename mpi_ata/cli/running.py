@@ -8,10 +8,10 @@ from functools import partial
 import click
 
 from mpi_ata import launch
-from mpi_ata.console import ProgressLine
-from mpi_ata.job import Job
-from mpi_ata.keeper import Keeping
-from mpi_ata.run import Outcome, execute, execute_on_ranks, parts_of
+from mpi_ata.driver.loop import Outcome, execute, execute_on_ranks, parts_of
+from mpi_ata.driver.recorder import OutputOptions
+from mpi_ata.job.schema import Job
+from mpi_ata.view.tables import ProgressLine
 
 
 def noted(line: ProgressLine, text: str) -> None:
@@ -39,13 +39,13 @@ def start_ranks(jobs: Sequence[Job]) -> None:
         from mpi_ata import slurm
 
         given = click.get_current_context().params.get("workers")
-        launch.become([*slurm.launcher(given), *launch.rank_command(sys.argv[1:])])
+        launch.exec_launcher([*slurm.launcher(given), *launch.rank_command(sys.argv[1:])])
     for job in jobs:
         parts_of(job)
     launch.start_ranks(jobs[0].run.workers or 1, sys.argv[1:])
 
 
-def watched(job: Job, virtual: bool, keeping: Keeping | None = None, label: str = "") -> Outcome | None:
+def watched(job: Job, virtual: bool, keeping: OutputOptions | None = None, label: str = "") -> Outcome | None:
     """Execute a job with a progress line; None on the rank of a worker."""
     line = ProgressLine(job.stop, sys.stderr, label, bool(os.environ.get(launch.TERMINAL)))
     try:

@@ -8,24 +8,24 @@ from typing import Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.cli.options import Refused, job_options, keeping_options, show, told
+from mpi_ata.cli.options import Refused, job_options, output_options, show, told
 from mpi_ata.cli.running import start_ranks, starts_ranks, watched
-from mpi_ata.console import closing_table, comparison_table, ended_table, shown
+from mpi_ata.driver.loop import parts_of
+from mpi_ata.driver.recorder import OutputOptions, load_named
 from mpi_ata.errors import CONTINUE, UsageError
-from mpi_ata.job import Job
-from mpi_ata.keeper import Keeping, load_named
-from mpi_ata.record import Record, figures_of
-from mpi_ata.record import told as told_of
-from mpi_ata.run import parts_of
-from mpi_ata.store import RunFile
+from mpi_ata.job.schema import Job
+from mpi_ata.runfile.record import Record, figures_of
+from mpi_ata.runfile.record import told as told_of
+from mpi_ata.runfile.store import RunFile
+from mpi_ata.view.tables import closing_table, comparison_table, ended_table, shown
 
 ALLOCATORS = "ata-empirical,gta,uta"  # compared unless others are named
 
 
 @click.command(name="run")
 @job_options
-@keeping_options
-def run_command(job: Job, keeping: Keeping, virtual: bool, as_json: bool) -> None:
+@output_options
+def run_command(job: Job, keeping: OutputOptions, virtual: bool, as_json: bool) -> None:
     """Run a job: on the ranks that mpirun or srun started, else on ranks of its own.
 
     \b

@@ -6,9 +6,10 @@ from mpi_ata import launch
 from mpi_ata.doctor import machine
 from mpi_ata.doctor.exchange import MEND_FIRST, meeting, tiny_job, world
 from mpi_ata.doctor.finding import Finding
-from mpi_ata.doctor.library import launcher, library_finding, loaded_library, wheels
+from mpi_ata.doctor.library import launcher, library_finding, wheels
+from mpi_ata.launch.library import loaded_library
 
-__all__ = ["Finding", "examine", "loaded_library", "meeting"]
+__all__ = ["Finding", "examine", "meeting"]
 
 
 def examine() -> Iterator[Finding]:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mpi_ata import launch
-from mpi_ata.cluster.bell import host_name
-from mpi_ata.doctor.finding import PATIENCE, Finding, said
-from mpi_ata.doctor.library import Library, fit
+from mpi_ata.clusters.doorbell import host_name
+from mpi_ata.doctor.finding import Finding
+from mpi_ata.doctor.library import fit
 from mpi_ata.doctor.machine import threads_a_rank
 from mpi_ata.errors import RunError
+from mpi_ata.launch.library import Library
 
 MEND_FIRST = "mend the MPI first, then ask again"
 STARTED_WRONG = (
@@ -61,7 +62,7 @@ def meeting(library: Library) -> Finding:
     if not fit(launcher_in_use(), library.version):  # MPICH would end everything in MPI_Init
         return Finding("exchange", f"not tried: {launcher_in_use()} started this rank", False, STARTED_WRONG)
     try:
-        from mpi_ata.cluster.ranks import hosts_in_world
+        from mpi_ata.clusters.world import hosts_in_world
 
         hosts = hosts_in_world()
     except RunError as error:
@@ -127,9 +128,9 @@ def figures(job: Path, *options: str) -> tuple[dict[str, Any] | None, str]:
     out = job.with_suffix(".virtual.h5" if options else ".h5")
     command = [sys.executable, "-m", "mpi_ata", "run", str(job), "--out", str(out), "--workers", "1"]
     command += ["--json", *options]
-    answer = launch.ask(command, PATIENCE)
+    answer = launch.run_command(command)
     try:
         found = json.loads(answer.out.splitlines()[-1]) if answer.code == 0 else None
     except (IndexError, ValueError):
         found = None
-    return (found, "") if isinstance(found, dict) else (None, said(answer))
+    return (found, "") if isinstance(found, dict) else (None, answer.gist())

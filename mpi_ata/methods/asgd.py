@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from mpi_ata.cluster import Cluster
+from mpi_ata.clusters import Cluster
+from mpi_ata.methods.collect import AllocatorMethod, Tally
 from mpi_ata.methods.interface import Round
-from mpi_ata.methods.rounds import Allocating, Tally
 
 
-class ASGD(Allocating):
+class ASGD(AllocatorMethod):
     """Algorithms ASGD-ATA and ASGD: B updates a round, by exactly a_i gradients of worker i, one by one."""
 
     greedy_instead = "ringmaster"

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from mpi_ata.cluster import Cluster
+from mpi_ata.clusters import Cluster
+from mpi_ata.methods.collect import AllocatorMethod, Sum, Tally
 from mpi_ata.methods.interface import Round
-from mpi_ata.methods.rounds import Allocating, Sum, Tally
 
 
-class HeterogeneousDataSGD(Allocating):
+class HeterogeneousDataSGD(AllocatorMethod):
     """Algorithm SGD-ATA (heterogeneous): everyone computes a_i + 1 gradients; the mean of means moves x."""
 
     owns_data = True  # each worker, by its index

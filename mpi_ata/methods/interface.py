@@ -6,7 +6,7 @@ import numpy as np
 
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array, IntArray, State
-from mpi_ata.cluster.interface import Cluster
+from mpi_ata.clusters.interface import Cluster
 
 NO_DELAYS: IntArray = np.zeros(0, np.int64)
 

@@ -3,16 +3,16 @@
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
-from mpi_ata.cluster import Cluster
+from mpi_ata.clusters import Cluster
+from mpi_ata.methods.collect import Tally, UpdateMethod
 from mpi_ata.methods.interface import Round
-from mpi_ata.methods.rounds import Tally, Updating
-from mpi_ata.methods.updates import Update
+from mpi_ata.updates import Update
 
 ENDLESS = 2**62  # tasks of an order that only a stop ends
 ROUNDING = 1e-9  # in the mean of counts: it shall not ask for one more
 
 
-class Malenia(Updating):
+class Malenia(UpdateMethod):
     """Algorithm SGD-GTA (heterogeneous): everyone works until the harmonic mean of the counts is S / n."""
 
     owns_data = True  # each worker, by its index

@@ -3,13 +3,13 @@
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
-from mpi_ata.cluster import Cluster
+from mpi_ata.clusters import Cluster
+from mpi_ata.methods.collect import Tally, UpdateMethod
 from mpi_ata.methods.interface import Round
-from mpi_ata.methods.rounds import Tally, Updating
-from mpi_ata.methods.updates import Update
+from mpi_ata.updates import Update
 
 
-class Ringmaster(Updating):
+class Ringmaster(UpdateMethod):
     """Ringmaster ASGD with stops: everyone always works; gradients begun `delay` updates ago are given up.
 
     A round is `budget` updates.  Gradients under way at its end are not stopped: they count in the round

@@ -1,11 +1,11 @@
 """Minibatch SGD on homogeneous data: SGD-ATA of the paper, and with greedy allocation Rennala SGD."""
 
-from mpi_ata.cluster import Cluster
+from mpi_ata.clusters import Cluster
+from mpi_ata.methods.collect import AllocatorMethod, Sum, Tally
 from mpi_ata.methods.interface import Round
-from mpi_ata.methods.rounds import Allocating, Sum, Tally
 
 
-class SGD(Allocating):
+class SGD(AllocatorMethod):
     """Algorithms SGD-ATA and SGD-GTA (homogeneous): the mean of B gradients moves x."""
 
     def step(self, cluster: Cluster) -> Round:

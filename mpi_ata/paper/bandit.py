@@ -8,17 +8,17 @@ import numpy as np
 from mpi_ata.allocators import ATA, ATAEmpirical
 from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
 from mpi_ata.arrays import Array, State
-from mpi_ata.cluster.speeds import Speeds
+from mpi_ata.clusters.stats import TaskTimeStats
+from mpi_ata.driver.trace import Regret
 from mpi_ata.errors import UsageError
-from mpi_ata.job import Job
+from mpi_ata.job.schema import Job
 from mpi_ata.times import DrawnTimes, Exponential, Law, Linear, Sqrt
-from mpi_ata.trace import Regret
 
 Play = Callable[[int], tuple[float, float]]  # so many more rounds: their length, and their regret
 
 
 @dataclass
-class Lesson:
+class Checkpoint:
     """What an allocator has learned so far, how long that took, and how much longer than need be."""
 
     allocator: LowerBoundAllocator
@@ -27,29 +27,31 @@ class Lesson:
     regret: float = 0.0
 
 
-def lessons(job: Job, marks: Sequence[int], note: Callable[[int], None] = lambda _: None) -> Iterator[Lesson]:
+def checkpoints(
+    job: Job, marks: Sequence[int], note: Callable[[int], None] = lambda _: None
+) -> Iterator[Checkpoint]:
     """Play the rounds of a job without its tasks; yields what was learned after each of `marks` rounds."""
     n = job.run.workers or 1
     times = job.build_times(n)
     allocator = job.build_allocator(n, times)
     if job.times is None or times is None or not isinstance(allocator, LowerBoundAllocator):
         raise UsageError("the bandit alone needs a law of times, and an allocator that learns from them")
-    speeds = Speeds(n)
-    lesson = Lesson(allocator, speeds.state())
+    speeds = TaskTimeStats(n)
+    checkpoint = Checkpoint(allocator, speeds.state())
     law = job.times.law.build(n=n) if job.times.unit == 1.0 else None
-    fast = compiled(lesson, law, job.run.seed)
+    fast = compiled(checkpoint, law, job.run.seed)
     play, step = (fast, 20_000) if fast else (interpreted(allocator, times, speeds), 100)
     for mark in marks:
         while allocator.k < mark:
             clock, regret = play(min(step, mark - allocator.k))
-            lesson.clock += clock
-            lesson.regret += regret
+            checkpoint.clock += clock
+            checkpoint.regret += regret
             note(allocator.k)
         speeds.state()
-        yield lesson
+        yield checkpoint
 
 
-def interpreted(allocator: LowerBoundAllocator, times: DrawnTimes, speeds: Speeds) -> Play:
+def interpreted(allocator: LowerBoundAllocator, times: DrawnTimes, speeds: TaskTimeStats) -> Play:
     """Rounds in Python, for any allocator and any law."""
     loss = Regret(times.means, allocator.budget)
 
@@ -70,9 +72,9 @@ def interpreted(allocator: LowerBoundAllocator, times: DrawnTimes, speeds: Speed
     return play
 
 
-def compiled(lesson: Lesson, law: Law | None, seed: int) -> Play | None:
+def compiled(checkpoint: Checkpoint, law: Law | None, seed: int) -> Play | None:
     """The same rounds compiled, for the paper's own allocators and laws of exponential times, with numba."""
-    allocator, speeds = lesson.allocator, lesson.speeds
+    allocator, speeds = checkpoint.allocator, checkpoint.speeds
     factor, scales = _factor(allocator), _scales(law)
     if factor is None or scales is None or law is None or not has_numba():
         return None

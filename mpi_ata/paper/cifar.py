@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from mpi_ata.driver.loop import parts_of
 from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import Experiment, Request
@@ -11,7 +12,6 @@ from mpi_ata.paper.progress import Watch
 from mpi_ata.paper.ratios import NAMES, Record, effort, ratio_cells, ratios
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Result, execute_plan, on_cores
-from mpi_ata.run import parts_of
 
 NETWORK = (
     "Three convolutional and two fully connected layers, 159,809 weights (the paper: 160k), Adam with step "

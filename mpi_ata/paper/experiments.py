@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mpi_ata.allocators import ALLOCATORS
 from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
+from mpi_ata.driver.recorder import OutputOptions
 from mpi_ata.errors import UsageError
-from mpi_ata.job import Job, load_job
-from mpi_ata.keeper import Keeping
-from mpi_ata.store import RunFile
-from mpi_ata.times import LAWS
+from mpi_ata.job.names import ALLOCATORS, LAWS
+from mpi_ata.job.schema import Job, load_job
+from mpi_ata.runfile.store import RunFile
 
 FOLDER = Path(__file__).parent
 QUADRATIC, NETWORK = "quadratic.toml", "cifar100.toml"
@@ -38,18 +37,18 @@ class Plan:
     settings: tuple[str, ...] = ()
     out: Path | None = None  # the run file
     prior: int = 0  # rounds of the bandit alone that came before,
-    lesson: Path | None = None  # and the run file with what they taught
+    checkpoint: Path | None = None  # and the run file with what they taught
 
     def job(self) -> Job:
         """The job, ready to be executed."""
         return load_job(self.file, self.settings)
 
-    def keeping(self) -> Keeping | None:
+    def keeping(self) -> OutputOptions | None:
         """Where the run is kept, and gone on with; nowhere, if there is no place for it."""
         if self.out is None:
             return None
-        known = (self.lesson,) if self.lesson else ()
-        return Keeping(self.out, resume=RunFile(self.out).exists(), warm_start=known)
+        known = (self.checkpoint,) if self.checkpoint else ()
+        return OutputOptions(self.out, resume=RunFile(self.out).exists(), warm_start=known)
 
 
 @dataclass(frozen=True)

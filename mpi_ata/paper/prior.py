@@ -6,18 +6,18 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from mpi_ata.driver.loop import parts_of
 from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import has_numba
 from mpi_ata.paper.cifar import NETWORK, learned_cells
 from mpi_ata.paper.experiments import LEARNERS, Experiment, Plan, Request, learns
-from mpi_ata.paper.lessons import keep, taught
+from mpi_ata.paper.pretraining import keep, pretrained
 from mpi_ata.paper.progress import Watch
 from mpi_ata.paper.ratios import NAMES, Record, effort, ratio_cells, ratios
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Note, Result, RunsInterruptedError, execute_plan, on_cores
 from mpi_ata.paper.tables import TARGET, unreached
-from mpi_ata.run import parts_of
 
 APART = 1_000_000  # between the seeds of lessons and runs, so that no drawn time comes again
 HEADER = ["allocator", "n", "prior rounds", "rounds", *NAMES]
@@ -48,19 +48,19 @@ def _made(experiment: Experiment, priors: Sequence[int], processes: int, watch: 
         raise UsageError(f"nobody of these learns; name some of {LEARNERS} with --allocators")
     marks = sorted(prior for prior in set(priors) if prior)
     if marks:
-        pupils = [pupil(plan, marks[-1]) for plan in learners]
-        on_cores(partial(teach, marks=marks), pupils, processes, watch)
+        pupils = [pretraining_plan(plan, marks[-1]) for plan in learners]
+        on_cores(partial(pretrain, marks=marks), pupils, processes, watch)
     started = [after(plan, mark) for plan in learners for mark in marks]
     cold = [plan for plan in plans if 0 in priors or plan not in learners]
     return on_cores(execute_plan, [*cold, *started], processes, watch)
 
 
-def pupil(plan: Plan, rounds: int) -> Plan:
+def pretraining_plan(plan: Plan, rounds: int) -> Plan:
     """So many rounds of the bandit before a run: other times of the same law."""
     return replace(plan, rounds=rounds, settings=(*plan.settings, f"run.seed={plan.seed + APART}"))
 
 
-def lesson_file(plan: Plan, rounds: int) -> Path:
+def pretraining_file(plan: Plan, rounds: int) -> Path:
     """Where it is kept what so many rounds of the bandit taught."""
     assert plan.out is not None
     return plan.out.with_name(f"lesson-{rounds}-{plan.out.name}")
@@ -70,17 +70,17 @@ def after(plan: Plan, rounds: int) -> Plan:
     """The run that starts from so many rounds of the bandit."""
     assert plan.out is not None
     out = plan.out.with_name(f"after-{rounds}-{plan.out.name}")
-    return replace(plan, prior=rounds, lesson=lesson_file(plan, rounds), out=out)
+    return replace(plan, prior=rounds, checkpoint=pretraining_file(plan, rounds), out=out)
 
 
-def teach(plan: Plan, note: Note, marks: Sequence[int]) -> None:
+def pretrain(plan: Plan, note: Note, marks: Sequence[int]) -> None:
     """Let the allocator of a plan learn, and keep what it knows after so many rounds each, as runs do."""
-    if all(lesson_file(plan, mark).exists() for mark in marks):
+    if all(pretraining_file(plan, mark).exists() for mark in marks):
         return
-    for lesson, trace in taught(plan, marks, note):
-        path = lesson_file(plan, trace.round)
+    for checkpoint, trace in pretrained(plan, marks, note):
+        path = pretraining_file(plan, trace.round)
         if not path.exists():
-            keep(lesson, trace, plan, path)
+            keep(checkpoint, trace, plan, path)
 
 
 def prior_report(experiment: Experiment, results: Sequence[Result]) -> Report:

@@ -5,13 +5,13 @@ from dataclasses import replace
 from functools import partial
 
 from mpi_ata import launch
+from mpi_ata.driver.loop import Outcome, execute, parts_of
 from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import Experiment, Plan, Request
 from mpi_ata.paper.ratios import RATIOS, effort, ratio_header, ratio_lines, ratios
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Result, interrupted, kept
-from mpi_ata.run import Outcome, execute, parts_of
 
 ROUNDS = 1_000
 
@@ -36,12 +36,12 @@ def for_ranks(experiment: Experiment, request: Request, unit: float) -> Experime
 
 def make_table_on_ranks(experiment: Experiment, run: Callable[[Plan], Outcome | None]) -> Report | None:
     """Make all runs on the ranks of this world, and virtually; there is no report on a worker's rank."""
-    from mpi_ata.cluster.ranks import from_manager
+    from mpi_ata.clusters.world import bcast_text
 
     plans, results = experiment.plans(), list[Result]()
     for plan in plans:
         earlier = kept(plan) if launch.rank() == 0 else None
-        if from_manager("kept" if earlier else ""):
+        if bcast_text("kept" if earlier else ""):
             results += [earlier] if earlier else []
         elif outcome := run(plan):
             if outcome.reason is None:

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from mpi_ata.console import duration
 from mpi_ata.paper.experiments import GREEDY, Plan, printed
 from mpi_ata.paper.runs import Result
+from mpi_ata.view.tables import duration
 
 Record = dict[str, Any]
 RATIOS = ("worker_time_ratio", "runtime_ratio")

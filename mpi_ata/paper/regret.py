@@ -10,17 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 from mpi_ata.arrays import Array
+from mpi_ata.driver.recorder import load
 from mpi_ata.errors import UsageError
-from mpi_ata.keeper import load
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import has_numba
 from mpi_ata.paper.experiments import LEARNERS, Experiment, Plan, Request, alpha, learns
-from mpi_ata.paper.lessons import keep, taught
+from mpi_ata.paper.pretraining import keep, pretrained
 from mpi_ata.paper.progress import Watch
 from mpi_ata.paper.ratios import RATIOS, Record, deviation, effort_text, spread
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Note, on_cores
-from mpi_ata.store import RunFile
+from mpi_ata.runfile.store import RunFile
 
 HEADER = ["allocator", "n", "rounds", "regret", "slope against ln k", "R2 against ln k", "R2 against k"]
 LEAST = 100  # rounds
@@ -75,9 +75,9 @@ def play(plan: Plan, note: Note, marks: Sequence[int]) -> Curve:
     if plan.out is not None and RunFile(plan.out).exists():
         history = load(RunFile(plan.out))[0].trace
     else:
-        *_, (lesson, trace) = taught(plan, marks, note)
+        *_, (checkpoint, trace) = pretrained(plan, marks, note)
         if plan.out is not None:
-            keep(lesson, trace, plan, plan.out)
+            keep(checkpoint, trace, plan, plan.out)
         history = trace.history()
     return Curve(plan, history["round"], history["regret"], float(history["elapsed"][-1]))
 

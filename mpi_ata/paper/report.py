@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mpi_ata.console import markdown_table, table
 from mpi_ata.paper import figures
 from mpi_ata.paper.ratios import Record
+from mpi_ata.view.tables import markdown_table, table
 
 
 @dataclass(frozen=True)

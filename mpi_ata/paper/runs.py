@@ -14,16 +14,16 @@ from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
 from mpi_ata import launch
+from mpi_ata.driver.loop import execute
+from mpi_ata.driver.recorder import load
+from mpi_ata.driver.trace import Row, Trace
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job import load_again
-from mpi_ata.keeper import load
+from mpi_ata.job.schema import load_again
+from mpi_ata.launch.signals import StopRequest
 from mpi_ata.paper.experiments import Plan
 from mpi_ata.paper.progress import Board, Watch
-from mpi_ata.record import told
-from mpi_ata.run import execute
-from mpi_ata.signals import Interruption
-from mpi_ata.store import RunFile
-from mpi_ata.trace import Row, Trace
+from mpi_ata.runfile.record import told
+from mpi_ata.runfile.store import RunFile
 
 T = TypeVar("T")
 POLL = 0.1  # seconds between two looks at how far the runs are
@@ -127,9 +127,9 @@ def _in_pool(
     do: Callable[[Plan, Note], T], plans: Sequence[Plan], processes: int, board: Board, watch: Watch
 ) -> list[T]:
     """In processes of their own."""
-    launch.one_thread_a_rank(os.environ)  # of the processes, which are as many as the cores already
+    launch.one_thread_per_rank(os.environ)  # of the processes, which are as many as the cores already
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (board,))
-    with Interruption(math.inf) as asked:
+    with StopRequest(math.inf) as asked:
         try:
             futures = _submitted(pool, do, plans)
             while not asked and _under_way(futures):

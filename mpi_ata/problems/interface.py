@@ -1,7 +1,7 @@
 """What a problem promises, and what it is shown of a task."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from numpy.random import Generator
 
@@ -56,6 +56,3 @@ class Problem(Protocol):
 
     def gradient(self, x: Array, task: Task) -> Array:
         """The result of one task at the point x, which must not be written into."""
-
-
-ProblemClass = Callable[..., Any]

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from mpi_ata import launch
-from mpi_ata.checkpoint import RUNS
-from mpi_ata.job import load_job
+from mpi_ata.job.schema import load_job
+from mpi_ata.runfile.checkpoints import RUNS
+from mpi_ata.runfile.store import RunFile
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.commands import SlurmJob
 from mpi_ata.slurm.copies import Copies
-from mpi_ata.slurm.kept import SUFFIX, Kept, replace_text
 from mpi_ata.slurm.launcher import launcher
 from mpi_ata.slurm.progress import progress
 from mpi_ata.slurm.script import signal_name
-from mpi_ata.store import RunFile
+from mpi_ata.slurm.submission_dir import SUFFIX, SubmissionDir, replace_text
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Batch:
 
     job: Path
     run: Path
-    kept: Kept
+    kept: SubmissionDir
     settings: tuple[str, ...] = ()
     warm_start: tuple[Path, ...] = ()
     prior_weight: float = 1.0
@@ -52,10 +52,10 @@ class Batch:
             return []
         sweep = self.kept.submitted().runs if self.siblings else ()
         finished = [path for path in sweep if path != self.run and progress(path).finished]
-        return warm_words([*self.warm_start, *finished], self.prior_weight, self.any_problem)
+        return warm_start_args([*self.warm_start, *finished], self.prior_weight, self.any_problem)
 
 
-def warm_words(paths: Sequence[Path], weight: float, any_problem: bool) -> list[str]:
+def warm_start_args(paths: Sequence[Path], weight: float, any_problem: bool) -> list[str]:
     """The options of `mpi-ata run` for a warm start, if there is anything to start from."""
     words = [word for path in paths for word in ("--warm-start", str(path))]
     words += ["--prior-weight", f"{weight:g}"] if weight < 1 else []
@@ -68,18 +68,18 @@ def prepared(
 ) -> Batch:
     """What a batch script asks for; one that was not written by mpi-ata is served from a copy as well."""
     if run is not None and folder is not None:
-        return Batch(job, run, Kept(folder), settings, **options)
+        return Batch(job, run, SubmissionDir(folder), settings, **options)
     run = run or RUNS / f"{job.stem}-{commands.own_id() or 'local'}.h5"
-    kept = Kept(run.with_suffix(SUFFIX))
+    kept = SubmissionDir(run.with_suffix(SUFFIX))
     copied, *settings_of_copy = copied_once(job, settings, kept)
     jobs = tuple(filter(None, [commands.own_id()]))
-    if not kept.slip.is_file() or jobs != kept.submitted().jobs:
+    if not kept.manifest.is_file() or jobs != kept.submitted().jobs:
         kept.clear(run)
         kept.submit(jobs, [run.absolute()])
     return Batch(Path(copied), run, kept, (*settings, *settings_of_copy), **options)
 
 
-def copied_once(job: Path, settings: tuple[str, ...], kept: Kept) -> list[str]:
+def copied_once(job: Path, settings: tuple[str, ...], kept: SubmissionDir) -> list[str]:
     """The copy of a job file, and settings that it needs; made when the job starts for the first time."""
     note = kept.folder / "copied.json"
     if not note.exists():
@@ -97,7 +97,7 @@ def own_restarts() -> int:
     return int(os.environ.get("SLURM_RESTART_COUNT", 0))
 
 
-def wants_more(batch: Batch, job: SlurmJob) -> bool:
+def should_requeue(batch: Batch, job: SlurmJob) -> bool:
     """Whether this Slurm job should be started again, as far as nobody has said otherwise."""
     ended_by_user = job.state in ("COMPLETING", "CANCELLED") and not job.timed_out
     return (
@@ -108,7 +108,7 @@ def wants_more(batch: Batch, job: SlurmJob) -> bool:
     )
 
 
-def ask_for_more(job: SlurmJob, tell: Callable[[str], None]) -> bool:
+def request_requeue(job: SlurmJob, tell: Callable[[str], None]) -> bool:
     """Let Slurm start this job again."""
     complaint = commands.requeue(job.id)
     if complaint:

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.launch import Answer, ask
+from mpi_ata.launch import CommandResult, run_command
 
 PATIENCE = 60.0  # seconds for one answer
 TRIES = 3  # a controller that is being restarted answers a little later
@@ -76,30 +76,30 @@ class SlurmJob:
         return self.state in ("COMPLETING", "TIMEOUT") and (self.reason == "TimeLimit" or over)
 
 
-def slurm(*command: str) -> Answer:
+def slurm(*command: str) -> CommandResult:
     """Ask Slurm something; once more where the controller does not answer."""
     if shutil.which(command[0]) is None:
         raise UsageError(NO_SLURM.format(name=command[0]))
     for number in range(TRIES):
-        answer = ask(command, PATIENCE)
+        answer = run_command(command, PATIENCE)
         if answer.code is not None and "Unable to contact slurm controller" not in answer.err:
             break
         time.sleep(2.0**number)
     return answer
 
 
-def said(answer: Answer) -> str:
+def said(answer: CommandResult) -> str:
     """What Slurm has to say against something, in one line."""
     lines = [line for line in (answer.err or answer.out).splitlines() if line.strip()]
     return re.sub(r"^\w+: ((error|fatal): )?", "", lines[-1]) if lines else "no answer came"
 
 
-def unreached(answer: Answer) -> bool:
+def unreached(answer: CommandResult) -> bool:
     """Whether a command could not ask the controller at all."""
     return answer.code != 0 and (answer.code is None or any(words in answer.err for words in UNREACHED))
 
 
-def silence(answer: Answer) -> SilentError:
+def silence(answer: CommandResult) -> SilentError:
     """The error of a question that Slurm did not answer."""
     return SilentError(f"Slurm does not answer: {said(answer)}; see mpi-ata doctor")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpi_ata.errors import UsageError
-from mpi_ata.job import named_files
+from mpi_ata.job.schema import named_files
 
 
 @dataclass(frozen=True)

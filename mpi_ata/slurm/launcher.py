@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Sequence
 
 from mpi_ata import launch
-from mpi_ata.doctor.library import loaded_library
 from mpi_ata.errors import UsageError
+from mpi_ata.launch.library import loaded_library
 from mpi_ata.slurm.commands import mpi_types
 
 CHOICE = "MPI_ATA_LAUNCHER"  # in the environment: the user's own choice, such as srun --mpi=pmix

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpi_ata.driver.recorder import load
 from mpi_ata.errors import UsageError
-from mpi_ata.job import tables_of
-from mpi_ata.keeper import load
-from mpi_ata.record import JobText
-from mpi_ata.store import RunFile
+from mpi_ata.job.schema import tables_of
+from mpi_ata.job.source import JobText
+from mpi_ata.runfile.store import RunFile
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import allocated_cores
 from mpi_ata.slurm import commands
-from mpi_ata.slurm.batch import Batch, ask_for_more, wants_more
-from mpi_ata.slurm.kept import Attempt
+from mpi_ata.slurm.batch import Batch, request_requeue, should_requeue
 from mpi_ata.slurm.progress import Progress, progress
+from mpi_ata.slurm.submission_dir import Attempt
 from mpi_ata.slurm.watch import Watch
 
 TO_BE_CONTINUED = 85
@@ -35,7 +35,7 @@ def _carry_out(batch: Batch, tell: Callable[[str], None]) -> int:
     if batch.kept.stopped(batch.run).exists():
         tell(f"{batch.run} was stopped; to go on with it, submit it again with --resume")
         return TO_BE_CONTINUED
-    refuse_fruitless(batch, before, id)
+    check_progress(batch, before, id)
     batch.kept.failure(batch.run).unlink(missing_ok=True)
     attempt = Attempt(
         id or "", time.time(), allocated_cores(), before.rounds, os.environ.get("SLURM_JOB_NODELIST", "")
@@ -48,7 +48,7 @@ def _carry_out(batch: Batch, tell: Callable[[str], None]) -> int:
     return exit_code
 
 
-def refuse_fruitless(batch: Batch, before: Progress, id: str | None) -> None:
+def check_progress(batch: Batch, before: Progress, id: str | None) -> None:
     """Refuse to start again and again at the same round."""
     submitted = batch.kept.submitted().jobs
     attempts = batch.kept.attempts(batch.run)
@@ -80,9 +80,9 @@ def concluded(batch: Batch, watch: Watch, code: int, tell: Callable[[str], None]
     job = watch.ask()
     if job is None and batch.requeue:
         tell("Slurm cannot be asked to start it again: go on by hand with the same command")
-    if job is None or not wants_more(batch, job):
+    if job is None or not should_requeue(batch, job):
         return "left", TO_BE_CONTINUED
-    return ("requeued" if ask_for_more(job, tell) else "left"), TO_BE_CONTINUED
+    return ("requeued" if request_requeue(job, tell) else "left"), TO_BE_CONTINUED
 
 
 def cancel_the_rest(batch: Batch) -> None:

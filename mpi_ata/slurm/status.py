@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpi_ata.checkpoint import RUNS
 from mpi_ata.errors import UsageError
+from mpi_ata.runfile.checkpoints import RUNS
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.commands import SlurmJob
-from mpi_ata.slurm.kept import SUFFIX, Kept, all_kept, billed
 from mpi_ata.slurm.progress import Progress, progress
+from mpi_ata.slurm.submission_dir import SUFFIX, SubmissionDir, all_submissions, billed
 
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 ACTIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "RESIZING")
@@ -21,7 +21,7 @@ ACTIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "SIG
 class Submitted(NamedTuple):
     """A run that was submitted, and the Slurm jobs that are or were at it."""
 
-    kept: Kept
+    kept: SubmissionDir
     run: Path
     member: int | None  # of an array
     jobs: list[SlurmJob]
@@ -42,19 +42,19 @@ class Submitted(NamedTuple):
 
 def status(which: str | None = None) -> list[dict[str, Any]]:
     """One row for each run of a Slurm job, of a run file, or of all that are known here."""
-    return [row(found) for found in meant(which)]
+    return [row(found) for found in find_runs(which)]
 
 
 def status_from_files(which: str | None = None) -> list[dict[str, Any]]:
     """The same without asking Slurm: of what is not finished nobody knows then whether a job is at it."""
-    rows = [row(found) for found in meant(which, asking=False)]
+    rows = [row(found) for found in find_runs(which, asking=False)]
     unknown = {"state": "unknown", "why": "Slurm does not answer"}
     return [each if each["state"] == "finished" else each | unknown for each in rows]
 
 
 def stop(which: str) -> list[dict[str, Any]]:
     """End runs for good: those that run save and leave, those that wait are taken out of the queue."""
-    ending = meant(which)
+    ending = find_runs(which)
     for found in ending:
         if not progress(found.run).finished:
             found.kept.stopped(found.run).touch()  # first: whoever ends from now on is not started again
@@ -64,10 +64,10 @@ def stop(which: str) -> list[dict[str, Any]]:
                 commands.cancel(found.id(job.id))
             elif job.state == "RUNNING":
                 commands.signal_batch(found.id(job.id), "TERM")
-    return [row(found) for found in meant(which)]
+    return [row(found) for found in find_runs(which)]
 
 
-def meant(which: str | None, asking: bool = True) -> list[Submitted]:
+def find_runs(which: str | None, asking: bool = True) -> list[Submitted]:
     """The runs that are asked for; without asking Slurm, those that are noted here."""
     ask = commands.jobs if asking else partial(among, ())
     if which is None:
@@ -88,21 +88,23 @@ def among(jobs: Sequence[SlurmJob], id: str) -> list[SlurmJob]:
     return [job for job in jobs if id in (job.id, job.id.split("_")[0])]
 
 
-def everywhere(queued: Sequence[SlurmJob]) -> list[Kept]:
+def everywhere(queued: Sequence[SlurmJob]) -> list[SubmissionDir]:
     """All submissions from this folder, and those from others that are queued."""
-    here = all_kept(RUNS)
+    here = all_submissions(RUNS)
     elsewhere = {job.command.parent for job in queued if job.command.parent.suffix == SUFFIX}
-    return here + [Kept(folder) for folder in sorted(elsewhere - {kept.folder.absolute() for kept in here})]
+    return here + [
+        SubmissionDir(folder) for folder in sorted(elsewhere - {kept.folder.absolute() for kept in here})
+    ]
 
 
-def submissions(which: str) -> list[Kept]:
+def submissions(which: str) -> list[SubmissionDir]:
     """The submissions that are meant by the id of a Slurm job or by a run file."""
     if is_id(which):
         return by_id(which)
     path = Path(which).absolute()
     for folder in (path.with_suffix(SUFFIX), unnumbered(path).with_suffix(SUFFIX)):
-        if Kept(folder).slip.is_file():
-            return [Kept(folder)]
+        if SubmissionDir(folder).manifest.is_file():
+            return [SubmissionDir(folder)]
     raise UsageError(f"{which} is neither the id of a Slurm job nor a run that was submitted")
 
 
@@ -111,10 +113,10 @@ def is_id(which: str) -> bool:
     return re.fullmatch(r"\d+(_\d+)?", which) is not None
 
 
-def by_id(id: str) -> list[Kept]:
+def by_id(id: str) -> list[SubmissionDir]:
     """The submissions of a Slurm job: where its script stands, or where its id was noted."""
     for job in commands.jobs(id.split("_")[0]):
-        if (kept := Kept(job.command.parent)).slip.is_file():
+        if (kept := SubmissionDir(job.command.parent)).manifest.is_file():
             return [kept]
     found = noted_here(id)
     if not found:
@@ -122,17 +124,17 @@ def by_id(id: str) -> list[Kept]:
     return found
 
 
-def noted_here(id: str) -> list[Kept]:
+def noted_here(id: str) -> list[SubmissionDir]:
     """The submissions from this folder for which the id of a Slurm job was noted."""
     found = []
-    for kept in all_kept(RUNS):
+    for kept in all_submissions(RUNS):
         known = kept.submitted()
         if id.split("_")[0] in {job.split("_")[0] for job in [*known.jobs, *known.past]}:
             found.append(kept)
     return found
 
 
-def runs(kept: Kept, ask: Callable[[str], list[SlurmJob]] = commands.jobs) -> Iterator[Submitted]:
+def runs(kept: SubmissionDir, ask: Callable[[str], list[SlurmJob]] = commands.jobs) -> Iterator[Submitted]:
     """Each run of a submission, and the Slurm jobs that are or were at it."""
     known = kept.submitted()
     started = [attempts[-1].job for run in known.runs if (attempts := kept.attempts(run))]
@@ -184,7 +186,7 @@ def row(found: Submitted) -> dict[str, Any]:
     }
 
 
-def state(kept: Kept, run: Path, job: SlurmJob | None, now: Progress) -> tuple[str, str]:
+def state(kept: SubmissionDir, run: Path, job: SlurmJob | None, now: Progress) -> tuple[str, str]:
     """A word for how a run stands, and why."""
     if now.finished:
         return "finished", ""

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mpi_ata.checkpoint import fresh_name
+from mpi_ata.driver.loop import parts_of
+from mpi_ata.driver.recorder import OutputOptions
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job import load_job
-from mpi_ata.keeper import Keeping
-from mpi_ata.run import parts_of
+from mpi_ata.job.schema import load_job
+from mpi_ata.runfile.checkpoints import fresh_name
+from mpi_ata.runfile.store import RunFile, check_place
 from mpi_ata.slurm import commands
-from mpi_ata.slurm.batch import warm_words
+from mpi_ata.slurm.batch import warm_start_args
 from mpi_ata.slurm.copies import Copies
-from mpi_ata.slurm.kept import SUFFIX, Kept
 from mpi_ata.slurm.progress import progress
 from mpi_ata.slurm.script import Resources, Script, Sweep, checked, lead_time, signal_name
-from mpi_ata.store import RunFile, check_place
+from mpi_ata.slurm.submission_dir import SUFFIX, SubmissionDir
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class Plan:
     run: Path  # or what the members of a sweep are numbered after
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> SubmissionDir:
         """The folder of this submission."""
-        return Kept(self.run.with_suffix(SUFFIX))
+        return SubmissionDir(self.run.with_suffix(SUFFIX))
 
     @property
     def runs(self) -> list[Path]:
@@ -100,7 +100,7 @@ class Plan:
         words = [sys.executable, "-P", "-m", "mpi_ata", "batch", str(copies.job)]
         words += ["--kept", str(self.kept.folder)]
         earlier = [path.absolute() for path in asked.warm_start]
-        words += warm_words(earlier, asked.prior_weight, asked.any_problem)
+        words += warm_start_args(earlier, asked.prior_weight, asked.any_problem)
         words += ["--signal", asked.signal] if asked.signal != "USR1" else []
         words += ["--lead", str(asked.lead)] if asked.lead is not None else []
         words += ["--no-requeue"] if asked.chain is not None else []
@@ -140,19 +140,19 @@ def plan(submission: Submission) -> Plan:
         checked(str(path))
     if submission.source is not None and not submission.source.is_file():
         raise UsageError(f"--source {submission.source} is no file")
-    refuse_unwritable(found.run)
+    check_writable(found.run)
     if submission.resume:
-        refuse_busy(found)
+        check_not_running(found)
     else:
-        refuse_existing(found)
+        check_not_existing(found)
     for run, settings in zip(found.runs, submission.members, strict=True):
-        refuse_hopeless(submission, run, settings)
+        check_member(submission, run, settings)
     return found
 
 
-def refuse_hopeless(asked: Submission, run: Path, settings: tuple[str, ...]) -> None:
+def check_member(asked: Submission, run: Path, settings: tuple[str, ...]) -> None:
     """Refuse a job that could not be run, gone on with, or warm-started as asked."""
-    keeping = Keeping(run, True, asked.warm_start, asked.prior_weight, asked.any_problem)
+    keeping = OutputOptions(run, True, asked.warm_start, asked.prior_weight, asked.any_problem)
     job = keeping.continued(load_job(asked.job, settings))
     if not RunFile(run).exists():
         keeping.check_prior()
@@ -165,14 +165,14 @@ def refuse_hopeless(asked: Submission, run: Path, settings: tuple[str, ...]) -> 
         raise UsageError(f"{error} (--no-check leaves it to the nodes to find out)") from None
 
 
-def refuse_existing(found: Plan) -> None:
+def check_not_existing(found: Plan) -> None:
     """Never overwrite a run unasked."""
     for path in [*found.runs, found.kept.folder]:
         if path.exists():
             raise UsageError(f"{path} exists: go on with it by --resume, or choose another --out")
 
 
-def refuse_busy(found: Plan) -> None:
+def check_not_running(found: Plan) -> None:
     """Refuse to go on with runs that are finished, or that another Slurm job goes on with."""
     if all(progress(run).finished for run in found.runs):
         raise UsageError(f"{found.runs[0]} is finished already: choose another --out for a new run")
@@ -181,7 +181,7 @@ def refuse_busy(found: Plan) -> None:
             raise UsageError(f"Slurm job {id} is still at {found.run}: see mpi-ata status {id}")
 
 
-def refuse_unwritable(run: Path) -> None:
+def check_writable(run: Path) -> None:
     """Refuse a place where no run file can be written."""
     there = next(path for path in run.parents if path.exists())
     check_place(there / run.name)

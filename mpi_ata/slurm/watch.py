@@ -9,9 +9,9 @@ from contextlib import suppress
 
 from mpi_ata import launch
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.signals import CHOICE
+from mpi_ata.launch.signals import CHOICE
 from mpi_ata.slurm import commands
-from mpi_ata.slurm.batch import Batch, ask_for_more, wants_more
+from mpi_ata.slurm.batch import Batch, request_requeue, should_requeue
 from mpi_ata.slurm.commands import SlurmJob
 from mpi_ata.slurm.progress import Progress, progress
 from mpi_ata.slurm.script import LEAD
@@ -79,8 +79,8 @@ class Watch:
         self._passed = True
         self._child.send_signal(self._number)
         job = self.ask()
-        if job is not None and job.timed_out and not self.requeued and wants_more(self._batch, job):
-            self.requeued = ask_for_more(job, self._tell)  # at once: Slurm may kill us soon
+        if job is not None and job.timed_out and not self.requeued and should_requeue(self._batch, job):
+            self.requeued = request_requeue(job, self._tell)  # at once: Slurm may kill us soon
 
     def _too_early(self) -> bool:
         """Whether a warning is Slurm's of the time limit, which may come a minute before it is due."""

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpi_ata.allocators import ALLOCATORS, GTA, OFTA, UTA
+from mpi_ata.allocators import GTA, OFTA, UTA
 from mpi_ata.allocators.recursive import recursive_allocation
+from mpi_ata.job.names import ALLOCATORS
 from mpi_ata.times import Sqrt
 
 

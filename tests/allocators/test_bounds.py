@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from mpi_ata.allocators import ATA, OFTA, ATAEmpirical
 from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
-from mpi_ata.times import LAWS, DrawnTimes, Exponential
+from mpi_ata.job.names import LAWS
+from mpi_ata.times import DrawnTimes, Exponential
 
 Make = Callable[[int, int, float, int], LowerBoundAllocator]
 Samples = list[list[float]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpi_ata import __version__
-from mpi_ata.console import finding_text
+from mpi_ata.cli.doctor import finding_text
 from mpi_ata.doctor.finding import Finding
 from tests.doctor.asking import findings, run_doctor
 

@@ -10,8 +10,7 @@ import pytest
 
 from mpi_ata import launch
 from mpi_ata.doctor import exchange
-from mpi_ata.doctor.finding import said
-from mpi_ata.doctor.library import loaded_library
+from mpi_ata.launch.library import loaded_library
 from tests.doctor.asking import HYDRA, OPEN_MPI, command, findings, prepared, run_doctor
 
 
@@ -93,7 +92,7 @@ def test_ranks_that_hang_are_given_up_and_none_is_left(
         monkeypatch.setenv(name, value)
     mark = str(tmp_path)
     ranks = [launch.find_mpirun(), "-n", "2", sys.executable, "-c", "import time; time.sleep(1000)", mark]
-    assert launch.ask(ranks, 3.0) == launch.Answer(None, "", "")
+    assert launch.run_command(ranks, 3.0) == launch.CommandResult(None, "", "")
     until = time.monotonic() + 30
     while list(running(mark)) and time.monotonic() < until:
         time.sleep(0.1)
@@ -101,6 +100,6 @@ def test_ranks_that_hang_are_given_up_and_none_is_left(
 
 
 def test_a_command_that_cannot_be_started_is_an_answer_too() -> None:
-    answer = launch.ask(["/no/such/command"], 1.0)
+    answer = launch.run_command(["/no/such/command"], 1.0)
     assert answer.code == 127
-    assert said(answer) == "/no/such/command: No such file or directory"
+    assert answer.gist() == "/no/such/command: No such file or directory"

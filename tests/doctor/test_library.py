@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpi_ata.doctor import library
-from mpi_ata.doctor.library import Library, loaded_library
+from mpi_ata.launch.library import Library, loaded_library
 from tests.doctor.asking import HYDRA, OPEN_MPI, command, findings, run_doctor
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpi_ata.keeper import load
-from mpi_ata.record import Record, to_tree
-from mpi_ata.store import RunFile
+from mpi_ata.driver.recorder import load
+from mpi_ata.runfile.record import Record, to_tree
+from mpi_ata.runfile.store import RunFile
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = Path(sys.executable).with_name("mpi-ata")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.keeper import load
-from mpi_ata.store import RunFile
+from mpi_ata.driver.recorder import load
+from mpi_ata.runfile.store import RunFile
 from tests.faults.scene import mpi_ata, own_problem, record_of, substance, written
 
 LIMIT = """

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from mpi_ata import Trace
+from mpi_ata.driver.loop import Outcome, execute
+from mpi_ata.driver.recorder import OutputOptions
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job import load_job
-from mpi_ata.keeper import Keeping
-from mpi_ata.run import Outcome, execute
+from mpi_ata.job.schema import load_job
 from tests.faults.scene import METHODS, differing, own_problem, record_of, substance, written
 
 HALF, WHOLE = 21, 42
@@ -44,7 +44,7 @@ def run(
 ) -> Outcome:
     """Run a job on the virtual clock, or go on with it."""
     told = [] if notes is None else notes
-    return execute(load_job(job, settings), progress, Keeping(out, resume=True), told.append)
+    return execute(load_job(job, settings), progress, OutputOptions(out, resume=True), told.append)
 
 
 @cache

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from mpi_ata.allocators.interface import Unlearning
+from mpi_ata.allocators.interface import NonAdaptive
 from mpi_ata.arrays import Array
-from mpi_ata.cluster import Task, VirtualCluster
+from mpi_ata.clusters import Task, VirtualCluster
+from mpi_ata.job.names import LAWS
 from mpi_ata.methods import Round
 from mpi_ata.problems import Problem
-from mpi_ata.times import LAWS, DrawnTimes
+from mpi_ata.times import DrawnTimes
 
 
 class Ramp:
@@ -23,7 +24,7 @@ class Ramp:
         return np.array([x[0], 1.0 + task.worker])
 
 
-class Fixed(Unlearning):
+class Fixed(NonAdaptive):
     """The same quota in every round, and a diary of what could be learned."""
 
     def __init__(self, quota: Sequence[int], budget: int | None = None) -> None:

@@ -7,12 +7,14 @@ import pytest
 
 from mpi_ata.allocators import GTA, ATAEmpirical
 from mpi_ata.arrays import Array, State
-from mpi_ata.cluster import Cluster, VirtualCluster
+from mpi_ata.clusters import Cluster, VirtualCluster
+from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError
-from mpi_ata.methods import ASGD, Method, Plain, Ringmaster
+from mpi_ata.job.names import LAWS
+from mpi_ata.methods import ASGD, Method, Ringmaster
 from mpi_ata.problems import Quadratic
-from mpi_ata.times import LAWS, DrawnTimes
-from mpi_ata.trace import Trace
+from mpi_ata.times import DrawnTimes
+from mpi_ata.updates import Plain
 from tests.methods.scene import Fixed, Ramp, Recording, cluster_of, counts
 
 

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpi_ata.allocators import ALLOCATORS
 from mpi_ata.arrays import State, entry
-from mpi_ata.cluster import VirtualCluster
-from mpi_ata.component import Component
-from mpi_ata.methods import METHODS, UPDATES, Method, Round
+from mpi_ata.clusters import VirtualCluster
+from mpi_ata.job.component import Component
+from mpi_ata.job.names import ALLOCATORS, METHODS, UPDATES
+from mpi_ata.methods import Method, Round
 from mpi_ata.problems import Quadratic
 from mpi_ata.times import DrawnTimes, Sqrt
 

@@ -7,12 +7,14 @@ import pytest
 
 from mpi_ata.allocators import GTA, Allocator, ATAEmpirical
 from mpi_ata.arrays import LARGE, Array
-from mpi_ata.cluster import Task, VirtualCluster
+from mpi_ata.clusters import Task, VirtualCluster
 from mpi_ata.errors import RunError
-from mpi_ata.methods import SGD, Plain
-from mpi_ata.methods.rounds import Sum
+from mpi_ata.job.names import LAWS
+from mpi_ata.methods import SGD
+from mpi_ata.methods.collect import Sum
 from mpi_ata.problems import Quadratic
-from mpi_ata.times import LAWS, DrawnTimes
+from mpi_ata.times import DrawnTimes
+from mpi_ata.updates import Plain
 from tests.methods.scene import Fixed, Ramp, Recording, cluster_of, counts
 
 

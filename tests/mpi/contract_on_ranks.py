@@ -8,10 +8,10 @@ import traceback
 
 from mpi4py import MPI
 
-from mpi_ata.cluster import wire, world
-from mpi_ata.cluster.mpi import MPICluster
-from mpi_ata.cluster.worker import Worker
-from tests.cluster.contract import CHECKS, SEED, scene
+from mpi_ata.clusters import channel, handshake
+from mpi_ata.clusters.manager import MPICluster
+from mpi_ata.clusters.worker import Worker
+from tests.clusters.contract import CHECKS, SEED, scene
 
 UNIT = 0.1
 WAY = sys.argv[1]
@@ -20,8 +20,8 @@ WAY = sys.argv[1]
 def main() -> int:
     """The number of checks that failed, on rank 0."""
     failed = 0
-    wire.INLINE = 16 if WAY != "along" else wire.INLINE
-    world.SMALL = 16 if WAY == "shared" else world.SMALL
+    channel.INLINE = 16 if WAY != "along" else channel.INLINE
+    handshake.SMALL = 16 if WAY == "shared" else handshake.SMALL
     for check in CHECKS:
         comm = MPI.COMM_WORLD.Dup()
         problem, times = scene(UNIT)

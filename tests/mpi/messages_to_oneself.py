@@ -4,26 +4,26 @@ import numpy as np
 from mpi4py import MPI
 
 from mpi_ata.arrays import Array
-from mpi_ata.cluster import wire
+from mpi_ata.clusters import channel
 
-wire.PIECE = 1000  # so that pieces are many, and the last one is shorter
+channel.PIECE = 1000  # so that pieces are many, and the last one is shorter
 
 for dtype in (np.float32, np.float64):
     for size in (1, 504, 512, 513, 1030, 10_000):
-        form: Array = np.zeros((1, size), dtype)
-        form += np.linspace(0, 1, size)
-        post = wire.Post(MPI.COMM_SELF, 0, form)
+        template: Array = np.zeros((1, size), dtype)
+        template += np.linspace(0, 1, size)
+        post = channel.Channel(MPI.COMM_SELF, 0, template)
         for count in (0, 1, 511, 512, 513, 3000):
             seconds = np.linspace(0.1, 0.2, count).tolist()
-            post.send(0, wire.ARRIVAL, 7, 1 << 40, count, True, seconds, form, 3, 4)
+            post.send(0, channel.ARRIVAL, 7, 1 << 40, count, True, seconds, template, 3, 4)
             while (message := post.poll()) is None:
                 pass
-            assert message[:8] == (0, wire.ARRIVAL, 7, 1 << 40, count, 3, 4, True)
+            assert message[:8] == (0, channel.ARRIVAL, 7, 1 << 40, count, 3, 4, True)
             assert message.seconds == seconds
-            assert message.payload.dtype == form.dtype
-            assert message.payload.tolist() == form.tolist()
+            assert message.payload.dtype == template.dtype
+            assert message.payload.tolist() == template.tolist()
             post.flush()
-        post.send(0, wire.FAILED, payload=np.frombuffer(b"why", np.uint8))
+        post.send(0, channel.FAILED, payload=np.frombuffer(b"why", np.uint8))
         while (message := post.poll()) is None:
             pass
         assert (message.payload.tobytes(), message.together) == (b"why", False)

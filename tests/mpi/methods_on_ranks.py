@@ -9,14 +9,15 @@ import numpy as np
 from mpi4py import MPI
 
 from mpi_ata.arrays import Array
-from mpi_ata.cluster import Arrival, Cluster
-from mpi_ata.cluster.ranks import joined, workers_in_world
-from mpi_ata.job import load_job
-from mpi_ata.methods import Plain, Ringmaster
+from mpi_ata.clusters import Arrival, Cluster
+from mpi_ata.clusters.world import mpi_cluster, workers_in_world
+from mpi_ata.driver.loop import parts_of, run
+from mpi_ata.driver.trace import Trace
+from mpi_ata.job.schema import load_job
+from mpi_ata.methods import Ringmaster
 from mpi_ata.problems import Task
-from mpi_ata.run import parts_of, run
 from mpi_ata.times import DrawnTimes, Linear
-from mpi_ata.trace import Trace
+from mpi_ata.updates import Plain
 
 COUNTS = ("used", "wasted", "lost", "largest_delay", "loss", "worker_time")
 
@@ -53,7 +54,7 @@ def run_job(path: str, settings: list[str]) -> dict[str, Any] | None:
     problem, times, method = parts_of(job, workers_in_world())
     drawn = job.times is not None and job.times.report == "drawn"
     trace, used = Trace(), np.zeros(workers_in_world(), np.int64)
-    with joined(problem, times, job.run.seed, drawn, job.digest) as cluster:
+    with mpi_cluster(problem, times, job.run.seed, drawn, job.digest) as cluster:
         if cluster is not None:
             for round in run(method, cluster, problem, job.stop, trace=trace):
                 used += round.used
@@ -73,7 +74,7 @@ def run_job(path: str, settings: list[str]) -> dict[str, Any] | None:
 def tell_tasks(make: Any) -> dict[str, Any] | None:
     """The tasks that were delivered to a method in three rounds: round, worker, number."""
     problem, times = Telling(), DrawnTimes(Linear(workers_in_world(), 1.0), 2, unit=2e-3)
-    with joined(problem, times, 2, False, b"") as cluster:
+    with mpi_cluster(problem, times, 2, False, b"") as cluster:
         if cluster is None:
             return None
         method, listening = make(problem.x0, cluster.n), Listening(cluster)
@@ -88,7 +89,7 @@ def break_and_resume() -> dict[str, Any] | None:
     lost, accounts = list[list[int]](), list[list[float]]()
     for _ in range(2):
         problem, times = Telling(), DrawnTimes(Linear(workers_in_world(), 1.0), 2, unit=2e-3)
-        with joined(problem, times, 2, False, b"") as cluster:
+        with mpi_cluster(problem, times, 2, False, b"") as cluster:
             if cluster is None:
                 continue
             method = Ringmaster(problem.x0, cluster.n, Plain(0.1), delay=50, budget=6)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.contract import CHECKS
+from tests.clusters.contract import CHECKS
 from tests.mpi.starting import mpirun
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpi_ata.keeper import load
+from mpi_ata.driver.recorder import load
 from mpi_ata.launch import find_mpirun
-from mpi_ata.record import Record
-from mpi_ata.store import RunFile
+from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.store import RunFile
 from tests.faults.scene import own_problem, record_of, written
 from tests.mpi.starting import COMMAND, finished, ranks_of, started
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from mpi_ata.cluster import VirtualCluster
-from mpi_ata.job import load_job
-from mpi_ata.run import parts_of, run
-from mpi_ata.trace import Trace
+from mpi_ata.clusters import VirtualCluster
+from mpi_ata.driver.loop import parts_of, run
+from mpi_ata.driver.trace import Trace
+from mpi_ata.job.schema import load_job
+from tests.job.test_job_methods import SENSIBLE
 from tests.mpi.starting import COMMAND, ROOT, finished, mpirun
-from tests.test_job_methods import SENSIBLE
 
 JOB = f"""
 [problem]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.mpi.starting import COMMAND, ROOT, finished, mpirun
-from tests.problems.cifar_files import write
+from tests.torch.cifar_files import write
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
 

@@ -6,11 +6,11 @@ import subprocess
 import time
 from pathlib import Path
 
-from mpi_ata.keeper import load
+from mpi_ata.driver.loop import execute
+from mpi_ata.driver.recorder import load
 from mpi_ata.paper.experiments import TABLE1, Request
 from mpi_ata.paper.ranks import for_ranks
-from mpi_ata.run import execute
-from mpi_ata.store import RunFile
+from mpi_ata.runfile.store import RunFile
 from tests.mpi.starting import COMMAND, finished, mpirun
 
 ARGUMENTS = ["paper", "table1", "--mpi", "--workers", "3", "--budget", "5", "--allocators", "ofta"]

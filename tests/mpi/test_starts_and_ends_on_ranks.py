@@ -5,12 +5,12 @@ import signal
 import time
 from pathlib import Path
 
-from mpi_ata.keeper import load
+from mpi_ata.driver.recorder import load
 from mpi_ata.launch import find_mpirun
-from mpi_ata.store import RunFile
+from mpi_ata.runfile.store import RunFile
+from tests.cli.test_cli import on_terminal
 from tests.mpi.starting import COMMAND, finished, mpirun, ranks_of, started
 from tests.mpi.test_interrupted_on_ranks import OUT, TIMED, ended, job_of, running, wait_for
-from tests.test_cli import on_terminal
 
 STRAGGLING = """
 if task.worker == 1 and task.round == 3:
@@ -145,7 +145,7 @@ class Own(Own):
 """
 
 IN_PLACE = """
-from mpi_ata.methods import Plain
+from mpi_ata.updates import Plain
 class InPlace(Plain):
     def __call__(self, x, g):
         x -= 0.1 * g

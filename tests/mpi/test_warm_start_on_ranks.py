@@ -5,10 +5,10 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from mpi_ata.keeper import load
+from mpi_ata.driver.recorder import load
 from mpi_ata.launch import find_mpirun
-from mpi_ata.record import Record
-from mpi_ata.store import RunFile
+from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.store import RunFile
 from tests.mpi.starting import COMMAND, finished, mpirun
 
 Done = CompletedProcess[str]

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from mpi_ata import ATA, ATAEmpirical, DrawnTimes, Exponential, Linear, Mix, Sqrt
 from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
 from mpi_ata.allocators.recursive import recursive_allocation
-from mpi_ata.cluster.speeds import Speeds
+from mpi_ata.clusters.stats import TaskTimeStats
+from mpi_ata.driver.loop import execute
 from mpi_ata.errors import UsageError
-from mpi_ata.paper.bandit import Lesson, compiled, has_numba, interpreted, lessons
+from mpi_ata.paper.bandit import Checkpoint, checkpoints, compiled, has_numba, interpreted
 from mpi_ata.paper.experiments import REGRET, TABLE1, Experiment, Request
 from mpi_ata.randomness import Purpose, Streams
-from mpi_ata.run import execute
 from mpi_ata.times import Law
 
 SEED = 5
@@ -41,9 +41,9 @@ def test_compiled_rounds_decide_and_learn_bit_for_bit_as_the_classes_do(
     law = LAWS[kind](n)
     for width in (0.05, 1.0):  # one leaves the phase of zero scores at once, the other late
         slow, fast = allocator(name, law, budget, width), allocator(name, law, budget, width)
-        speeds = Speeds(n)
-        lesson = Lesson(fast, Speeds(n).state())
-        play = compiled(lesson, law, SEED)
+        speeds = TaskTimeStats(n)
+        checkpoint = Checkpoint(fast, TaskTimeStats(n).state())
+        play = compiled(checkpoint, law, SEED)
         assert play is not None
         halves = np.add(play(120), play(180))
         assert halves == pytest.approx(interpreted(slow, DrawnTimes(law, SEED), speeds)(300), rel=1e-12)
@@ -52,7 +52,7 @@ def test_compiled_rounds_decide_and_learn_bit_for_bit_as_the_classes_do(
         assert fast.T.tolist() == slow.T.tolist()
         assert fast.allocate().tolist() == slow.allocate().tolist()
         for column in ("tasks", "seconds", "squares", "least", "arrivals"):
-            assert lesson.speeds[column] == pytest.approx(speeds.state()[column], rel=1e-12)
+            assert checkpoint.speeds[column] == pytest.approx(speeds.state()[column], rel=1e-12)
 
 
 @with_numba
@@ -82,9 +82,9 @@ def test_a_rule_or_a_law_that_is_not_compiled_is_played_in_python() -> None:
     class Bolder(ATAEmpirical):
         """Not the paper's."""
 
-    speeds = Speeds(3).state()
-    assert compiled(Lesson(Bolder(3, 4, seed=SEED), speeds), Sqrt(3), SEED) is None
-    assert compiled(Lesson(ATAEmpirical(3, 4, seed=SEED), speeds), Mix(3), SEED) is None
+    speeds = TaskTimeStats(3).state()
+    assert compiled(Checkpoint(Bolder(3, 4, seed=SEED), speeds), Sqrt(3), SEED) is None
+    assert compiled(Checkpoint(ATAEmpirical(3, 4, seed=SEED), speeds), Mix(3), SEED) is None
 
 
 @pytest.mark.parametrize("name", ["ata-half", "ata-empirical"])
@@ -95,18 +95,18 @@ def test_the_bandit_alone_learns_what_a_run_with_gradients_learns(name: str, law
     assert plan.allocator == name
     rows = {row.round: row for row in execute(plan.job()).trace.rows}
     marks = [20, 50]
-    for mark, lesson in zip(marks, lessons(plan.job(), marks), strict=True):
-        assert lesson.allocator.k == mark
-        assert lesson.regret == pytest.approx(rows[mark].regret)
-        assert lesson.clock == pytest.approx(rows[mark].clock)
-        assert lesson.allocator.T.sum() == pytest.approx(rows[mark].worker_time)
-        assert lesson.speeds["tasks"].sum() == rows[mark].used
+    for mark, checkpoint in zip(marks, checkpoints(plan.job(), marks), strict=True):
+        assert checkpoint.allocator.k == mark
+        assert checkpoint.regret == pytest.approx(rows[mark].regret)
+        assert checkpoint.clock == pytest.approx(rows[mark].clock)
+        assert checkpoint.allocator.T.sum() == pytest.approx(rows[mark].worker_time)
+        assert checkpoint.speeds["tasks"].sum() == rows[mark].used
 
 
 def test_progress_is_told() -> None:
     told: list[int] = []
     plan = REGRET.asked(Request(law="mix")).plans()[0]
-    regrets = [lesson.regret for lesson in lessons(plan.job(), [1, 10, 450], told.append)]
+    regrets = [checkpoint.regret for checkpoint in checkpoints(plan.job(), [1, 10, 450], told.append)]
     assert len(regrets) == 3
     assert all(a <= b for a, b in pairwise(regrets))
     assert told[-1] == 450
@@ -116,4 +116,4 @@ def test_progress_is_told() -> None:
 def test_an_allocator_that_does_not_learn_is_refused() -> None:
     plan = Experiment("x", "sqrt", (3,), "", allocators=("uta",)).plans()[0]
     with pytest.raises(UsageError, match="an allocator that learns"):
-        next(lessons(plan.job(), [5]))
+        next(checkpoints(plan.job(), [5]))

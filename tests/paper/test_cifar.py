@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from mpi_ata.driver.loop import execute
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import CIFAR, Request
-from mpi_ata.run import execute
 from tests.paper.called import called, records
-from tests.problems.cifar_files import write
+from tests.torch.cifar_files import write
 
 with_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed: `make torch`")
 SMALL = ["--workers", "3", "--budget", "4"]

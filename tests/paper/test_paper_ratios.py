@@ -4,8 +4,8 @@ import functools
 
 import pytest
 
+from mpi_ata.driver.loop import execute
 from mpi_ata.paper.experiments import PRINTED, TABLE1, Request
-from mpi_ata.run import execute
 
 ROWS = [(17, "ata-empirical"), (17, "ofta"), (51, "ata-empirical"), (51, "ofta")]
 

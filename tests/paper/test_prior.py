@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.keeper import load
+from mpi_ata.driver.recorder import load
 from mpi_ata.paper import figures
-from mpi_ata.paper.bandit import lessons
+from mpi_ata.paper.bandit import checkpoints
 from mpi_ata.paper.experiments import PRIOR, Request
-from mpi_ata.paper.prior import after, lesson_file, pupil, teach
+from mpi_ata.paper.prior import after, pretrain, pretraining_file, pretraining_plan
 from mpi_ata.paper.runs import execute_plan
-from mpi_ata.store import RunFile
+from mpi_ata.runfile.store import RunFile
 from tests.paper.called import called, records
 
 
@@ -23,24 +23,24 @@ def nothing(rounds: int) -> None:
 def test_a_run_starts_from_exactly_what_the_bandit_knew(tmp_path: Path, name: str, law: str) -> None:
     request = Request(workers=(6,), law=law, allocators=(name,), rounds=1, out=tmp_path)
     plan = PRIOR.asked(request).plans()[-1]
-    teach(pupil(plan, 90), nothing, marks=[40, 90])
+    pretrain(pretraining_plan(plan, 90), nothing, marks=[40, 90])
     execute_plan(after(plan, 90), nothing)
-    (*_, lesson) = lessons(pupil(plan, 90).job(), [40, 90])
-    first, last = (load(RunFile(lesson_file(plan, rounds)))[0] for rounds in (40, 90))
+    (*_, checkpoint) = checkpoints(pretraining_plan(plan, 90).job(), [40, 90])
+    first, last = (load(RunFile(pretraining_file(plan, rounds)))[0] for rounds in (40, 90))
     assert (int(first.allocator["k"]), int(last.allocator["k"])) == (40, 90)
-    assert last.allocator["T"].tolist() == lesson.allocator.T.tolist()
-    assert last.workers["least"].tolist() == lesson.speeds["least"].tolist()
+    assert last.allocator["T"].tolist() == checkpoint.allocator.T.tolist()
+    assert last.workers["least"].tolist() == checkpoint.speeds["least"].tolist()
     started = load(RunFile(tmp_path / f"after-90-{law}-n6-B23-{name}-seed1.h5"))[0]
     own = started.workers
     assert int(started.allocator["k"]) == 91
-    assert started.allocator["K"].tolist() == (lesson.allocator.K + own["tasks"]).tolist()
-    assert started.allocator["T"] == pytest.approx(lesson.allocator.T + own["seconds"], rel=1e-12)
+    assert started.allocator["K"].tolist() == (checkpoint.allocator.K + own["tasks"]).tolist()
+    assert started.allocator["T"] == pytest.approx(checkpoint.allocator.T + own["seconds"], rel=1e-12)
     assert [event.kind for event in started.events] == ["started", "warm-started", "ended"]
 
 
 def test_the_bandit_draws_other_times_than_the_run_after_it() -> None:
     plan = PRIOR.asked(Request(workers=(6,))).plans()[-1]
-    own, before = plan.job().build_times(6), pupil(plan, 1).job().build_times(6)
+    own, before = plan.job().build_times(6), pretraining_plan(plan, 1).job().build_times(6)
     assert own is not None
     assert before is not None
     assert own(1, 0).tolist() != before(1, 0).tolist()

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpi_ata.keeper import load
+from mpi_ata.driver.recorder import load
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import REGRET, Plan
 from mpi_ata.paper.regret import Curve, regret_report, spaced
-from mpi_ata.store import RunFile
+from mpi_ata.runfile.store import RunFile
 from tests.paper.called import called, records
 
 PLAN = Plan("exponential", 20, "ata", 1, 100_000, Path("x.toml"))

@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner
 
 from mpi_ata.cli import main
+from mpi_ata.driver.recorder import load
 from mpi_ata.errors import RunError
-from mpi_ata.keeper import load
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import TABLE1, Plan, Request
 from mpi_ata.paper.progress import Board, Standing
 from mpi_ata.paper.runs import Note, execute_plan, on_cores
-from mpi_ata.store import RunFile
+from mpi_ata.runfile.store import RunFile
 from tests.paper.called import called
 
 ROOT = Path(__file__).parent.parent.parent

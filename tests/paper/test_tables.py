@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from mpi_ata.driver.loop import execute
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import MIX, REGRET, TABLE1, TABLE2, Experiment, Plan, Request, alpha
 from mpi_ata.paper.ranks import ranks_report
 from mpi_ata.paper.ratios import ratios
 from mpi_ata.paper.runs import Result
 from mpi_ata.paper.tables import ratio_report
-from mpi_ata.run import execute
 from tests.paper.called import called, records
 
 USUAL = ["gta", "ofta", "uta", "ata", "ata-half", "ata-empirical"]

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpi_ata.keeper import Keeping, load
+from mpi_ata.driver.loop import Outcome, execute
+from mpi_ata.driver.recorder import OutputOptions, load
 from mpi_ata.paper.bandit import has_numba
 from mpi_ata.paper.experiments import Plan, alpha
-from mpi_ata.paper.prior import lesson_file, pupil, teach
-from mpi_ata.run import Outcome, execute
-from mpi_ata.store import RunFile
+from mpi_ata.paper.prior import pretrain, pretraining_file, pretraining_plan
+from mpi_ata.runfile.store import RunFile
 
 N, BUDGET, ROUNDS = 51, 23, 2000
 PRIORS = (5_000, 50_000, 500_000)
@@ -47,9 +47,9 @@ def planned(folder: Path, allocator: str) -> Plan:
 def started(plan: Plan, prior: int = 0) -> Outcome:
     """What becomes of a run that starts from so many rounds."""
     assert plan.out is not None
-    keeping = Keeping(
+    keeping = OutputOptions(
         plan.out.with_name(f"{prior}-{plan.out.name}"),
-        warm_start=(lesson_file(plan, prior),) if prior else (),
+        warm_start=(pretraining_file(plan, prior),) if prior else (),
     )
     return execute(plan.job(), keeping=keeping, note=lambda text: None)
 
@@ -66,7 +66,7 @@ def test_warm_starts_after_ever_more_rounds_come_ever_closer_to_the_oracle(
     2.9, 2.0, 1.04 for ATA and 3.1, 1.41, 1.03, 1.004 for ATA-Empirical, the last digit being uncertain.
     """
     oracle, plan = started(planned(tmp_path, "ofta")), planned(tmp_path, allocator)
-    teach(pupil(plan, PRIORS[-1]), lambda rounds: None, PRIORS)
+    pretrain(pretraining_plan(plan, PRIORS[-1]), lambda rounds: None, PRIORS)
     outcomes = [started(plan, prior) for prior in (0, *PRIORS)]
     assert all(outcome.trace.round == ROUNDS for outcome in outcomes)
     runtimes = [outcome.trace.clock / oracle.trace.clock for outcome in outcomes]
@@ -83,9 +83,13 @@ def test_warm_starts_after_ever_more_rounds_come_ever_closer_to_the_oracle(
 def test_rounds_of_the_bandit_alone_teach_what_a_run_teaches(tmp_path: Path) -> None:
     """So that the priors above are those of runs of that length."""
     plan = planned(tmp_path, "ata-empirical")
-    teach(pupil(plan, ROUNDS), lambda rounds: None, [ROUNDS])
-    known = load(RunFile(lesson_file(plan, ROUNDS)))[0].source
-    execute(pupil(plan, ROUNDS).job(), keeping=Keeping(tmp_path / "run.h5"), note=lambda text: None)
+    pretrain(pretraining_plan(plan, ROUNDS), lambda rounds: None, [ROUNDS])
+    known = load(RunFile(pretraining_file(plan, ROUNDS)))[0].source
+    execute(
+        pretraining_plan(plan, ROUNDS).job(),
+        keeping=OutputOptions(tmp_path / "run.h5"),
+        note=lambda text: None,
+    )
     learned = load(RunFile(tmp_path / "run.h5"))[0].source
     assert known.places == learned.places
     assert known.rounds == learned.rounds == ROUNDS

@@ -9,10 +9,10 @@ import pytest
 
 from mpi_ata import Task
 from mpi_ata.arrays import Array
+from mpi_ata.driver.loop import execute
 from mpi_ata.errors import RunError
-from mpi_ata.job import load_job
+from mpi_ata.job.schema import load_job
 from mpi_ata.problems import Logistic, task_streams
-from mpi_ata.run import execute
 
 datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed: `make torch`")
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mpi_ata.arrays import Array
-from mpi_ata.keeper import load
-from mpi_ata.record import Record
-from mpi_ata.store import RunFile
+from mpi_ata.driver.recorder import load
+from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.store import RunFile
 from tests.slurm.private import NODES, PrivateSlurm, idle, until
 
 ROOT = Path(__file__).parent.parent.parent

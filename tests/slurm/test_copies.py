@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.job import load_job
+from mpi_ata.job.schema import load_job
 from mpi_ata.slurm.copies import Copies
 from tests.slurm.site import MEASURED, OWN
 

@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mpi_ata.cli import main
+from mpi_ata.driver.loop import execute
+from mpi_ata.driver.recorder import OutputOptions
 from mpi_ata.errors import UsageError
-from mpi_ata.job import load_job
-from mpi_ata.keeper import Keeping
-from mpi_ata.run import execute
-from mpi_ata.slurm.kept import Kept
+from mpi_ata.job.schema import load_job
 from mpi_ata.slurm.script import signal_name
+from mpi_ata.slurm.submission_dir import SubmissionDir
 from tests.slurm.site import DRAWN, MEASURED, OWN, ROOT
 
 
@@ -123,7 +123,7 @@ def test_a_job_that_was_changed_since_is_not_gone_on_with(job: Path) -> None:
     execute(
         load_job(job, ["run.workers=3"]),
         lambda trace: signal.raise_signal(signal.SIGTERM),
-        Keeping(Path("mine.h5")),
+        OutputOptions(Path("mine.h5")),
     )
     more = ["-n", 4, "--out", "mine.h5", "--resume", "--dry-run"]
     assert submit(job, *more).exit_code == 0
@@ -179,7 +179,7 @@ def silent_status(*words: str) -> list[tuple[str, str, str]]:
 def note(name: str, ids: list[str], *runs: str) -> None:
     """What a submission leaves behind."""
     Path("runs", name).mkdir(parents=True)
-    Kept(Path("runs", name)).submit(ids, [Path("runs", run).absolute() for run in runs])
+    SubmissionDir(Path("runs", name)).submit(ids, [Path("runs", run).absolute() for run in runs])
 
 
 @pytest.mark.usefixtures("silent_slurm")

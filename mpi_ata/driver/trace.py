@@ -1,0 +1,216 @@
+"""What happened in a run: totals, and a bounded history of them."""
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpi_ata.allocators.recursive import recursive_allocation
+from mpi_ata.arrays import Array, IntArray, State, entry, total
+from mpi_ata.clusters import Cluster
+from mpi_ata.errors import RunError
+from mpi_ata.methods import Round
+
+
+class Row(NamedTuple):
+    """The totals of a run at the end of one of its rounds."""
+
+    round: int
+    clock: float
+    elapsed: float
+    worker_time: float
+    waste: float
+    started: int
+    used: int
+    wasted: int
+    lost: int
+    loss: float
+    gap: float
+    regret: float
+    mean_delay: float
+    largest_delay: int
+
+
+class Regret:
+    """The paper's regret: by the true mean times, how much longer quotas take than the best ones."""
+
+    def __init__(self, means: Array, budget: int) -> None:
+        self._means, self._budget = means, budget
+        self.least = float((recursive_allocation(means, budget) * means).max())
+
+    def of(self, quota: IntArray) -> float:
+        """That of one round; NaN where the quotas leave open who does how much, as greedy ones do."""
+        if quota.sum() != self._budget:
+            return math.nan
+        return float((quota * self._means).max()) - self.least  # (eq. 9)
+
+
+NAMES = 32  # of further figures: the history is bounded in bytes
+TOTALS: tuple[str, ...] = ("round", "clock", "worker_time", "waste", "used", "wasted", "lost", "delays")
+TOTALS += (
+    "delay_sum",
+    "largest_delay",
+    "loss",
+    "gap",
+    "regret",
+    "elapsed",
+    "billed",
+    "earlier",
+    "stride",
+    "recorded",
+)
+
+
+class Trace:
+    """Adds up rounds, and keeps at most `capacity` rows of totals, evenly spaced over the run."""
+
+    def __init__(self, capacity: int = 4096) -> None:
+        self.round = 0
+        self.clock = self.worker_time = self.waste = 0.0
+        self.used = self.wasted = self.lost = 0
+        self.delays = self.delay_sum = self.largest_delay = 0  # of asynchronous updates
+        self.loss = self.gap = math.nan  # as of the latest evaluation
+        self.regret = math.nan  # a sum over the rounds, where the true means are known
+        self._regret: Regret | None = None
+        self.evaluation: dict[str, float] = {}  # further figures of the latest evaluation
+        self.rows: list[Row] = []
+        self.figures: dict[str, list[float]] = {}  # those of each row, by name; NaN where a row has none
+        self.earlier = 0.0  # worker time of workers that are gone
+        self.capacity, self.stride, self.recorded = capacity, 1, 0
+        self.cores = 0  # that somebody pays for while the run lasts; none where workers are simulated
+        self._began, self._ended = time.monotonic(), math.inf
+        self._before = (0.0, 0.0)  # elapsed and billed, in parts of the run before this one
+
+    @property
+    def started(self) -> int:
+        """Every task that was begun."""
+        return self.used + self.wasted + self.lost
+
+    @property
+    def mean_delay(self) -> float:
+        """How many updates came between start and use of a gradient, on average; NaN in synchronous runs."""
+        return self.delay_sum / self.delays if self.delays else math.nan
+
+    @property
+    def elapsed(self) -> float:
+        """Wall time with everything in it."""
+        return min(time.monotonic(), self._ended) - self._began
+
+    def end(self) -> None:
+        """Let elapsed be what it is now: the same for who saves it and who shows it."""
+        self._ended = time.monotonic()
+
+    @property
+    def billed(self) -> float:
+        """Cores x elapsed, idle ones included; their number may have changed from part to part."""
+        elapsed, billed = self._before
+        return billed + self.cores * (self.elapsed - elapsed)
+
+    def know(self, regret: Regret) -> None:
+        """Add up the regret too, from now on."""
+        self._regret, self.regret = regret, 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """What the run came to, in plain numbers; None where one is not known."""
+        return {
+            "rounds": self.round,
+            "clock": self.clock,
+            "worker_time": self.worker_time,
+            "elapsed": self.elapsed,
+            "billed": self.billed or None,
+            "tasks_started": self.started,
+            "tasks_used": self.used,
+            "tasks_wasted": self.wasted,
+            "tasks_lost": self.lost,
+            "waste": self.waste,
+            "loss": None if math.isnan(self.loss) else self.loss,
+            "gap": None if math.isnan(self.gap) else self.gap,
+            "evaluation": {k: v if math.isfinite(v) else None for k, v in self.evaluation.items()},
+            "mean_delay": None if math.isnan(self.mean_delay) else self.mean_delay,
+            "largest_delay": self.largest_delay if self.delays else None,
+        }
+
+    def totals(self) -> State:
+        """The sums so far, and how the history is thinned."""
+        return {name: np.array(getattr(self, name)) for name in TOTALS}
+
+    def history(self) -> State:
+        """The rows, column by column."""
+        columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in Row._fields)
+        return {name: np.array(column) for name, column in zip(Row._fields, columns, strict=True)}
+
+    def evaluations(self) -> State:
+        """The further figures of the rows, column by column, and the latest of each."""
+        columns = {name: np.array(column) for name, column in self.figures.items()}
+        latest = {f"latest.{name}": np.array(value) for name, value in self.evaluation.items()}
+        return columns | latest
+
+    def restore(self, totals: State, history: State, evaluations: State) -> None:
+        """Go on from an earlier run's."""
+        sums = {name: entry(totals, name, getattr(self, name)).item() for name in TOTALS}
+        self._before = sums.pop("elapsed"), sums.pop("billed")
+        self._began -= self._before[0]
+        vars(self).update(sums)
+        columns = [history[name].tolist() for name in Row._fields]
+        self.rows = [Row(*values) for values in zip(*columns, strict=True)]
+        for name, array in evaluations.items():
+            if name.startswith("latest."):
+                self.evaluation[name.removeprefix("latest.")] = array.item()
+            else:
+                self.figures[name] = entry({name: array}, name, np.zeros(len(self.rows))).tolist()
+
+    def add(self, round: Round, cluster: Cluster) -> None:
+        """Take in one round."""
+        self.round = round.number
+        self.clock += round.duration
+        self.worker_time = self.earlier + float(np.add.reduce(cluster.worker_time))
+        self.waste += round.waste
+        self.used += total(round.used)
+        self.wasted += total(round.wasted)
+        self.lost += total(round.lost)
+        if self._regret is not None:
+            self.regret += self._regret.of(round.quota)
+        if len(round.delays):
+            self.delays += len(round.delays)
+            self.delay_sum += int(round.delays.sum())
+            self.largest_delay = max(self.largest_delay, int(round.delays.max()))
+
+    def settle(self, cluster: Cluster) -> None:
+        """Close the cluster after the last round, and take in what workers then tell of stopped tasks."""
+        tasks, seconds = int(cluster.undelivered.sum()), float(cluster.undelivered_time.sum())
+        cluster.close()
+        self.wasted += int(cluster.undelivered.sum()) - tasks
+        self.waste += float(cluster.undelivered_time.sum()) - seconds
+        self.worker_time = self.earlier + float(cluster.worker_time.sum())
+        self.end()
+
+    def record(
+        self, loss: float = math.nan, gap: float = math.nan, evaluation: Mapping[str, float] | None = None
+    ) -> None:
+        """Keep the totals and what they led to; when there are too many rows, every second one goes."""
+        self.loss, self.gap, self.evaluation = loss, gap, dict(evaluation or {})
+        for name in self.evaluation:
+            if "/" in name:
+                raise RunError(
+                    f"evaluate() of the problem gave the name {name!r}; a name may not contain '/'"
+                )
+        if self.recorded % self.stride == 0:
+            self._keep()
+        self.recorded += 1
+        if len(self.rows) > self.capacity:
+            self.rows = self.rows[::2]
+            self.figures = {name: column[::2] for name, column in self.figures.items()}
+            self.stride *= 2
+
+    def _keep(self) -> None:
+        for name in self.evaluation:
+            self.figures.setdefault(name, [math.nan] * len(self.rows))
+        if len(self.figures) > NAMES:
+            raise RunError(
+                f"evaluate() of the problem gave {len(self.figures)} names; at most {NAMES} are kept"
+            )
+        self.rows.append(Row(*(getattr(self, name) for name in Row._fields)))
+        for name, column in self.figures.items():
+            column.append(self.evaluation.get(name, math.nan))

@@ -1,0 +1,35 @@
+"""The names that job files use, and the classes they stand for."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAEmpirical
+from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Ringmaster
+from mpi_ata.problems import Logistic, Quadratic
+from mpi_ata.times import Constant, Exponential, Linear, Mix, Sqrt
+from mpi_ata.torch import Cifar100
+from mpi_ata.updates import Adam, Momentum, Nesterov, Plain
+
+Names = dict[str, Callable[..., Any]]
+
+ALLOCATORS: Names = {"ata": ATA, "ata-empirical": ATAEmpirical, "gta": GTA, "ofta": OFTA, "uta": UTA}
+
+LAWS: Names = {
+    "constant": Constant,
+    "exponential": Exponential,
+    "linear": Linear,
+    "mix": Mix,
+    "sqrt": Sqrt,
+}
+
+METHODS: Names = {
+    "sgd": SGD,
+    "heterogeneous-data-sgd": HeterogeneousDataSGD,
+    "malenia": Malenia,
+    "asgd": ASGD,
+    "ringmaster": Ringmaster,
+}
+
+PROBLEMS: Names = {"quadratic": Quadratic, "logistic": Logistic, "cifar100": Cifar100}
+
+UPDATES: Names = {"plain": Plain, "momentum": Momentum, "nesterov": Nesterov, "adam": Adam}

@@ -1,0 +1,26 @@
+"""Which ranks are which workers: the only file that knows.
+
+Rank 0 is the manager; worker i is rank i + 1.  A worker that is a group of ranks would be named by its first.
+"""
+
+MANAGER = 0
+
+
+def worker_of(rank: int) -> int:
+    """Return the worker that a rank is."""
+    return rank - 1
+
+
+def rank_of(worker: int) -> int:
+    """Return the rank to send a worker's orders to."""
+    return worker + 1
+
+
+def ranks_for(workers: int) -> int:
+    """Return how many ranks a job on so many workers needs: theirs and the manager's."""
+    return workers + 1
+
+
+def workers_in(ranks: int) -> int:
+    """Return how many workers a world of so many ranks has."""
+    return ranks - 1

@@ -1,0 +1,110 @@
+"""When a run is saved, and what happens where it cannot be."""
+
+import secrets
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mpi_ata.errors import RunError, UsageError
+from mpi_ata.runfile.record import Record, to_tree
+from mpi_ata.runfile.store import RunFile, TakenError
+
+RUNS = Path("runs")
+SHARE = 0.01  # of the time may go into saving,
+LONGEST = 300.0  # but never are saves further apart than this: seconds
+SHORTEST = 1.0
+
+
+class Checkpoints:
+    """Saves records to a run file, as often as it was told, or as often as they are cheap enough."""
+
+    def __init__(
+        self, file: RunFile, rounds: int | None, seconds: float | None, note: Callable[[str], None]
+    ) -> None:
+        self.file = file
+        self._rounds, self._seconds, self._note = rounds, seconds, note
+        self.latest, self._saved_at, self._cost = 0, -LONGEST, 0.0
+        self._pause = 0.0  # after a failure: seconds until the next try
+
+    @property
+    def cost(self) -> float:
+        """The seconds that a save takes."""
+        return self._cost
+
+    def due(self, round: int) -> bool:
+        """Whether it is time for a save."""
+        waited = time.monotonic() - self._saved_at
+        if waited < self._pause:
+            return False
+        return waited >= self._interval() or bool(self._rounds and round - self.latest >= self._rounds)
+
+    def _interval(self) -> float:
+        if self._seconds is not None:
+            return self._seconds
+        return LONGEST if self._rounds else min(max(self._cost / SHARE, SHORTEST), LONGEST)
+
+    def save_first(self, record: Record) -> None:
+        """Save before time is spent on the run; where that fails there is no run."""
+        try:
+            self._save(record)
+        except OSError as error:
+            way_out = "choose another --out"
+            raise UsageError(f"{self.file.path} cannot be written: {error.strerror}; {way_out}") from None
+
+    def save(self, record: Record) -> None:
+        """Save; where that fails the run goes on, and the user is told."""
+        try:
+            self._save(record)
+        except OSError as error:
+            self._saved_at = time.monotonic()
+            self._pause = min(max(2 * self._pause, SHORTEST), LONGEST)
+            again = "the run goes on and tries again"
+            self._note(f"{self.file.path} could not be saved: {error.strerror}; {again}")
+
+    def _save(self, record: Record) -> None:
+        began = time.monotonic()
+        self.file.save(*to_tree(record))
+        self._saved_at, self._pause = time.monotonic(), 0.0
+        self._cost = max(self._saved_at - began, self._cost / 2)
+        self.latest = int(record.method["k"])
+
+    def save_last(self, record: Record) -> None:
+        """Save for the last time; where that fails, elsewhere, and the user is told."""
+        try:
+            self.file.save(*to_tree(record))
+            return
+        except TakenError as error:
+            failure = str(error)
+        except OSError as error:
+            failure = f"{self.file.path} could not be saved: {error.strerror}"
+        other = self._saved_elsewhere(record)
+        if other is None:
+            raise RunError(f"{failure}, nor anywhere else; what was saved of the run before is older")
+        raise RunError(f"{failure}; the run was saved to {other} instead")
+
+    def _saved_elsewhere(self, record: Record) -> Path | None:
+        """Where a run could be saved that its own place does not take; None where nowhere."""
+        for folder in (Path.cwd, Path.home, tempfile.gettempdir):
+            try:
+                path = Path(folder()) / f"{self.file.path.stem}-{record.run[:8]}{self.file.path.suffix}"
+                RunFile(path).save(*to_tree(record))
+                return path
+            except (OSError, RuntimeError):  # such a folder may not exist; such a file may
+                continue
+        return None
+
+
+def fresh_path(job: Path) -> Path:
+    """A fresh name in runs/, a folder that exists then."""
+    try:
+        RUNS.mkdir(exist_ok=True)
+    except OSError as error:
+        where = RUNS.absolute()
+        raise UsageError(f"no folder {where} can be made: {error.strerror}; say --out RUN.h5") from None
+    return fresh_name(job)
+
+
+def fresh_name(job: Path) -> Path:
+    """A name in runs/ that no other run has, not even one that starts in the same second."""
+    return RUNS / f"{job.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}.h5"

@@ -1,0 +1,36 @@
+"""The task times of one run, drawn from a law."""
+
+from mpi_ata.arrays import Array
+from mpi_ata.randomness import Purpose, Streams
+from mpi_ata.times.laws import Law
+
+
+class DrawnTimes:
+    """The task times of one run: a law, a seed, and how many seconds one unit of the law lasts.
+
+    They are keyed by round and task number for all workers at once, worker i taking entry i: so any
+    process knows any time, in any order of asking.
+    """
+
+    def __init__(self, law: Law, seed: int = 0, unit: float = 1.0, label: str = "") -> None:
+        if not unit > 0:
+            raise ValueError(f"{unit=} must be above 0 seconds")
+        self.n = law.n
+        self.label = label or type(law).__name__  # tells times that are drawn from other ones
+        self.means = law.means * unit
+        self._law, self._unit = law, unit
+        self._streams = Streams(seed, Purpose.TIMES)
+        self._round = 0
+        self._drawn: dict[int, Array] = {}  # of that round only
+
+    def __call__(self, round: int, number: int) -> Array:
+        """The seconds that each worker takes for its task of this number in this round."""
+        if round != self._round:
+            self._round, self._drawn = round, {}
+        if number not in self._drawn:
+            self._drawn[number] = self._law.draw(self._streams.at(round, number=number)) * self._unit
+        return self._drawn[number]
+
+    def of(self, worker: int, round: int, first: int, count: int) -> list[float]:
+        """The seconds that one worker takes for `count` tasks, from number `first` on."""
+        return [self(round, number).item(worker) for number in range(first, first + count)]

@@ -1,0 +1,126 @@
+"""Laws of task times: how long a task takes on each worker, where that is drawn instead of measured."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.random import Generator
+
+from mpi_ata.arrays import Array
+
+
+class Law(Protocol):
+    """The distribution of a task's time on each of n workers, in units of the law's own."""
+
+    n: int
+
+    @property
+    def means(self) -> Array:
+        """The true mean of each worker, which the oracle knows."""
+
+    def draw(self, rng: Generator) -> Array:
+        """One time for each worker."""
+
+
+class _Spread:
+    """What the laws that spread speeds over the workers share: n and a positive scale."""
+
+    def __init__(self, n: int, scale: float) -> None:
+        if n < 1:
+            raise ValueError(f"{n=} must be at least 1")
+        if not scale > 0:
+            raise ValueError(f"{scale=} must be above 0")
+        self.n = n
+        self.scale = scale
+        self.index = np.arange(1.0, n + 1)  # the paper's i
+
+
+class _ShiftedExponential(_Spread):
+    """shift_i + Exp(shift_i)."""
+
+    shifts: Array
+
+    @property
+    def means(self) -> Array:
+        """Twice the shifts."""
+        return 2.0 * self.shifts
+
+    def draw(self, rng: Generator) -> Array:
+        """One time for each worker."""
+        times = rng.standard_exponential(self.n)
+        times += 1.0
+        times *= self.shifts
+        return times
+
+
+class Sqrt(_ShiftedExponential):
+    """scale sqrt(i) + Exp(scale sqrt(i)): the paper's main experiment."""
+
+    def __init__(self, n: int, scale: float = 29.0) -> None:
+        super().__init__(n, scale)
+        self.shifts = scale * np.sqrt(self.index)
+
+
+class Linear(_ShiftedExponential):
+    """scale i + Exp(scale i): speeds that differ more."""
+
+    def __init__(self, n: int, scale: float = 29.0) -> None:
+        super().__init__(n, scale)
+        self.shifts = scale * self.index
+
+
+class Exponential(_Spread):
+    """Exp(scale i): the paper's experiment on regret."""
+
+    def __init__(self, n: int, scale: float = 2.0) -> None:
+        super().__init__(n, scale)
+        self.means = scale * self.index
+
+    def draw(self, rng: Generator) -> Array:
+        """One time for each worker."""
+        return rng.standard_exponential(self.n) * self.means
+
+
+class Mix(_Spread):
+    """Five workers a group, one of each kind: m plus exponential, uniform, half-normal, lognormal, gamma.
+
+    The kinds have the same mean m = scale (5 g + 1) in group g = 0, 1, ...; so all means are 2 m.
+    """
+
+    def __init__(self, n: int, scale: float = 29.0) -> None:
+        super().__init__(n, scale)
+        if scale < 1:
+            raise ValueError(
+                f"{scale=} must be at least 1, since the lognormal has log(scale) for a variance"
+            )
+        self.shifts = scale * (5.0 * (np.arange(n) // 5) + 1.0)
+        self.means = 2.0 * self.shifts
+
+    def draw(self, rng: Generator) -> Array:
+        """One time for each worker."""
+        m, times = self.shifts, self.shifts.copy()
+        exponential, uniform, half_normal, lognormal, gamma = (slice(kind, None, 5) for kind in range(5))
+        times[exponential] += rng.exponential(m[exponential])
+        times[uniform] += rng.uniform(m[uniform] / 2, 3 * m[uniform] / 2)
+        times[half_normal] += np.abs(rng.normal(0, m[half_normal] * np.sqrt(np.pi / 2)))
+        times[lognormal] += rng.lognormal(np.log(m[lognormal]) / 2, np.sqrt(np.log(m[lognormal])))
+        times[gamma] += rng.gamma(m[gamma] ** 2, 1 / m[gamma])
+        return times
+
+
+class Constant:
+    """No randomness: `scale` for every worker, or a list with one time for each."""
+
+    def __init__(self, n: int, scale: float | Sequence[float] = 1.0) -> None:
+        if n < 1:
+            raise ValueError(f"{n=} must be at least 1")
+        if np.shape(scale) not in ((), (n,)):
+            raise ValueError(f"{scale=} must be one number or a list of {n}, one for each worker")
+        if not np.all(np.asarray(scale) > 0):
+            raise ValueError(f"{scale=} must be above 0")
+        self.n = n
+        self.means = np.broadcast_to(np.asarray(scale, np.float64), n)
+
+    def draw(self, rng: Generator) -> Array:
+        """One time for each worker."""
+        return self.means

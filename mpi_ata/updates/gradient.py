@@ -1,0 +1,219 @@
+"""How a gradient moves the point.
+
+For a point of ten million numbers what counts is how often memory is walked through: once, in blocks that
+stay in the cache while all is done to them.
+"""
+
+import math
+from collections.abc import Callable
+from typing import ClassVar, Protocol, TypeVar
+
+import numpy as np
+
+from mpi_ata.arrays import LARGE, Array, State, blocks, entry
+
+Direction = TypeVar("Direction", bound=Callable[..., Array])
+
+
+def elementwise(direction: Direction) -> Direction:
+    """Mark a direction whose numbers depend each on those at the same place alone: parts will do."""
+    direction.elementwise = True  # type: ignore[attr-defined]
+    return direction
+
+
+class Update(Protocol):
+    """Turns a point and a gradient into the next point."""
+
+    def __call__(self, x: Array, g: Array) -> Array:
+        """The next point, in an array of its own; g may be overwritten."""
+
+    def state(self) -> State:
+        """What it remembers of the steps so far."""
+
+    def restore(self, state: State) -> None:
+        """Go on from what `state` gave."""
+
+
+class GradientUpdate:
+    """x - gamma_t times a direction, for t = 1, 2, ...: what updates share, those of a user's own too.
+
+    The step size gamma_t is `step_size` after `warmup` steps in which it grows to it in equal parts.
+    With schedule = "cosine" it then falls along half a cosine to `final_step_size`, reached after `period`
+    steps, warm-up included, and kept from there on.
+    """
+
+    memory: ClassVar[tuple[str, ...]] = ()  # names of what is remembered, each an array like x
+
+    def __init__(
+        self,
+        step_size: float,
+        schedule: str = "constant",
+        warmup: int = 0,
+        period: int = 0,
+        final_step_size: float = 0.0,
+    ) -> None:
+        if not step_size > 0:
+            raise ValueError(f"{step_size=} must be above 0")
+        if schedule not in ("constant", "cosine"):
+            raise ValueError(f"{schedule=} must be 'constant' or 'cosine'")
+        if warmup < 0:
+            raise ValueError(f"{warmup=} must be at least 0 steps")
+        if schedule == "cosine" and period <= warmup:
+            raise ValueError(f"{period=} must be above {warmup=}: so many steps the cosine schedule lasts")
+        if schedule != "cosine" and (period or final_step_size):
+            raise ValueError("period and final_step_size are for schedule = 'cosine'")
+        if not 0 <= final_step_size < step_size:
+            raise ValueError(f"{final_step_size=} must be at least 0 and below {step_size=}")
+        self.step_size, self.final_step_size = step_size, final_step_size
+        self.schedule, self.warmup, self.period = schedule, warmup, period
+        self.t = 0  # steps done
+        self._arrays: State = {}
+        self._parts: State = {}  # of those, while a direction is asked for part by part
+
+    def gamma(self, t: int) -> float:
+        """The size of step t."""
+        if t <= self.warmup:
+            return self.step_size * t / self.warmup
+        if self.schedule == "constant":
+            return self.step_size
+        done = min((t - 1 - self.warmup) / (self.period - self.warmup), 1.0)
+        fall = self.step_size - self.final_step_size
+        return self.final_step_size + fall * (1 + math.cos(math.pi * done)) / 2
+
+    def __call__(self, x: Array, g: Array) -> Array:
+        """One step, made in the memory of g."""
+        self.t += 1
+        gamma = self.gamma(self.t)
+        if x.size < LARGE or not hasattr(self.direction, "elementwise"):
+            self._step(x, g, gamma)
+            return g
+        memory = [self.remembered(name, x) for name in self.memory]
+        for x_part, g_part, *parts in blocks(x, g, *memory):
+            self._parts = dict(zip(self.memory, parts, strict=True))
+            self._step(x_part, g_part, gamma)
+        self._parts = {}
+        return g
+
+    def _step(self, x: Array, g: Array, gamma: float) -> None:
+        np.multiply(self.direction(x, g), -gamma, out=g)
+        g += x
+
+    @elementwise
+    def direction(self, x: Array, g: Array) -> Array:
+        """What is to be subtracted, up to the step size; g may be overwritten and returned."""
+        return g
+
+    def remembered(self, name: str, x: Array) -> Array:
+        """The array of this name in `memory`, zeros at first; may be changed in place."""
+        if name in self._parts:
+            return self._parts[name]
+        if name not in self._arrays:
+            self._arrays[name] = np.zeros_like(x)
+        array: Array = self._arrays[name]
+        if array.shape != x.shape or array.dtype != x.dtype:
+            raise ValueError(f"{name!r} has shape {array.shape} and {array.dtype}, x {x.shape} and {x.dtype}")
+        return array
+
+    def state(self) -> State:
+        """The number of steps, and the arrays in memory."""
+        return {"t": np.array(self.t)} | {name: array.copy() for name, array in self._arrays.items()}
+
+    def restore(self, state: State) -> None:
+        """Go on from an earlier state."""
+        t = int(entry(state, "t", self.t))
+        arrays = {name: np.array(array) for name, array in state.items() if name != "t"}
+        wanted = self.memory if t else ()
+        if set(arrays) != set(wanted):
+            names = [", ".join(sorted(each)) or "nothing" for each in (arrays, wanted)]
+            raise ValueError(f"the state of the update remembers {names[0]}, but this one {names[1]}")
+        self.t, self._arrays = t, arrays
+
+
+class Plain(GradientUpdate):
+    """x - gamma g."""
+
+
+class Momentum(GradientUpdate):
+    """Polyak's heavy ball: v = beta v + g, and x - gamma v."""
+
+    memory = ("v",)
+
+    def __init__(
+        self,
+        step_size: float,
+        beta: float = 0.9,
+        schedule: str = "constant",
+        warmup: int = 0,
+        period: int = 0,
+        final_step_size: float = 0.0,
+    ) -> None:
+        super().__init__(step_size, schedule, warmup, period, final_step_size)
+        if not 0 <= beta < 1:
+            raise ValueError(f"{beta=} must be at least 0 and below 1")
+        self.beta = beta
+
+    @elementwise
+    def direction(self, x: Array, g: Array) -> Array:
+        """The velocity."""
+        v = self.remembered("v", x)
+        v *= self.beta
+        v += g
+        return v
+
+
+class Nesterov(Momentum):
+    """The same, but looking ahead: v = beta v + g, and x - gamma (g + beta v)."""
+
+    @elementwise
+    def direction(self, x: Array, g: Array) -> Array:
+        """The gradient and the velocity; what is kept is beta v, which saves walking through memory."""
+        v = self.remembered("v", x)
+        v += g
+        v *= self.beta
+        g += v
+        return g
+
+
+class Adam(GradientUpdate):
+    """Adam with bias correction: running means m of g and v of g^2, and x - gamma m / (sqrt(v) + epsilon)."""
+
+    memory = ("m", "v")
+
+    def __init__(
+        self,
+        step_size: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        schedule: str = "constant",
+        warmup: int = 0,
+        period: int = 0,
+        final_step_size: float = 0.0,
+    ) -> None:
+        super().__init__(step_size, schedule, warmup, period, final_step_size)
+        for name, beta in (("beta1", beta1), ("beta2", beta2)):
+            if not 0 <= beta < 1:
+                raise ValueError(f"{name}={beta} must be at least 0 and below 1")
+        if not epsilon > 0:
+            raise ValueError(f"{epsilon=} must be above 0")
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+
+    @elementwise
+    def direction(self, x: Array, g: Array) -> Array:
+        """The corrected mean over the root of the corrected mean square."""
+        m, v = self.remembered("m", x), self.remembered("v", x)
+        _mix(m, self.beta1, g)
+        np.square(g, out=g)
+        _mix(v, self.beta2, g)
+        short1, short2 = 1 - self.beta1**self.t, 1 - self.beta2**self.t  # of m and v, which began at 0
+        np.sqrt(v, out=g)
+        g *= short1 / math.sqrt(short2)
+        g += short1 * self.epsilon
+        return np.divide(m, g, out=g)
+
+
+def _mix(mean: Array, beta: float, new: Array) -> None:
+    """Let a running mean take in something new: beta mean + (1 - beta) new, in place."""
+    mean -= new
+    mean *= beta
+    mean += new

@@ -1,0 +1,129 @@
+"""The virtual cluster keeps the contract, exactly and for very many workers."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mpi_ata import ATAEmpirical, DrawnTimes, Quadratic, Sqrt, Task, VirtualCluster
+from mpi_ata.arrays import Array
+from mpi_ata.clusters import Cluster
+from mpi_ata.methods import SGD
+from mpi_ata.updates import Plain
+from tests.clusters.contract import CHECKS, UNITS, at, scene
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_contract(check: Callable[[Cluster, float], None]) -> None:
+    problem, times = scene(unit=2.0)
+    check(VirtualCluster(problem, times, seed=3), 2.0)
+
+
+def test_the_clock_shows_exactly_the_drawn_times() -> None:
+    problem, times = scene(unit=1.0)
+    cluster = VirtualCluster(problem, times)
+    cluster.start(np.arange(3), at(0.0), 1, np.array([5, 1, 1]), together=True)
+    assert [(cluster.wait().worker, cluster.now()) for _ in range(3)] == [(1, 2.0), (0, 5.0), (2, 5.0)]
+    assert cluster.worker_time.tolist() == [5 * UNITS[0], UNITS[1], UNITS[2]]
+
+
+def test_stopped_work_is_never_computed() -> None:
+    computed = []
+
+    class Counting:
+        x0 = np.zeros(1)
+
+        def gradient(self, x: Array, task: Task) -> Array:
+            computed.append(task.worker)
+            return x
+
+    cluster = VirtualCluster(Counting(), scene(unit=1.0)[1])
+    cluster.start(np.arange(3), np.zeros(1), 1, 9)
+    cluster.wait()
+    cluster.stop(np.arange(3))
+    assert computed == [0]
+    assert cluster.worker_time.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_problem_that_reuses_its_result_does_not_spoil_earlier_ones() -> None:
+    class Reusing:
+        x0 = np.zeros(1)
+
+        def gradient(self, x: Array, task: Task) -> Array:
+            self.x0[0] = task.worker
+            return self.x0
+
+    cluster = VirtualCluster(Reusing(), scene(unit=1.0)[1])
+    cluster.start(np.arange(3), np.zeros(1), 1)
+    assert [arrival.result[0] for arrival in [cluster.wait() for _ in range(3)]] == [0, 1, 2]
+
+
+def test_a_task_cannot_write_into_the_point() -> None:
+    class Writing:
+        x0 = np.zeros(1)
+
+        def gradient(self, x: Array, task: Task) -> Array:
+            x += 1
+            return x
+
+    cluster = VirtualCluster(Writing(), scene(unit=1.0)[1])
+    cluster.start(np.arange(1), np.zeros(1), 1)
+    with pytest.raises(RuntimeError, match=r"worker 0 failed in round 1:(.|\n)*read-only"):
+        cluster.wait()
+
+
+def test_setup_is_called_once_for_all_simulated_workers() -> None:
+    calls = []
+
+    class SetUp(Quadratic):
+        def setup(self, worker: int | None, n: int) -> None:
+            calls.append((worker, n))
+
+    VirtualCluster(SetUp(), scene(unit=1.0)[1])
+    assert calls == [(None, 3)]
+
+
+def test_a_hundred_thousand_workers_run() -> None:
+    n = 100_000
+    times = DrawnTimes(Sqrt(n), seed=1)
+    problem = Quadratic(dimension=10)
+    method = SGD(problem.x0, ATAEmpirical(n, budget=1000), Plain(0.4))
+    cluster = VirtualCluster(problem, times, seed=1)
+    rounds = [method.step(cluster) for _ in range(3)]
+    assert [int(round.used.sum()) for round in rounds] == [1000] * 3
+    cluster.start(np.arange(n), problem.x0, 4, 2)
+    cluster.wait()
+    assert cluster.stop(np.arange(n)).shape == (n,)
+    assert cluster.undelivered.sum() == n
+
+
+def test_orders_in_flight_survive_in_another_cluster_bit_for_bit() -> None:
+    first, second = (VirtualCluster(*scene(unit=1.0), seed=3) for _ in range(2))
+    x = at(1.0)
+    first.start(np.array([0]), x, 4, 3)
+    first.start(np.array([2]), x, 5, np.array([2]), together=True)
+    first.start(np.array([1]), at(2.0), 5)
+    first.wait()
+    first.stop(np.array([1]))
+    first.start(np.array([1]), at(3.0), 5, 2)
+    first.wait()
+    state = first.state()
+    assert state["points"][:, 0].tolist() == [1.0, 3.0], "each point once, none that nobody works at"
+    second.restore(state)
+    for _ in range(4):
+        (worker, result, seconds, _), other = first.wait(), second.wait()
+        assert (worker, result.tolist(), seconds) == (other.worker, other.result.tolist(), other.seconds)
+        assert first.now() == second.now()
+    assert first.worker_time.tolist() == second.worker_time.tolist()
+    assert second.idle().tolist() == [0, 1, 2]
+
+
+def test_a_state_of_other_workers_or_points_is_refused() -> None:
+    cluster = VirtualCluster(*scene(unit=1.0))
+    cluster.start(np.arange(3), at(0.0), 1)
+    state = cluster.state()
+    with pytest.raises(ValueError, match=r"'worker_time' of the state is float64 of shape \(2,\)"):
+        cluster.restore(state | {"worker_time": np.zeros(2)})
+    with pytest.raises(ValueError, match=r"'points' of the state is float32 of shape \(1, 5\)"):
+        cluster.restore(state | {"points": state["points"].astype(np.float32)})
+    assert cluster.wait().worker == 0

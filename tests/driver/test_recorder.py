@@ -1,0 +1,510 @@
+"""Runs that are kept: where, under which name, and what may change when they go on."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from mpi_ata import Trace, VirtualCluster
+from mpi_ata.cli import main
+from mpi_ata.driver.loop import execute, parts_of
+from mpi_ata.driver.recorder import OutputOptions, RunRecorder, load
+from mpi_ata.errors import RunError, UsageError
+from mpi_ata.job.schema import load_job
+from mpi_ata.runfile.record import from_tree, to_tree, told
+from mpi_ata.runfile.store import RunFile
+from tests.faults.scene import METHODS, differing, own_problem, record_of, substance, written
+
+OUT = Path("run.h5")
+
+
+def called(*arguments: str | Path) -> Result:
+    """A command, run in this process."""
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+def run(job: Path, *arguments: str, code: int = 0) -> str:
+    """What a run that is kept in run.h5 says beside its result."""
+    done = called("run", job, "--virtual", "--out", OUT, *arguments)
+    assert done.exit_code == code, done.output
+    return done.stderr
+
+
+def refused(job: Path, *arguments: str) -> str:
+    """What is said against resuming: one sentence, and the file stays as it was."""
+    before = OUT.read_bytes()
+    said = run(job, "--resume", *arguments, code=2)
+    assert said.startswith("Error: ")
+    assert said.count("\n") == 1
+    assert OUT.read_bytes() == before
+    return said
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return written(tmp_path / "job.toml", rounds=10)
+
+
+# Where a run is kept.
+
+
+def test_unless_told_a_run_is_kept_under_a_fresh_name_that_is_printed(job: Path, tmp_path: Path) -> None:
+    names = [called("run", job, "--virtual").stdout.splitlines()[-1] for _ in range(2)]
+    assert all(re.fullmatch(r"saved +runs/job-\d{8}-\d{6}-[0-9a-f]{6}\.h5", name) for name in names)
+    assert names[0] != names[1]
+    assert sorted(path.name for path in (tmp_path / "runs").glob("*.h5")) == sorted(
+        name.split("/")[1] for name in names
+    )
+    figures = json.loads(called("run", job, "--virtual", "--json").stdout.splitlines()[-1])
+    assert record_of(tmp_path / figures["out"]).reason == "10 rounds"
+
+
+def test_an_existing_file_is_never_overwritten_unasked(job: Path) -> None:
+    run(job)
+    before = OUT.read_bytes()
+    assert "run.h5: exists; go on with it by --resume, or choose another --out" in run(job, code=2)
+    assert OUT.read_bytes() == before
+    OUT.unlink()
+    assert "run.h5.previous: exists; go on with it by --resume" in run(job, code=2)
+
+
+def test_what_to_resume_must_be_said(job: Path) -> None:
+    done = called("run", job, "--virtual", "--resume")
+    assert done.exit_code == 2
+    assert "say with which one: --out RUN.h5 --resume" in done.stderr
+
+
+def test_resuming_what_is_not_there_starts_afresh_and_says_so(job: Path) -> None:
+    assert run(job, "--resume") == "Note: there is no run.h5 yet: the run starts afresh\n"
+    assert record_of(OUT).reason == "10 rounds"
+
+
+def test_a_run_whose_newest_file_is_broken_goes_on_from_the_one_before_and_says_so(job: Path) -> None:
+    run(job)
+    expected = substance(OUT)
+    OUT.write_bytes(OUT.read_bytes()[:1000])
+    said = run(job, "--resume").splitlines()
+    assert said[0].startswith("Note: run.h5: is truncated: 488 of ")
+    assert said[0].endswith(" bytes; run.h5.previous is used, the save before")
+    assert not differing(substance(OUT), expected)
+
+
+def test_a_finished_run_is_not_begun_again_but_shown_with_the_way_to_more(job: Path) -> None:
+    first = called("run", job, "--virtual", "--out", OUT).stdout
+    before = OUT.read_bytes()
+    for where in (["--virtual"], []):  # no ranks are started either
+        again = called("run", job, *where, "--out", OUT, "--resume")
+        assert again.exit_code == 0
+        assert again.stderr == (
+            "Note: run.h5 is finished already, at 10 rounds; for more, set another limit, such as "
+            "--set stop.rounds=...\n"
+        )
+        lines = zip(again.stdout.splitlines(), first.splitlines(), strict=True)
+        assert all(now == then or now.startswith("elapsed") for now, then in lines)
+    told = called("run", job, "--virtual", "--out", OUT, "--resume", "--json").stdout
+    figures = json.loads(called("run", job, "--virtual", "--json").stdout)
+    assert json.loads(told) == figures | {"out": "run.h5", "elapsed": json.loads(told)["elapsed"]}
+    assert OUT.read_bytes() == before
+
+
+def test_a_broken_file_with_nothing_before_it_is_refused_with_a_way_out(job: Path) -> None:
+    run(job)
+    OUT.write_bytes(OUT.read_bytes()[:1000])
+    RunFile(OUT).previous.unlink()
+    way_out = " bytes; put back a copy of it, or start anew with another --out\n"
+    assert refused(job).endswith(way_out)
+    shown = called("show", OUT)
+    assert (shown.exit_code, shown.stderr.endswith(way_out)) == (2, True)
+
+
+def test_a_single_worker_is_one_worker(job: Path) -> None:
+    assert " s on 1 worker\n" in called("run", job, "--virtual", "--workers", "1", "--out", OUT).stdout
+    assert record_of(OUT).events[0].text == "on 1 worker"
+
+
+def test_a_foreign_file_is_refused_and_stays(job: Path) -> None:
+    OUT.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(1000))
+    assert "is not a run file of mpi_ata" in refused(job)
+
+
+@pytest.mark.flaky(reruns=2)  # the first may stop in the very moment of a save
+def test_a_second_run_with_the_same_file_ends_the_first(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=10**6, run="checkpoint_rounds = 1")
+    command = [
+        str(Path(sys.executable).with_name("mpi-ata")),
+        "run",
+        str(job),
+        "--virtual",
+        "--out",
+        str(OUT),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
+        try:
+            while not Path("run.h5.previous").exists():
+                assert first.poll() is None
+            assert "exists; go on with it by --resume" in run(job, code=2)
+            first.send_signal(signal.SIGSTOP)
+            rounds = int(load(RunFile(OUT))[0].method["k"]) + 5
+            run(job, "--resume", "--set", f"stop.rounds={rounds}")
+            expected = OUT.read_bytes()
+            first.send_signal(signal.SIGCONT)
+            out, err = first.communicate(timeout=60)
+        finally:
+            first.kill()
+    assert (first.returncode, out) == (1, "")
+    assert err == "Error: run.h5 was written by another run meanwhile\n"
+    assert OUT.read_bytes() == expected
+    assert sorted(path.name for path in tmp_path.glob("run.h5*")) == ["run.h5", "run.h5.previous"]
+
+
+# What may change.
+
+
+def test_another_job_is_refused_naming_the_keys(job: Path) -> None:
+    run(job)
+    text = job.read_text()
+    job.write_text(text.replace("budget = 7", "budget = 8").replace("noise = 0.1", "noise = 0.2"))
+    said = refused(job)
+    assert (
+        "differs from the job of that run in problem.noise, allocator.budget; change keys with --set" in said
+    )
+    job.write_text(text.replace("seed = 5", "seed = 6"))
+    assert "in run.seed;" in refused(job)
+    job.write_text(text.replace('update = "plain"', "").replace("[stop]", "[stop]\n# a comment"))
+    run(job, "--resume")
+
+
+def test_when_to_stop_and_what_to_tell_may_change(job: Path) -> None:
+    run(job)
+    text = job.read_text()
+    for old, new in [
+        ("rounds = 10", "rounds = 20\nclock = 1e9"),
+        ("evaluate_every = 3", "evaluate_every = 2"),
+        ("checkpoint_rounds = 2", "checkpoint_seconds = 3.0\ngrace = 5.0"),
+    ]:
+        text = text.replace(old, new)
+    job.write_text(text)
+    said = run(job, "--resume")
+    assert "Note: changed stop.rounds: 10 -> 20\n" in said
+    assert "Note: changed stop.clock: not given -> 1000000000.0\n" in said
+    assert record_of(OUT).reason == "20 rounds"
+
+
+def test_another_problem_file_is_refused(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "pass"))
+    run(job)
+    own_problem(tmp_path, "time.sleep(0)")
+    assert "differs from the job of that run in the file own.py; change keys" in refused(job)
+    own_problem(tmp_path, "pass")
+    run(job, "--resume")
+    own_problem(tmp_path, "time.sleep(0)")  # whoever means it says so
+    run(job, "--resume", "--set", "problem.file=own.py")
+
+
+def test_what_is_set_when_resuming_is_taken_over_and_kept_as_an_event(job: Path) -> None:
+    run(job)
+    said = run(job, "--resume", "--set", "stop.rounds=20", "--set", "method.step_size=0.1")
+    assert "Note: changed method.step_size: 0.4 -> 0.1\n" in said
+    changed = [event.text for event in record_of(OUT).events if event.kind == "changed"]
+    assert changed == ["method.step_size: 0.4 -> 0.1", "stop.rounds: 10 -> 20"]
+    said = run(job, "--resume", "--set", "stop.rounds=30")  # what was set before stays set
+    assert "step_size" not in said
+    assert record_of(OUT).job.settings == ("stop.rounds=30", "method.step_size=0.1")
+    text = called("show", OUT).stdout
+    assert "changed: method.step_size: 0.4 -> 0.1" in text
+    assert "changed: stop.rounds: 20 -> 30" in text
+    assert "method.step_size=0.1" in text
+
+
+def test_a_step_size_set_in_mid_run_is_the_one_that_counts(job: Path) -> None:
+    run(job)
+    before = record_of(OUT).method["x"]
+    run(job, "--resume", "--set", "stop.rounds=20", "--set", "method.step_size=1e-12")
+    np.testing.assert_allclose(record_of(OUT).method["x"], before, rtol=1e-9)
+
+
+def test_what_was_set_at_first_need_not_be_said_again(job: Path) -> None:
+    run(job, "--set", "run.seed=77", "--workers", "3", "--set", "stop.rounds=9")
+    assert run(job, "--resume", "--set", "stop.rounds=18") == (
+        "Note: resumed at round 9 on 3 workers\nNote: changed stop.rounds: 9 -> 18\n"
+    )
+    again = substance(OUT)
+    for path in Path().glob("run.h5*"):
+        path.unlink()
+    run(job, "--set", "run.seed=77", "--workers", "3", "--set", "stop.rounds=18")
+    assert set(differing(again, substance(OUT))) <= {"job/settings"}
+
+
+def test_a_key_that_is_set_may_also_differ_in_the_file(job: Path) -> None:
+    run(job)
+    job.write_text(job.read_text().replace("step_size = 0.4", "step_size = 0.1"))
+    assert "in method.step_size;" in refused(job)
+    run(job, "--resume", "--set", "method.step_size=0.1")
+
+
+def test_what_is_set_wrongly_is_refused(job: Path) -> None:
+    run(job)
+    assert "unknown key 'stepsize'" in refused(job, "--set", "method.stepsize=1")
+    assert "'x' of the state is float64 of shape (10,)" in refused(job, "--set", "problem.dimension=11")
+
+
+@pytest.mark.parametrize("other", ["gta", "uta", "ata", "ofta"])
+def test_an_exchanged_allocator_starts_from_what_the_run_knows(job: Path, other: str) -> None:
+    run(job, "--set", "allocator.eta=2.0")
+    tasks = record_of(OUT).workers["tasks"]
+    alpha = ["--set", "allocator.alpha=4.0"] if other == "ata" else []
+    said = run(job, "--resume", "--set", "stop.rounds=11", "--set", f"allocator.name={other}", *alpha)
+    assert f"changed allocator.name: ata-empirical -> {other}" in said
+    assert "5 of 5 workers recognised" in said
+    record = record_of(OUT)
+    if other == "ata":  # it counts on with the tasks of all rounds, so that its bounds are narrow
+        assert (record.allocator["K"] == record.workers["tasks"]).all()
+        assert record.allocator["k"] == 11
+    assert (record.workers["tasks"] >= tasks).all()
+
+
+OTHERS = """
+from mpi_ata import GTA, Plain
+
+class Everyone(GTA):
+    pass
+
+class Step(Plain):
+    pass
+"""
+BY_NAME = {"update": ["method.update=plain"], "allocator": ["allocator.name=gta"]}
+BY_FILE = {
+    "update": ["method.update_file=others.py", "method.update_class=Step"],
+    "allocator": ["allocator.file=others.py", "allocator.class=Everyone"],
+}
+
+
+@pytest.mark.parametrize("part", ["update", "allocator"])
+@pytest.mark.parametrize(("first", "then"), [(BY_NAME, BY_FILE), (BY_FILE, BY_NAME)])
+def test_what_was_set_by_name_may_be_set_by_file_when_resuming_and_the_other_way_round(
+    tmp_path: Path, part: str, first: dict[str, list[str]], then: dict[str, list[str]]
+) -> None:
+    (tmp_path / "others.py").write_text(OTHERS)
+    job = written(tmp_path / "job.toml", "sgd uta", rounds=10)
+    text = job.read_text().replace('update = "adam"\n', "")
+    job.write_text(text)
+    for settings, rounds in ((first, 10), (then, 20)):
+        given = [word for setting in settings[part] for word in ("--set", setting)]
+        said = run(job, "--resume", "--set", f"stop.rounds={rounds}", *given)
+        assert record_of(OUT).reason == f"{rounds} rounds"
+    assert "not given -> " in said
+    assert " -> not given" in said
+    assert set(record_of(OUT).job.settings) == {"stop.rounds=20", *then[part]}
+
+
+@pytest.mark.parametrize("signalled", [False, True])
+def test_a_run_that_diverges_keeps_its_last_good_save_from_which_a_smaller_step_goes_on(
+    tmp_path: Path, signalled: bool
+) -> None:
+    too_far = "if task.round == 10 and not Path('smaller').exists(): return x * float('nan')"
+    every = "checkpoint_rounds = 1000" if signalled else "checkpoint_rounds = 1"
+    job = written(tmp_path / "job.toml", rounds=20, run=every, problem=own_problem(tmp_path, too_far))
+
+    def progress(trace: Trace) -> None:
+        if signalled and trace.round == 10:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(RunError, match=r"^the run diverged by round 10; try a smaller step_size"):
+        execute(load_job(job), progress, OutputOptions(OUT), lambda text: None)
+    saved = record_of(OUT).method
+    assert saved["k"] == (0 if signalled else 9)
+    assert np.isfinite(saved["x"]).all()
+    Path("smaller").touch()
+    run(job, "--resume", "--set", "method.step_size=0.1")
+    assert record_of(OUT).reason == "20 rounds"
+
+
+@pytest.mark.parametrize("rounds", [20, 10**9])
+def test_what_is_shown_in_the_end_is_what_was_saved(tmp_path: Path, rounds: int) -> None:
+    def progress(trace: Trace) -> None:
+        if trace.round == 30:
+            signal.raise_signal(signal.SIGTERM)
+
+    job = written(tmp_path / "job.toml", rounds=rounds)
+    figures = execute(load_job(job), progress, OutputOptions(OUT), lambda text: None).figures()
+    saved = record_of(OUT).summary
+    assert figures["finished"] == (rounds == 20)
+    assert {name: saved[name] for name in figures if name in saved} == {
+        name: value for name, value in figures.items() if name in saved
+    }
+    assert {"elapsed", "clock", "rounds"} <= set(saved)
+
+
+# Parts of the user's own.
+
+METHOD = """
+import numpy as np
+from mpi_ata import Round, SGD
+
+class Plainest:
+    def __init__(self, x0, allocator, rate: float = 0.1):
+        self.x, self.k, self.inner, self.rate = x0.copy(), 0, allocator, rate
+
+    def step(self, cluster):
+        a = self.inner.allocate()
+        active = np.flatnonzero(a)
+        cluster.start(active, self.x, self.k + 1, a[active], together=True)
+        arrivals = [cluster.wait() for _ in active]
+        self.x = self.x - self.rate * sum(arrival.result for arrival in arrivals) / a.sum()
+        self.k += 1
+        zero = np.zeros_like(a)
+        return Round(self.k, a, a, zero, zero, 0.0, 1.0)
+
+class Even:
+    def __init__(self, n, budget: int):
+        self.n, self.budget = n, budget
+    def allocate(self):
+        return np.full(self.n, self.budget // self.n)
+    def observe(self, worker, seconds, unfinished=0.0):
+        pass
+
+class Step:
+    def __init__(self, step_size: float):
+        self.step_size = step_size
+    def __call__(self, x, g):
+        return x - self.step_size * g
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ('file = "mine.py"\nclass = "Plainest"\n[allocator]\nname = "uta"\nbudget = 10', "Plainest"),
+        (
+            'name = "sgd"\nstep_size = 0.1\n[allocator]\nfile = "mine.py"\nclass = "Even"\nbudget = 10',
+            "Even",
+        ),
+        (
+            'name = "sgd"\nupdate_file = "mine.py"\nupdate_class = "Step"\nstep_size = 0.1\n'
+            '[allocator]\nname = "uta"\nbudget = 10',
+            "Step",
+        ),
+    ],
+)
+def test_a_part_of_ones_own_that_cannot_be_saved_is_recorded_but_not_resumed(
+    job: Path, monkeypatch: pytest.MonkeyPatch, method: str, name: str
+) -> None:
+    (job.parent / "mine.py").write_text(METHOD)
+    monkeypatch.setitem(METHODS, "own", method)
+    written(job, "own", rounds=10)
+    said = run(job)
+    assert (
+        said
+        == f"Note: {name} has no state() and restore(state): the run is recorded, but cannot be resumed\n"
+    )
+    record = record_of(OUT)
+    assert (record.summary["rounds"], record.reason) == (10, "10 rounds")
+    assert record.workers["tasks"].sum() == 100
+    assert called("show", OUT).exit_code == 0
+    more = refused(job, "--set", "stop.rounds=20")
+    assert f"run.h5: cannot go on: {name} has no state() and restore(state)" in more
+    OUT.unlink()
+    Path("run.h5.previous").unlink()
+    outcome = execute(
+        load_job(job),
+        lambda trace: os.kill(os.getpid(), signal.SIGTERM),
+        OutputOptions(OUT),
+        lambda text: None,
+    )
+    assert (outcome.reason, outcome.resumable) == (None, False)
+
+
+def test_a_method_of_ones_own_need_not_save_its_number_of_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["from mpi_ata import SGD", "class Own(SGD):", "    def state(self):"]
+    lines += ["        return {name: each for name, each in super().state().items() if name != 'k'}"]
+    (tmp_path / "mine.py").write_text("\n".join(lines))
+    parts = 'file = "mine.py"\nclass = "Own"\nstep_size = 0.1\n[allocator]\nname = "uta"\nbudget = 10'
+    monkeypatch.setitem(METHODS, "own", parts)
+    job = written(tmp_path / "job.toml", "own", rounds=10)
+    run(job)
+    assert "resumed at round 10 on 5 workers" in run(job, "--resume", "--set", "stop.rounds=12")
+    assert record_of(OUT).reason == "12 rounds"
+
+
+STATES = """
+import numpy as np
+from mpi_ata import UTA
+
+class Imaginary(UTA):
+    def state(self):
+        return super().state() | {"z": np.zeros(3, complex)}
+
+class Slashed(UTA):
+    def state(self):
+        return super().state() | {"a/b": np.zeros(3)}
+"""
+
+
+@pytest.mark.parametrize(("name", "array"), [("Imaginary", "z"), ("Slashed", "a/b")])
+def test_a_state_that_could_not_be_read_again_is_refused_before_the_first_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, array: str
+) -> None:
+    (tmp_path / "mine.py").write_text(STATES)
+    allocator = f'[allocator]\nfile = "mine.py"\nclass = "{name}"\nbudget = 10'
+    monkeypatch.setitem(METHODS, "own", f'name = "sgd"\nstep_size = 0.1\n{allocator}')
+    problem = own_problem(tmp_path, "Path('begun').touch()")
+    said = run(written(tmp_path / "job.toml", "own", problem=problem), code=2)
+    assert said.startswith(f"Error: allocator: {array!r} cannot be saved: ")
+    assert said.count("\n") == 1
+    assert not OUT.exists()
+    assert not Path("begun").exists()
+
+
+# Files that are whole but not what they should be.
+
+
+def mutations(attributes: dict[str, Any], groups: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Trees of which one thing is missing or of another kind."""
+    for name in attributes:
+        rest = {key: value for key, value in attributes.items() if key != name}
+        yield rest, groups
+        yield rest | {name: "text"}, groups
+    for group, arrays in groups.items():
+        yield attributes, {key: value for key, value in groups.items() if key != group}
+        for name, array in arrays.items():
+            others = {key: value for key, value in arrays.items() if key != name}
+            yield attributes, groups | {group: others}
+            for other in (np.zeros(77), np.array(b"x"), np.array(-3)):
+                if (other.shape, other.dtype) != (array.shape, array.dtype):
+                    yield attributes, groups | {group: others | {name: other}}
+
+
+@pytest.mark.parametrize("method", ["sgd ata-empirical", "ringmaster"])
+def test_a_whole_file_with_anything_missing_or_wrong_is_refused_in_a_sentence(
+    tmp_path: Path, method: str
+) -> None:
+    path = written(tmp_path / "job.toml", method, rounds=4, run="checkpoint_seconds = 1000.0")
+    run(path)
+    attributes, groups = to_tree(record_of(OUT))
+    job, refusals, accepted = load_job(path), list[str](), 0
+    for changed in mutations(dict(attributes), dict(groups)):
+        problem, times, made = parts_of(job)
+        assert times is not None
+        file = RunFile(tmp_path / f"{accepted}.h5")
+        try:
+            record = from_tree(*changed)
+            told(record)
+            cluster = VirtualCluster(problem, times, job.run.seed)
+            RunRecorder(job, file, lambda text: None, record).begin(made, cluster, Trace())
+            accepted += 1
+        except UsageError as error:
+            refusals.append(str(error))
+    assert [text for text in refusals if "\n" in text] == []
+    assert len(refusals) > 200
+    assert accepted < 100  # of things that are told, but that no run needs

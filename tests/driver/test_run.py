@@ -1,0 +1,444 @@
+"""The loop: rounds one after another, evaluated off the clock, until a limit or the caller says enough."""
+
+import math
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpi_ata import (
+    ATA,
+    GTA,
+    OFTA,
+    SGD,
+    UTA,
+    ATAEmpirical,
+    DrawnTimes,
+    Plain,
+    Quadratic,
+    Round,
+    Sqrt,
+    Stop,
+    Task,
+    Trace,
+    VirtualCluster,
+    run,
+)
+from mpi_ata.allocators import Allocator
+from mpi_ata.arrays import Array
+from mpi_ata.driver.loop import Outcome, execute
+from mpi_ata.errors import RunError, UsageError
+from mpi_ata.job.schema import load_job
+
+N, B, SEED = 5, 7, 3
+
+JOB = f"""
+[problem]
+name = "quadratic"
+dimension = 6
+noise = 0.1
+
+[method]
+name = "sgd"
+step_size = 0.5
+
+[allocator]
+name = "gta"
+budget = {B}
+
+[times]
+law = "sqrt"
+scale = 2.0
+
+[stop]
+rounds = 25
+
+[run]
+workers = {N}
+seed = {SEED}
+"""
+
+ALLOCATORS: dict[str, Callable[[DrawnTimes], Allocator]] = {
+    "ata": lambda times: ATA(N, B, alpha=2.0, seed=SEED),
+    "ata-empirical": lambda times: ATAEmpirical(N, B, seed=SEED),
+    "gta": lambda times: GTA(N, B),
+    "ofta": lambda times: OFTA(N, B, times.means),
+    "uta": lambda times: UTA(N, B, seed=SEED),
+}
+
+
+class Counting(Quadratic):
+    """The quadratic, which counts how often it is asked for its loss."""
+
+    evaluated = 0
+
+    def loss(self, x: Array) -> float:
+        self.evaluated += 1
+        return super().loss(x)
+
+
+class Silent:
+    """A problem that tells no loss; worker 0 may fail in a round."""
+
+    def __init__(self, failing_round: int = 0) -> None:
+        self.x0 = np.ones(3)
+        self.failing_round = failing_round
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        if task.worker == 0 and task.round == self.failing_round:
+            raise KeyError("the sky has fallen")
+        return x
+
+
+class Undefined(Silent):
+    """A problem whose gradients are no numbers."""
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        return np.full_like(x, np.nan)
+
+
+def parts(problem: Any = None, allocator: str = "gta", step_size: float = 0.5) -> tuple[Any, SGD, Any]:
+    """A problem, a method and a cluster."""
+    problem = problem or Counting(6, noise=0.1)
+    times = DrawnTimes(Sqrt(N, 2.0), SEED)
+    method = SGD(problem.x0, ALLOCATORS[allocator](times), Plain(step_size))
+    return problem, method, VirtualCluster(problem, times, SEED)
+
+
+def executed(folder: Path, *settings: str, progress: Callable[[Trace], None] | None = None) -> Outcome:
+    """The job above with some settings, executed."""
+    path = folder / "job.toml"
+    path.write_text(JOB)
+    return execute(load_job(path, settings), progress)
+
+
+def test_rounds_are_made_only_as_the_caller_asks_for_them() -> None:
+    _, method, cluster = parts()
+    rounds = run(method, cluster)
+    assert method.k == 0
+    assert [round.number for round in islice(rounds, 3)] == [1, 2, 3]
+    assert method.k == 3
+
+
+def test_the_caller_may_break_and_go_on_with_the_same_method() -> None:
+    _, method, cluster = parts()
+    for round in run(method, cluster):
+        if round.number == 4:
+            break
+    _, straight, another = parts()
+    for _ in run(straight, another, stop=Stop(rounds=9)):
+        pass
+    assert [round.number for round in run(method, cluster, stop=Stop(rounds=9))] == [5, 6, 7, 8, 9]
+    assert method.x.tobytes() == straight.x.tobytes()
+
+
+def test_without_a_limit_a_run_goes_on_for_as_long_as_one_asks() -> None:
+    _, method, cluster = parts()
+    assert len(list(islice(run(method, cluster), 300))) == 300
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"), [(10, [0, 10, 20, 25]), (5, [0, 5, 10, 15, 20, 25]), (99, [0, 25])]
+)
+def test_the_loss_is_evaluated_before_the_first_round_every_so_often_and_at_the_end(
+    every: int, expected: list[int]
+) -> None:
+    problem, method, cluster = parts()
+    trace = Trace()
+    assert len(list(run(method, cluster, problem, Stop(rounds=25), every, trace))) == 25
+    assert [row.round for row in trace.rows] == expected
+    assert problem.evaluated == len(expected)
+    assert trace.loss == trace.rows[-1].loss == Quadratic.loss(problem, method.x)
+    assert trace.gap == trace.loss - problem.minimum
+
+
+class Telling(Counting):
+    """The quadratic, which tells more than its loss."""
+
+    def evaluate(self, x: Array) -> dict[str, float]:
+        assert not x.flags.writeable
+        return {"norm": float(x @ x)}
+
+
+def test_what_else_a_problem_tells_is_kept_with_the_rows() -> None:
+    problem, method, cluster = parts(Telling(6))
+    trace = Trace()
+    for _ in run(method, cluster, problem, Stop(rounds=25), 10, trace):
+        pass
+    assert trace.evaluation == {"norm": pytest.approx(float(method.x @ method.x), rel=1e-6)}
+    assert len(trace.figures["norm"]) == len(trace.rows) == problem.evaluated
+    assert trace.figures["norm"][0] == 0.0
+
+
+def test_a_loss_found_while_evaluating_is_not_asked_for_again() -> None:
+    class Once(Counting):
+        def evaluate(self, x: Array) -> dict[str, float]:
+            return {"loss": 7.0}
+
+    problem, method, cluster = parts(Once(6))
+    trace = Trace()
+    for _ in run(method, cluster, problem, Stop(rounds=5), 10, trace):
+        pass
+    assert (trace.loss, trace.gap, trace.evaluation) == (7.0, 7.0 - problem.minimum, {})
+    assert problem.evaluated == 0
+
+
+OWN = """
+import numpy as np
+
+class Own:
+    minimum = -1.0
+    def __init__(self):
+        self.x0 = np.ones(3)
+    def gradient(self, x, task):
+        return x
+    def evaluate(self, x):
+        return {"LOSS": float(x @ x), "norm": 1.0}
+"""
+
+
+def own(folder: Path, name: str, *settings: str) -> Outcome:
+    """A run of a problem that tells its loss, under this name, while it is evaluated."""
+    (folder / "own.py").write_text(OWN.replace("LOSS", name))
+    problem = "problem.file=own.py", "problem.class=Own"
+    text = JOB.replace("dimension = 6\nnoise = 0.1", "").replace("rounds = 25", "rounds = 200")
+    (folder / "job.toml").write_text(text)
+    return execute(load_job(folder / "job.toml", [*problem, *settings]))
+
+
+@pytest.mark.parametrize(("limit", "reason"), [("stop.loss=0.01", "loss "), ("stop.gap=1.01", "gap 1 <")])
+def test_a_run_stops_at_a_loss_that_is_found_while_evaluating(
+    tmp_path: Path, limit: str, reason: str
+) -> None:
+    assert (own(tmp_path, "loss", limit).reason or "").startswith(reason)
+    with pytest.raises(
+        UsageError, match=r"^the run is to stop at .* the problem tells no loss; let evaluate"
+    ):
+        own(tmp_path, "los", limit)
+    assert own(tmp_path, "los").reason == "200 rounds"
+
+
+def test_evaluating_takes_no_time_on_the_clock() -> None:
+    class Slow(Telling):
+        def evaluate(self, x: Array) -> dict[str, float]:
+            time.sleep(0.01)
+            return super().evaluate(x)
+
+    def clock(problem: Quadratic) -> tuple[float, float]:
+        trace = Trace()
+        _, method, cluster = parts(problem)
+        for _ in run(method, cluster, problem, Stop(rounds=5), 1, trace):
+            pass
+        return trace.clock, trace.elapsed
+
+    assert clock(Slow(6))[0] == clock(Quadratic(6))[0]
+    assert clock(Slow(6))[1] >= 0.06
+
+
+def test_an_evaluation_that_fails_ends_the_run_with_its_traceback() -> None:
+    class Failing(Quadratic):
+        def evaluate(self, x: Array) -> dict[str, float]:
+            raise KeyError("no such thing")
+
+    problem, method, cluster = parts(Failing(6))
+    with pytest.raises(RunError, match=r"(?s)evaluate\(\) of the problem failed:.*no such thing"):
+        next(run(method, cluster, problem))
+
+
+def test_a_problem_that_tells_no_loss_runs_and_its_loss_is_not_known() -> None:
+    problem, method, cluster = parts(Silent())
+    trace = Trace()
+    for _ in run(method, cluster, problem, Stop(rounds=12), trace=trace):
+        pass
+    assert math.isnan(trace.loss)
+    assert math.isnan(trace.gap)
+
+
+def test_what_is_wanted_already_takes_no_round(tmp_path: Path) -> None:
+    outcome = executed(tmp_path, "stop.gap=1.0")
+    assert (outcome.trace.round, outcome.trace.started, outcome.reason) == (0, 0, "gap 0.107 < 1")
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (["stop.rounds=25"], "25 rounds"),
+        (["stop.rounds=5000", "stop.gap=0.05"], "gap 0.0"),
+        (["stop.rounds=5000", "stop.loss=-0.05"], "loss -0.0"),
+        (["stop.rounds=5000", "stop.clock=100"], "clock 10"),
+        (["stop.rounds=100000000", "stop.elapsed=0.05"], "elapsed 0."),
+    ],
+)
+def test_a_run_ends_at_the_first_limit_and_says_which(tmp_path: Path, limits: list[str], reason: str) -> None:
+    outcome = executed(tmp_path, *limits)
+    assert (outcome.reason or "").startswith(reason)
+    assert outcome.figures()["finished"]
+    assert 0 < outcome.trace.round < 100_000_000
+
+
+def test_a_run_stops_in_the_round_that_passes_the_limit_on_the_clock() -> None:
+    _, method, cluster = parts()
+    durations = [round.duration for round in run(method, cluster, stop=Stop(clock=100.0))]
+    assert sum(durations[:-1]) < 100.0 <= sum(durations)
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_run_stops_in_the_round_whose_evaluation_tells_the_wanted_gap(every: int) -> None:
+    problem, method, cluster = parts()
+    trace = Trace()
+    rounds = list(run(method, cluster, problem, Stop(rounds=500, gap=0.05), every, trace))
+    assert [row.gap < 0.05 for row in trace.rows] == [False] * (len(trace.rows) - 1) + [True]
+    assert len(rounds) == trace.rows[-1].round == every * (len(trace.rows) - 1)
+
+
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_every_task_that_was_started_was_used_or_wasted_or_lost(allocator: str) -> None:
+    problem, method, cluster = parts(allocator=allocator)
+    trace = Trace()
+    rounds = list(run(method, cluster, problem, Stop(rounds=25), trace=trace))
+    for round in rounds:
+        # Who has not done its quota when the budget is met was in the middle of one more task.
+        begun = np.minimum(round.used + 1, round.quota) if allocator == "gta" else round.quota
+        assert round.started.tolist() == begun.tolist()
+        assert round.used.sum() == B
+    for name in ("started", "used", "wasted", "lost"):
+        assert getattr(trace, name) == sum(int(getattr(round, name).sum()) for round in rounds)
+
+
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_worker_time_is_the_time_of_used_tasks_and_the_waste(allocator: str) -> None:
+    problem, method, cluster = parts(allocator=allocator)
+    times, trace, before = DrawnTimes(Sqrt(N, 2.0), SEED), Trace(), 0.0
+    for round in run(method, cluster, problem, Stop(rounds=25), trace=trace):
+        used = sum(sum(times.of(i, round.number, 0, round.used.item(i))) for i in range(N))
+        assert trace.worker_time - before == pytest.approx(used + round.waste)
+        before = trace.worker_time
+        assert (round.waste > 0) == (allocator == "gta")
+    assert trace.worker_time == pytest.approx(cluster.worker_time.sum())
+
+
+def test_where_times_are_drawn_the_regret_is_known_zero_for_the_oracle_and_unknown_for_greed(
+    tmp_path: Path,
+) -> None:
+    regret = {
+        name: executed(tmp_path, f"allocator.name={name}", "stop.rounds=25").trace.regret
+        for name in ("ofta", "uta", "gta")
+    }
+    assert regret["ofta"] == 0.0
+    assert regret["uta"] > 0.0
+    assert math.isnan(regret["gta"])
+
+
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_the_same_seed_gives_the_same_run_bit_for_bit_and_another_seed_another_one(
+    tmp_path: Path, allocator: str
+) -> None:
+    chosen = [f"allocator.name={allocator}", *(["allocator.alpha=2.0"] if allocator == "ata" else [])]
+    one, same, other = (executed(tmp_path, *chosen, f"run.seed={seed}") for seed in (3, 3, 4))
+    assert one.x.tobytes() == same.x.tobytes() != other.x.tobytes()
+    assert one.figures() | {"elapsed": 0} == same.figures() | {"elapsed": 0}
+    assert one.figures()["clock"] != other.figures()["clock"]
+
+
+def test_how_often_the_loss_is_evaluated_changes_nothing_in_the_run(tmp_path: Path) -> None:
+    often, seldom = (executed(tmp_path, f"run.evaluate_every={every}") for every in (1, 25))
+    assert often.x.tobytes() == seldom.x.tobytes()
+    assert often.figures() | {"elapsed": 0} == seldom.figures() | {"elapsed": 0}
+
+
+@pytest.mark.parametrize(
+    "step_size",
+    [
+        10.0,
+        1e6,
+        1e300,
+    ],
+)
+def test_a_run_that_diverges_fails_in_one_sentence_that_tells_the_way_out(
+    tmp_path: Path, step_size: float
+) -> None:
+    with pytest.raises(
+        RunError, match=r"the run diverged by round \d+, .*; try a smaller step_size"
+    ) as caught:
+        executed(tmp_path, f"method.step_size={step_size}", "stop.rounds=5000")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_point_that_is_not_finite_is_found_where_no_loss_is_told_too() -> None:
+    problem, method, cluster = parts(Undefined())
+    with pytest.raises(RunError, match=r"^the run diverged by round 1; try a smaller step_size$"):
+        for _ in run(method, cluster, problem, Stop(rounds=5000), evaluate_every=1):
+            pass
+
+
+@pytest.mark.parametrize("allocator", ["gta", "uta"])
+def test_an_exception_in_a_task_names_worker_and_round_and_shows_the_users_lines(allocator: str) -> None:
+    problem, method, cluster = parts(Silent(failing_round=4), allocator)
+    seen: list[Round] = []
+    with pytest.raises(RunError) as caught:
+        seen.extend(run(method, cluster, problem, Stop(rounds=25)))
+    assert isinstance(caught.value, RunError)
+    message = str(caught.value)
+    assert message.startswith("a task of worker 0 failed in round 4:\n")
+    assert message.endswith("KeyError: 'the sky has fallen'")
+    assert f'File "{__file__}"' in message
+    assert 'raise KeyError("the sky has fallen")' in message
+    assert "mpi_ata/cluster" not in message, "our own frames are of no use to the user"
+    assert len(seen) == 3
+
+
+def test_ctrl_c_ends_a_run_early_with_what_was_reached(tmp_path: Path) -> None:
+    def interrupt(trace: Trace) -> None:
+        if trace.round == 7:
+            raise KeyboardInterrupt
+
+    outcome = executed(tmp_path, progress=interrupt)
+    assert outcome.reason is None
+    assert (outcome.figures()["finished"], outcome.figures()["rounds"]) == (False, 7)
+    assert outcome.x.tobytes() == executed(tmp_path, "stop.rounds=7").x.tobytes()
+
+
+def test_progress_is_told_after_every_round(tmp_path: Path) -> None:
+    told: list[int] = []
+    executed(tmp_path, progress=lambda trace: told.append(trace.round))
+    assert told == list(range(1, 26))
+
+
+@pytest.mark.parametrize(
+    ("missing", "fragment"),
+    [
+        ('[times]\nlaw = "sqrt"\nscale = 2.0\n', "needs a table [times]"),
+        (f"workers = {N}\n", "how many workers?"),
+    ],
+)
+def test_a_job_that_cannot_be_simulated_is_refused(tmp_path: Path, missing: str, fragment: str) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(JOB.replace(missing, ""))
+    with pytest.raises(UsageError) as caught:
+        execute(load_job(path))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert fragment in str(caught.value)
+
+
+@pytest.mark.parametrize("part", ["loss", "setup"])
+def test_an_exception_elsewhere_in_a_users_problem_is_an_error_of_the_run_too(
+    tmp_path: Path, part: str
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "class Mine:\n"
+        "    x0 = np.ones(3)\n"
+        "    def gradient(self, x, task):\n"
+        "        return x\n"
+        f"    def {part}(self, *_):\n"
+        "        raise KeyError('here')\n"
+    )
+    path = tmp_path / "job.toml"
+    mine = 'file = "mine.py"\nclass = "Mine"'
+    path.write_text(JOB.replace('name = "quadratic"\ndimension = 6\nnoise = 0.1', mine))
+    with pytest.raises(RunError, match="here"):
+        execute(load_job(path))

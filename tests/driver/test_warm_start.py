@@ -1,0 +1,447 @@
+"""A run that starts from what earlier runs learned of the workers: what is taken over, refused and told."""
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from mpi_ata import OFTA, SGD, ATAEmpirical, DrawnTimes, Plain, Quadratic, VirtualCluster, run
+from mpi_ata.arrays import Array
+from mpi_ata.cli import main
+from mpi_ata.driver.recorder import load
+from mpi_ata.methods import Round
+from mpi_ata.runfile.prior import COLUMNS, RunStats, discount, match_prior
+from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.store import RunFile
+from mpi_ata.times import Constant, Linear
+
+JOB = """
+[problem]
+name = "quadratic"
+dimension = 3
+[method]
+name = "sgd"
+step_size = 0.1
+[allocator]
+name = "ata-empirical"
+budget = 7
+[times]
+law = "linear"
+[stop]
+rounds = 30
+[run]
+workers = 4
+"""
+FIRST = """
+import numpy as np
+
+class First:
+    def __init__(self, n: int, budget: int) -> None:
+        self.n, self.budget = n, budget
+
+    def allocate(self):
+        return self.budget * (np.arange(self.n) == 0)
+
+    def observe(self, worker, seconds, unfinished=0.0): ...
+
+    def state(self):
+        return {}
+
+    def restore(self, state): ...
+"""
+OWN = """
+import numpy as np
+
+class Own:
+    x0 = np.zeros(2)
+
+    def gradient(self, x, task):
+        return np.ones(2)
+"""
+
+Start = Callable[..., Record]
+
+
+def started(*arguments: object) -> Result:
+    """What a virtual run of the job prints."""
+    return CliRunner().invoke(main, ["run", "job.toml", "--virtual", "--json", *map(str, arguments)])
+
+
+def warm(*paths: object) -> list[object]:
+    return [word for path in paths for word in ("--warm-start", path)]
+
+
+def record(path: str) -> Record:
+    return load(RunFile(Path(path)))[0]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Lets a run of the job end well, and gives its record; seeds differ from run to run."""
+    (tmp_path / "job.toml").write_text(JOB)
+    seeds = iter(range(100))
+
+    def begun(out: str, *arguments: object) -> Record:
+        done = started("--out", out, "--set", f"run.seed={next(seeds)}", *arguments)
+        assert done.exit_code == 0, done.stderr
+        return record(out)
+
+    return begun
+
+
+def learned(sources: Sequence[RunStats], places: Any) -> dict[str, Array]:
+    return match_prior(sources, places).columns
+
+
+def test_the_allocator_goes_on_where_the_earlier_run_has_ended(start: Start) -> None:
+    first = start("1.h5")
+    second = start("2.h5", *warm("1.h5"), "--set", "stop.rounds=20")
+    assert int(second.allocator["k"]) == 30 + 20
+    assert (second.allocator["K"] == first.allocator["K"] + second.workers["tasks"]).all()
+    assert second.allocator["T"] == pytest.approx(first.allocator["T"] + second.workers["seconds"])
+    assert int(second.method["k"]) == 20  # the optimizer starts anew
+    assert second.workers["tasks"].sum() == 20 * 7  # and what it learns by itself is kept apart
+
+
+def test_a_chain_of_runs_counts_each_once_however_it_is_given(start: Start) -> None:
+    records = [start("1.h5"), start("2.h5", *warm("1.h5")), start("3.h5", *warm("2.h5"))]
+    own = {name: sum(r.workers[name] for r in records) for name in ("tasks", "seconds", "squares")}
+    least = np.minimum.reduce([r.workers["least"] for r in records])
+    given = [["3.h5"], ["."], ["1.h5", "2.h5", "3.h5"], ["3.h5", ".", "1.h5"]]
+    for number, paths in enumerate(given):
+        later = start(f"later/{number}.h5", *warm(*paths), "--set", "stop.rounds=1") if number else None
+        later = later or _in_folder(start, paths)
+        known = learned(later.prior, later.places)
+        assert sorted(source.run for source in later.prior) == sorted(r.run for r in records)
+        assert sum(source.rounds for source in later.prior) == 90
+        assert (known["tasks"] == own["tasks"]).all()
+        assert known["seconds"] == pytest.approx(own["seconds"], rel=1e-12)
+        assert known["squares"] == pytest.approx(own["squares"], rel=1e-12)
+        assert (known["least"] == least).all()
+
+
+def _in_folder(start: Start, paths: list[str]) -> Record:
+    Path("later").mkdir()
+    return start("later/0.h5", *warm(*paths), "--set", "stop.rounds=1")
+
+
+def test_two_versions_of_a_run_count_as_its_longer_one(start: Start) -> None:
+    start("1.h5")
+    shutil.copy("1.h5", "0.h5")
+    longer = start("1.h5", "--resume", "--set", "stop.rounds=50", "--set", "run.seed=0")
+    for number, paths in enumerate([("0.h5", "1.h5"), ("1.h5", "0.h5"), (".",)]):
+        Path("later").mkdir(exist_ok=True)
+        later = start(f"later/{number}.h5", *warm(*paths))
+        assert [(source.run, source.rounds) for source in later.prior] == [(longer.run, 50)]
+        assert (later.prior[0].columns["tasks"] == longer.workers["tasks"]).all()
+
+
+def test_everything_known_travels_through_the_file(start: Start) -> None:
+    first = start("1.h5", "--set", "allocator.name=gta")
+    second = start("2.h5", *warm("1.h5"))
+    assert first.workers["unfinished"].all()
+    for name in COLUMNS:
+        assert np.array_equal(second.prior[0].columns[name], first.workers[name])
+        assert second.prior[0].columns[name].dtype == first.workers[name].dtype
+    paid = first.workers["seconds"] + first.workers["unfinished"]
+    assert second.allocator["T"] == pytest.approx(paid + second.workers["seconds"])
+
+
+def test_more_and_fewer_workers_keep_those_that_are_known(start: Start) -> None:
+    first = start("1.h5")
+    for workers, words in ((2, "2 of 2 workers recognised"), (6, "4 of 6 workers recognised, 2 start cold")):
+        done = started("--out", f"{workers}.h5", *warm("1.h5"), "--workers", workers)
+        assert f"Note: warm-started as after 30 rounds of 1 run: {words}\n" in done.stderr
+        kept = min(workers, 4)
+        later = record(f"{workers}.h5")
+        assert (later.allocator["K"] - later.workers["tasks"])[:kept].tolist() == (
+            first.workers["tasks"][:kept].tolist()
+        )
+        assert not (later.allocator["K"] - later.workers["tasks"])[kept:].any()
+        assert any(event.kind == "warm-started" and words in event.text for event in later.events)
+
+
+def test_another_law_of_times_starts_cold_and_says_what_differed(start: Start) -> None:
+    start("1.h5")
+    done = started(*warm("1.h5"), "--set", "times.law=sqrt", "--set", "times.unit=1e-3")
+    assert done.exit_code == 0
+    assert "0 of 4 workers recognised, 4 start cold" in done.stderr
+    assert "4 workers changed: drawn: Linear {} x 1 s then, drawn: Sqrt {} x 0.001 s now" in done.stderr
+
+
+def test_a_weight_lets_the_knowledge_count_for_less(start: Start) -> None:
+    first = start("1.h5", "--set", "stop.rounds=300")
+    done = started("--out", "2.h5", *warm("1.h5"), "--prior-weight", "0.1", "--set", "stop.rounds=1")
+    assert "warm-started as after 30 rounds of 1 run" in done.stderr
+    second = record("2.h5")
+    assert int(second.allocator["k"]) == 31
+    known = learned(second.prior, second.places)
+    assert known["tasks"].tolist() == np.round(first.workers["tasks"] / 10).tolist()
+    assert known["seconds"] / known["tasks"] == pytest.approx(
+        first.workers["seconds"] / first.workers["tasks"]
+    )
+
+
+PROBLEMS = [
+    (["problem.dimension=5"], "dimension = 3, here 5"),
+    (["problem.noise=0.5"], "noise = not given, here 0.5"),
+    (["problem.file=own.py", "problem.class=Own"], "name = 'quadratic', here not given; "),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), PROBLEMS)
+def test_runs_of_another_problem_are_refused_unless_asked_for(
+    start: Start, settings: list[str], words: str
+) -> None:
+    start("1.h5")
+    Path("own.py").write_text(OWN)
+    changed = [word for setting in settings for word in ("--set", setting)]
+    if "Own" in settings[-1]:
+        text = Path("job.toml").read_text()
+        Path("job.toml").write_text(text.replace('name = "quadratic"\ndimension = 3', 'file = "own.py"'))
+    refused = started(*warm("1.h5"), *changed)
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f"Error: 1.h5: is of another problem ({words}")
+    assert refused.stderr.endswith("take it all the same with --any-problem\n")
+    assert refused.stderr.count("\n") == 1
+    taken = started(*warm("1.h5"), *changed, "--any-problem")
+    assert taken.exit_code == 0
+    assert "4 of 4 workers recognised" in taken.stderr
+
+
+def test_the_text_of_a_problem_file_counts_not_its_name(start: Start) -> None:
+    Path("own.py").write_text(OWN)
+    text = JOB.replace('name = "quadratic"\ndimension = 3', 'file = "own.py"\nclass = "Own"')
+    Path("job.toml").write_text(text)
+    start("1.h5")
+    Path("moved.py").write_text(OWN)
+    Path("job.toml").write_text(text.replace("own.py", "moved.py"))
+    assert "4 of 4 workers recognised" in started(*warm("1.h5")).stderr
+    Path("moved.py").write_text(OWN.replace("ones", "zeros"))
+    refused = started(*warm("1.h5"))
+    assert refused.exit_code == 2
+    assert "is of another problem (another problem file)" in refused.stderr
+
+
+def test_in_a_folder_what_does_not_fit_is_left_out_with_a_word(start: Start) -> None:
+    Path("runs").mkdir()
+    start("runs/good.h5")
+    start("runs/other.h5", "--set", "problem.dimension=5")
+    Path("runs/empty.h5").write_bytes(b"")
+    Path("runs/notes.txt").write_text("no run")
+    done = started("--out", "2.h5", *warm("runs"))
+    assert done.exit_code == 0
+    assert "Note: not taken into account: runs/empty.h5: is empty\n" in done.stderr
+    assert "Note: not taken into account: runs/other.h5: is of another problem (dimension = 5," in done.stderr
+    assert "as after 30 rounds of 1 run: 4 of 4 workers recognised" in done.stderr
+    assert done.stderr.count("Note:") == 3
+
+
+def test_a_folder_of_many_files_that_do_not_fit_is_told_in_few_words(start: Start) -> None:
+    Path("runs").mkdir()
+    for number in range(20):
+        Path(f"runs/{number}.h5").write_text("no run")
+    done = started(*warm("runs"))
+    assert done.exit_code == 0
+    assert "Note: not taken into account: 17 more files in runs\n" in done.stderr
+    assert "Note: found no run to warm-start from in runs: all workers start cold\n" in done.stderr
+    assert done.stderr.count("Note:") == 5
+
+
+def test_a_run_whose_newest_generation_is_damaged_counts_by_the_one_before(start: Start) -> None:
+    start("1.h5", "--set", "run.checkpoint_rounds=20")
+    Path("1.h5").write_bytes(Path("1.h5").read_bytes()[:-100])
+    done = started(*warm("1.h5"))
+    assert done.exit_code == 0
+    assert "is truncated" in done.stderr
+    assert "as after 20 rounds of 1 run: 4 of 4 workers recognised" in done.stderr
+    Path("1.h5").unlink()
+    for path in (".", "1.h5"):
+        assert "4 of 4 workers recognised" in started(*warm(path)).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--prior-weight", "0", "--warm-start", "."], "--prior-weight 0 must be above 0 and at most 1"),
+        (["--prior-weight", "1.5", "--warm-start", "."], "--prior-weight 1.5 must be above 0 and at most 1"),
+        (["--prior-weight", "nan", "--warm-start", "."], "--prior-weight nan must be above 0 and at most 1"),
+        (["--prior-weight", "0.5"], "--prior-weight says how much --warm-start counts"),
+        (["--any-problem"], "--any-problem says what --warm-start may take, but there is none; add one"),
+        (["--warm-start", "none.h5"], "--warm-start none.h5: there is no such run file or folder"),
+        (["--warm-start", "job.toml"], "job.toml: is not a run file of mpi_ata"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(start: Start, arguments: list[str], words: str) -> None:
+    done = started("--out", "2.h5", *arguments)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"Error: {words}")
+    assert done.stderr.count("\n") == 1
+    assert not Path("2.h5").exists()
+
+
+def test_a_run_that_goes_on_takes_nothing_new_and_says_so(start: Start) -> None:
+    start("1.h5")
+    start("2.h5", *warm("1.h5"))
+    Path("1.h5").unlink()  # as where a job is requeued with its first command
+    again = ["--out", "2.h5", "--resume", "--set", "stop.rounds=31"]
+    done = started(*again, *warm("1.h5"))
+    assert done.exit_code == 0
+    assert "Note: 2.h5 goes on with what it knows; --warm-start is for new runs\n" in done.stderr
+    assert int(record("2.h5").allocator["k"]) == 61
+
+
+@pytest.mark.parametrize("allocator", ["gta", "uta", "ofta"])
+def test_allocators_that_learn_nothing_accept_a_prior_and_hand_it_on(start: Start, allocator: str) -> None:
+    first = start("1.h5")
+    second = start("2.h5", *warm("1.h5"), "--set", f"allocator.name={allocator}")
+    third = start("3.h5", *warm("2.h5"))
+    assert [source.run for source in third.prior] == [first.run, second.run]
+
+
+GREEDY = {"malenia": "S = 4", "ringmaster": "delay = 4\nbudget = 7"}
+
+
+@pytest.mark.parametrize("method", ["asgd", "heterogeneous-data-sgd", *GREEDY])
+def test_every_method_starts_from_a_prior(start: Start, method: str) -> None:
+    start("1.h5")
+    text = JOB.replace('"sgd"', f'"{method}"')
+    if key := GREEDY.get(method):
+        text = text.replace('[allocator]\nname = "ata-empirical"\nbudget = 7\n', "")
+        text = text.replace("step_size", f"{key}\nstep_size")
+    Path("job.toml").write_text(text)
+    done = started("--out", "2.h5", *warm("1.h5"))
+    assert done.exit_code == 0, done.stderr
+    assert [source.rounds for source in record("2.h5").prior] == [30]
+
+
+def test_an_allocator_of_ones_own_that_cannot_inherit_starts_anew_and_is_told(start: Start) -> None:
+    start("1.h5")
+    Path("first.py").write_text(FIRST)
+    Path("job.toml").write_text(JOB.replace('name = "ata-empirical"', 'file = "first.py"\nclass = "First"'))
+    done = started(*warm("1.h5"))
+    assert done.exit_code == 0, done.stderr
+    assert "Note: First has no inherit(rounds, known), so it starts anew\n" in done.stderr
+
+
+def test_resuming_with_more_or_fewer_workers_keeps_what_is_known_of_those_that_stay(start: Start) -> None:
+    start("0.h5")
+    first = start("1.h5", *warm("0.h5"))
+    for workers in (3, 6):
+        out = f"with{workers}.h5"
+        shutil.copy("1.h5", out)
+        settings = ["--set", "stop.rounds=31", "--workers", workers]
+        done = started("--out", out, "--resume", *settings)
+        assert done.exit_code == 0, done.stderr
+        kept = min(workers, 4)
+        assert f"as after 60 rounds of 2 runs: {kept} of {workers} workers recognised" in done.stderr
+        later = record(out)
+        assert (later.workers["tasks"][:kept] >= first.workers["tasks"][:kept]).all()
+        gained = later.workers["tasks"].sum() - first.workers["tasks"][:kept].sum()
+        assert gained == 7
+        assert later.allocator["K"].sum() == first.allocator["K"][:kept].sum() + 7
+
+
+def machine(means: Array, seed: int) -> tuple[VirtualCluster, Quadratic]:
+    """Workers of these speeds, which earlier runs take for the same whatever their speeds were."""
+    problem = Quadratic(dimension=1)
+    law = Linear(len(means))
+    law.shifts = means / 2
+    return VirtualCluster(problem, DrawnTimes(law, seed, label="the same machine"), seed), problem
+
+
+def rounds_of(
+    means: Array, seed: int, prior: Sequence[RunStats] = ()
+) -> tuple[VirtualCluster, Iterator[Round]]:
+    """The rounds of a run that starts from a prior, and the cluster that they learn of."""
+    cluster, problem = machine(means, seed)
+    allocator = ATAEmpirical(cluster.n, budget=6, seed=seed)
+    known = match_prior(prior, cluster.places)
+    allocator.inherit(known.rounds, known.columns)
+    return cluster, run(SGD(problem.x0, allocator, Plain(0.1)), cluster)
+
+
+def knowledge(means: Array, seed: int, rounds: int) -> RunStats:
+    """What a run of so many rounds learns."""
+    cluster, going = rounds_of(means, seed)
+    for _ in islice(going, rounds):
+        pass
+    columns = cluster.speeds.state() | {"unfinished": cluster.undelivered_time}
+    return RunStats(f"{seed}", rounds, cluster.places, {name: columns[name] for name in COLUMNS})
+
+
+def relearned(prior: RunStats, means: Array, seed: int) -> tuple[int, float]:
+    """How many of 200 rounds give worker 0 a task; and what they lose to known speeds, in seconds."""
+    cluster, going = rounds_of(means, seed, [prior])
+    oracle, problem = machine(means, seed)
+    best = run(SGD(problem.x0, OFTA(len(means), 6, means), Plain(0.1)), oracle)
+    rounds = [round for round, _ in zip(islice(going, 200), best, strict=False)]
+    return sum(bool(round.quota[0]) for round in rounds), cluster.now() - oracle.now()
+
+
+def test_a_machine_that_has_changed_is_relearned_sooner_at_less_weight() -> None:
+    """The fastest of six workers becomes 20 times as slow after 1,000 rounds.
+
+    The less its old tasks count, the fewer new ones outweigh them.  Of 200 rounds all gave it a task at a
+    weight of 1, and 91 and 97 at 0.01; 3,180 and 3,290 seconds were lost, against 1,230 and 1,300.  A factor
+    of 1.5 in the means over two seeds is far from all of these.
+    """
+    before, after = np.full(6, 4.0), np.full(6, 4.0)
+    before[0], after[0] = 1.0, 20.0
+    priors = [knowledge(before, seed, 1000) for seed in (1, 2)]
+    found = {
+        weight: [relearned(discount(prior, weight), after, seed) for seed, prior in enumerate(priors)]
+        for weight in (1.0, 0.01)
+    }
+    rounds, seconds = ({w: fmean(row[i] for row in rows) for w, rows in found.items()} for i in (0, 1))
+    print(f"by weight: rounds with a task for it {rounds}, seconds lost {seconds}")
+    assert 1.5 * rounds[0.01] < rounds[1.0]
+    assert 1.5 * seconds[0.01] < seconds[1.0]
+
+
+def test_constant_times_that_are_known_are_used_from_the_first_round_on() -> None:
+    """With a prior the first round gives nobody a task who is slower than the rest together."""
+    problem = Quadratic(dimension=1)
+    times = DrawnTimes(Constant(3, [1.0, 1.0, 100.0]))
+    cluster = VirtualCluster(problem, times)
+    columns = {name: np.full(3, 1000.0) * (times.means if name == "seconds" else 1.0) for name in COLUMNS}
+    prior = RunStats("1", 1000, cluster.places, columns | {"unfinished": np.zeros(3)})
+    allocator = ATAEmpirical(3, budget=8)
+    known = match_prior([prior], cluster.places)
+    allocator.inherit(known.rounds, known.columns)
+    first = next(run(SGD(problem.x0, allocator, Plain(0.1)), cluster))
+    assert first.quota.tolist() == [4, 4, 0]
+
+
+def test_the_json_of_show_tells_places_and_the_warm_start(start: Start) -> None:
+    start("1.h5")
+    start("2.h5", *warm("1.h5"))
+    shown = CliRunner().invoke(main, ["show", "2.h5", "--json"])
+    found = json.loads(shown.stdout.splitlines()[-1])
+    assert [event["kind"] for event in found["events"]] == ["started", "warm-started", "ended"]
+    assert found["workers_table"][3] | {"host": "virtual", "slot": 3, "ranks": 1} == found["workers_table"][3]
+
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.compile(r"```console\n\$ mpi-ata (.*)\n((?:(?!```).*\n)*)```")
+
+
+@pytest.mark.slow
+def test_commands_print_what_the_document_shows() -> None:
+    shutil.copytree(ROOT / "jobs", "jobs")
+    Path("runs").mkdir()
+    blocks = BLOCKS.findall((ROOT / "docs" / "warm-start.md").read_text())
+    assert len(blocks) >= 3
+    for command, shown in blocks:
+        done = CliRunner().invoke(main, shlex.split(command))
+        printed = re.sub(r"(?m)^(elapsed|saved) .*\n", "", done.stderr + done.stdout)
+        assert (command, printed) == (command, shown)

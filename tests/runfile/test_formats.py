@@ -1,0 +1,179 @@
+"""Files of every format that was ever released can be used, and docs/run-file.md tells what is in them."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+
+from mpi_ata.runfile.store import FORMAT
+from tests.faults.scene import ROOT, mpi_ata, record_of, written
+
+FOLDER = Path(__file__).with_name("formats")
+FILES = sorted(FOLDER.glob("*.h5"))
+DOCUMENT = (ROOT / "docs" / "run-file.md").read_text()
+
+
+def schema(path: Path) -> dict[str, str]:
+    """All that is in a file, and of which kind; lengths left out."""
+    with h5py.File(path) as file:
+        found = {name: file.attrs.get_id(name).dtype.kind for name in file.attrs}
+        for group in file:
+            for name, array in file[group].items():
+                found[f"{group}/{name}"] = f"{array.dtype.kind}{array.ndim}"
+    return found
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    """A copy of the collection, to work in."""
+    for path in FOLDER.iterdir():
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+def test_every_format_is_in_the_collection() -> None:
+    assert [path.stem for path in FILES] == [str(number) for number in range(1, FORMAT + 1)]
+
+
+@pytest.mark.parametrize("number", [path.stem for path in FILES])
+def test_a_file_of_any_format_is_told_of_gone_on_with_and_warm_started_from(
+    collection: Path, number: str
+) -> None:
+    job, file = collection / f"{number}.toml", collection / f"{number}.h5"
+    shown = mpi_ata("show", file, "--json")
+    assert shown.returncode == 0, shown.stderr
+    told = json.loads(shown.stdout.splitlines()[-1])
+    assert (told["rounds"], told["workers"], told["finished"]) == (30, 3, True)
+    done = mpi_ata("run", job, "--virtual", "--out", "new.h5", "--warm-start", file)
+    assert done.returncode == 0, done.stderr
+    assert "3 of 3 workers recognised" in done.stderr
+    done = mpi_ata("run", job, "--virtual", "--out", file, "--resume", "--set", "stop.rounds=35")
+    assert done.returncode == 0, done.stderr
+    assert "resumed at round 30 on 3 workers" in done.stderr
+    assert record_of(file).summary["rounds"] == 35
+
+
+def test_the_newest_file_is_what_its_commands_make(collection: Path) -> None:
+    # Where this fails the schema has changed: see tests/runfile/formats/README.md.
+    for path in collection.glob("*.h5"):
+        path.unlink()
+    commands = re.findall(r"(?m)^\$ mpi-ata (.*)$", (FOLDER / "README.md").read_text())
+    for command in commands:
+        assert mpi_ata(*shlex.split(command)).returncode == 0
+    name = f"{FORMAT}.h5"
+    assert schema(collection / name) == schema(FOLDER / name)
+
+
+def documented(heading: str) -> set[str]:
+    """The names in the table below a heading of the document."""
+    section = re.split(rf"(?m)^## {re.escape(heading)}\n", DOCUMENT)[1].split("\n## ")[0]
+    rows = re.findall(r"(?m)^\| (`[^|]*) \|", section)
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    job = written(tmp_path / "job.toml", "asgd ata-empirical")
+    assert mpi_ata("run", job, "--virtual", "--out", "RUN.h5").returncode == 0
+    return tmp_path / "RUN.h5"
+
+
+@pytest.mark.parametrize("group", ["job", "workers", "trace", "events"])
+def test_each_column_is_documented(run: Path, group: str) -> None:
+    with h5py.File(run) as file:
+        assert documented(f"/{group}") == set(file[group])
+
+
+def test_each_attribute_is_documented(run: Path) -> None:
+    with h5py.File(run) as file:
+        assert documented("Attributes of the file") == {*file.attrs, "billed"}
+
+
+def test_the_columns_of_what_was_inherited_are_documented(run: Path) -> None:
+    section = DOCUMENT.split("## /prior")[1].split("\n## ")[0]
+    with h5py.File(run) as file:
+        assert set(file["prior"]) <= set(re.findall(r"`([^`]+)`", section))
+
+
+def test_the_example_of_the_document_runs(run: Path) -> None:
+    pytest.importorskip("pandas")
+    (example,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rounds, gap, means = done.stdout.split(maxsplit=2)
+    assert int(rounds) == 40
+    assert 0 < float(gap) < 1  # the least
+    assert len(json.loads(means)) == 5
+
+
+def told_of(path: Path) -> tuple[dict[str, Any], str]:
+    """What show tells, as JSON and as text."""
+    found: dict[str, Any] = json.loads(mpi_ata("show", path, "--json").stdout.splitlines()[-1])
+    return found, mpi_ata("show", path).stdout
+
+
+def test_show_tells_job_progress_totals_events_and_workers(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", "sgd gta", rounds=20)
+    assert mpi_ata("run", job, "--virtual", "--out", "a.h5", "--workers", "4").returncode == 0
+    found, text = told_of(tmp_path / "a.h5")
+    assert found["job"] == job.read_text()
+    assert found["settings"] == ["run.workers=4"]
+    assert (found["rounds"], found["finished"], found["reason"]) == (20, True, "20 rounds")
+    assert found["tasks_started"] == found["tasks_used"] + found["tasks_wasted"] + found["tasks_lost"]
+    assert (found["tasks_used"], found["billed"]) == (140, None)
+    assert [event["kind"] for event in found["events"]] == ["started", "ended"]
+    workers = found["workers_table"]
+    assert [(worker["host"], worker["slot"]) for worker in workers] == [("virtual", i) for i in range(4)]
+    assert sum(worker["tasks"] for worker in workers) == 140
+    assert sum(worker["share"] for worker in workers) == pytest.approx(1)
+    means = [worker["mean"] for worker in workers]
+    assert means == sorted(means)  # worker i takes about sqrt(i + 1) as long
+    assert all(worker["spread"] > 0 and worker["overhead"] == 0 for worker in workers)
+    for words in ["state          finished at 20 rounds", "Events", "Workers", "Job", "--set run.workers=4"]:
+        assert words in text
+    (line,) = [line for line in text.splitlines() if line.startswith("3 ")]
+    tasks, mean = f"{workers[3]['tasks']:,}", f"{workers[3]['mean']:.3g}"
+    assert line.split()[:5] == ["3", "virtual", "3", tasks, mean]
+    assert job.read_text().strip() in text
+
+
+def test_show_tells_of_a_worker_that_did_nothing(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", "sgd ata-empirical", rounds=1, workers=200)
+    assert mpi_ata("run", job, "--virtual", "--out", "a.h5").returncode == 0
+    found, text = told_of(tmp_path / "a.h5")
+    idle = [worker for worker in found["workers_table"] if not worker["tasks"]]
+    assert len(idle) == 193
+    assert (idle[0]["mean"], idle[0]["spread"], idle[0]["overhead"], idle[0]["share"]) == (
+        None,
+        None,
+        None,
+        0,
+    )
+    assert "... and 100 more" in text
+    assert "200 x drawn: Sqrt" in text
+
+
+def test_show_refuses_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "other.h5").write_bytes(b"other")
+    for name, why in [("no.h5", "No such file"), (".", "Is a directory"), ("other.h5", "is not a run file")]:
+        done = mpi_ata("show", name)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert why in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_show_says_where_an_older_save_is_told_of(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=6)
+    assert mpi_ata("run", job, "--virtual", "--out", "a.h5").returncode == 0
+    (tmp_path / "a.h5").write_bytes(b"")
+    done = mpi_ata("show", "a.h5")
+    assert done.returncode == 0
+    assert done.stderr == "Note: a.h5: is empty; a.h5.previous is used, the save before\n"

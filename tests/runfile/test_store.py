@@ -1,0 +1,503 @@
+"""The run file as bytes: what is whole is read, what is not is refused, and nothing is executed."""
+
+import errno
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from mpi_ata.arrays import State
+from mpi_ata.errors import UsageError
+from mpi_ata.runfile.store import DamagedError, RunFile, TakenError, check_place, read, texts, untexts
+
+ATTRIBUTES: dict[str, Any] = {"run": "abc", "rounds": 7, "clock": 0.1 + 0.2, "finished": True, "reason": ""}
+GROUPS: dict[str, State] = {
+    "method": {
+        "x": np.array([1.5, -np.inf, np.nan]),
+        "k": np.array(7),
+        "small": np.zeros((2, 3), np.float32),
+    },
+    "workers": {"host": texts(["a", "grüße", ""]), "busy": np.array([True, False, True])},
+    "prior": {"tasks": np.zeros(0, np.int64), "host": texts([])},
+    "cluster": {},
+}
+
+
+def sealed(image: bytes, number: int = 1) -> bytes:
+    """A run file around HDF5 bytes, as docs/run-file.md describes it."""
+    lines = f"mpi_ata run file\nformat {number}\nbytes {len(image)}\n".encode()
+    return (lines + f"sha256 {sha256(lines + image).hexdigest()}\n".encode()).ljust(512, b"\n") + image
+
+
+def hdf5(fill: Callable[[h5py.File], object]) -> bytes:
+    """The bytes of an HDF5 file that somebody else made."""
+    target = io.BytesIO()
+    with h5py.File(target, "w") as file:
+        fill(file)
+    return target.getvalue()
+
+
+def with_x(value: float) -> dict[str, State]:
+    return GROUPS | {"method": {"x": np.array([value]), "k": np.array(1)}}
+
+
+def x_of(groups: dict[str, State]) -> float:
+    found: float = groups["method"]["x"].item()
+    return found
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> RunFile:
+    return RunFile(tmp_path / "run.h5")
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """An intact file, the only generation."""
+    path = tmp_path / "whole.h5"
+    RunFile(path).save(ATTRIBUTES, GROUPS)
+    return path
+
+
+def refusal(path: Path, kind: type[UsageError] = DamagedError) -> str:
+    """What is said against a file: one sentence that begins with its name."""
+    with pytest.raises(kind) as caught:
+        read(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ")
+    assert "\n" not in text
+    assert len(text) < len(str(path)) + 300
+    return text
+
+
+def test_what_is_saved_is_what_is_read(file: RunFile) -> None:
+    file.save(ATTRIBUTES, GROUPS)
+    attributes, groups, complaint = RunFile(file.path).load()
+    assert attributes == ATTRIBUTES
+    assert complaint == ""
+    assert {group: set(arrays) for group, arrays in groups.items()} == {k: set(v) for k, v in GROUPS.items()}
+    for group, arrays in GROUPS.items():
+        for name, array in arrays.items():
+            found = groups[group][name]
+            assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+    assert untexts(groups["workers"]["host"]) == ["a", "grüße", ""]
+    assert untexts(groups["prior"]["host"]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "fragment"),
+    [
+        ("z", np.zeros(3, np.complex128), "it is of complex128, but real numbers and bytes"),
+        ("z", np.array(["text"]), "it is of <U4, but"),
+        ("z", np.array([None]), "it is of object, but"),
+        ("z", np.zeros(1, "i8,f8"), "it is of [('f0'"),
+        ("a/b", np.zeros(3), "a name may not be empty, nor contain '/'"),
+        ("a\0b", np.zeros(3), "a name may not"),
+        ("", np.zeros(3), "a name may not"),
+        (".", np.zeros(3), "a name may not"),
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(
+    file: RunFile, name: str, array: Any, fragment: str
+) -> None:
+    file.save(ATTRIBUTES, with_x(1.0))
+    with pytest.raises(UsageError) as caught:
+        file.save(ATTRIBUTES, GROUPS | {"method": {name: array}})
+    assert str(caught.value).startswith(f"method: {name!r} cannot be saved: ")
+    assert fragment in str(caught.value)
+    assert x_of(RunFile(file.path).load()[1]) == 1.0
+
+
+@pytest.mark.parametrize("value", [3, 2.5, True, [1, 2], b"bytes", np.float32(1.5), []])
+def test_plain_values_in_a_state_are_kept_as_the_arrays_that_they_mean(file: RunFile, value: Any) -> None:
+    file.save(ATTRIBUTES, {"method": {"value": value}})
+    found = RunFile(file.path).load()[1]["method"]["value"]
+    assert found.dtype == np.asarray(value).dtype
+    assert found.tolist() == np.asarray(value).tolist()
+
+
+def test_everybody_can_read_it_as_hdf5(whole: Path) -> None:
+    with h5py.File(whole, "r") as file:
+        assert file["method/x"][0] == 1.5
+        assert file.attrs["rounds"] == 7
+
+
+def test_the_seal_is_as_documented(whole: Path) -> None:
+    data = whole.read_bytes()
+    assert data == sealed(data[512:])
+
+
+def test_a_file_cut_off_at_any_length_is_refused(whole: Path) -> None:
+    data = whole.read_bytes()
+    lengths = {0, 1, 16, 17, 100, 511, 512, 513, 520, len(data) - 1}
+    lengths |= set(range(0, len(data), 97))
+    for length in sorted(lengths):
+        whole.write_bytes(data[:length])
+        text = refusal(whole)
+        assert ("is empty" if length == 0 else "whole" if length < 512 else "truncated") in text
+
+
+def test_a_single_flipped_bit_anywhere_is_refused(whole: Path) -> None:
+    data = whole.read_bytes()
+    places = [*range(512), *range(512, len(data), 61), len(data) - 1]
+    for place in places:
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << place % 8
+        whole.write_bytes(flipped)
+        refusal(whole)
+
+
+def test_every_bit_of_the_first_lines_counts(whole: Path) -> None:
+    data = whole.read_bytes()
+    for bit in range(8 * 130):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        whole.write_bytes(flipped)
+        refusal(whole)
+
+
+@pytest.mark.parametrize("more", [b"\0", b"appended", b"\n" * 5000], ids=len)
+def test_what_was_appended_is_refused(whole: Path, more: bytes) -> None:
+    with whole.open("ab") as file:
+        file.write(more)
+    assert "checksum" in refusal(whole)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x89PNG\r\n\x1a\n" + bytes(2000),
+        b"\0" * 4096,
+        b"hello\n",
+        b"mpi_ata run file, or so they say" * 100,
+        b"mpi_ata run file\nformat x\nbytes 0\nsha256 0\n" + bytes(600),
+        b"mpi_ata run file\nformat " + b"9" * 5000 + b"\n",
+        b"mpi_ata run file\n" + b"\n" * 600,
+        hdf5(lambda file: file.create_dataset("x", data=[1.0])),
+    ],
+    ids=["png", "zeros", "text", "boast", "letters", "digits", "lines", "hdf5"],
+)
+def test_foreign_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "foreign.h5"
+    path.write_bytes(content)
+    refusal(path)
+
+
+def external_storage(file: h5py.File) -> None:
+    Path("secret").write_bytes(b"s" * 8)
+    file.create_group("g").create_dataset("x", (1,), "f8", external=[("secret", 0, 8)])
+
+
+def virtual_dataset(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout((1,), "f8")
+    layout[:] = h5py.VirtualSource("other.h5", "x", (1,))
+    file.create_group("g").create_virtual_dataset("x", layout)
+
+
+def allocated_never(shape: tuple[int, ...]) -> Callable[[h5py.File], object]:
+    """A data set that claims a shape but has no storage."""
+
+    def fill(file: h5py.File) -> None:
+        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plan.set_alloc_time(h5py.h5d.ALLOC_TIME_LATE)
+        space = h5py.h5s.create_simple(shape)
+        h5py.h5d.create(file.create_group("g").id, b"x", h5py.h5t.NATIVE_DOUBLE, space, plan)
+
+    return fill
+
+
+def many_names_for_one_array(file: h5py.File) -> None:
+    group = file.create_group("g")
+    group["x"] = np.zeros(5000)
+    for number in range(1000):
+        group[f"x{number}"] = group["x"]
+
+
+HOSTILE: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
+    "variable text": (
+        lambda file: file.create_group("g").create_dataset("x", data="text", dtype=h5py.string_dtype()),
+        "array /g/x of object, but numbers and texts are all that is read",
+    ),
+    "variable arrays": (
+        lambda file: file.create_group("g").create_dataset("x", (1,), h5py.vlen_dtype(np.int64)),
+        "array /g/x of object",
+    ),
+    "references": (
+        lambda file: file.create_group("g").create_dataset("x", (1,), h5py.ref_dtype),
+        "array /g/x of object",
+    ),
+    "opaque": (lambda file: file.create_group("g").create_dataset("x", data=np.void(b"cos\nsystem")), "/g/x"),
+    "compound": (
+        lambda file: file.create_group("g").create_dataset("x", data=np.zeros(1, [("a", "f8")])),
+        "/g/x",
+    ),
+    "complex": (lambda file: file.create_group("g").create_dataset("x", data=np.zeros(1, complex)), "/g/x"),
+    "no space": (lambda file: file.create_group("g").create_dataset("x", data=h5py.Empty("f8")), "/g/x"),
+    "external link": (
+        lambda file: file.create_group("g").__setitem__("x", h5py.ExternalLink("/etc/passwd", "/")),
+        "an entry /g/x that is no dataset of its own",
+    ),
+    "external group": (
+        lambda file: file.__setitem__("g", h5py.ExternalLink("other.h5", "/g")),
+        "an entry /g that is no group of its own",
+    ),
+    "soft link": (
+        lambda file: file.create_group("g").__setitem__("x", h5py.SoftLink("/nowhere")),
+        "an entry /g/x that is no dataset of its own",
+    ),
+    "soft link in circles": (
+        lambda file: file.__setitem__("g", h5py.SoftLink("/g")),
+        "an entry /g that is no group of its own",
+    ),
+    "group in circles": (lambda file: file.__setitem__("g", file["/"]), "an entry /g/g that is no dataset"),
+    "nested group": (lambda file: file.create_group("g/x"), "an entry /g/x that is no dataset"),
+    "array at the top": (lambda file: file.create_dataset("x", data=[1.0]), "an entry /x that is no group"),
+    "named type": (lambda file: file.__setitem__("t", np.dtype("f8")), "an entry /t that is no group"),
+    "compressed": (
+        lambda file: file.create_group("g").create_dataset("x", data=np.zeros(99), compression="gzip"),
+        "array /g/x that is filtered, chunked or stored elsewhere",
+    ),
+    "checksummed": (
+        lambda file: file.create_group("g").create_dataset("x", data=np.zeros(99), fletcher32=True),
+        "filtered, chunked or stored elsewhere",
+    ),
+    "chunked": (
+        lambda file: file.create_group("g").create_dataset("x", (10,), "f8", chunks=(5,)),
+        "filtered, chunked or stored elsewhere",
+    ),
+    "external storage": (external_storage, "filtered, chunked or stored elsewhere"),
+    "virtual": (virtual_dataset, "filtered, chunked or stored elsewhere"),
+    "huge": (allocated_never((10**12,)), "claims to hold arrays of 8,000,000,000,000 bytes, but has"),
+    "many names": (many_names_for_one_array, "claims to hold arrays of 40,040,000 bytes, but has"),
+    "text attribute": (
+        lambda file: file.attrs.__setitem__("run", "variable"),
+        "an attribute run that is no plain number or text",
+    ),
+    "array attribute": (
+        lambda file: file.attrs.__setitem__("run", [1, 2]),
+        "an attribute run that is no plain number or text",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fill", "complaint"), HOSTILE.values(), ids=HOSTILE)
+def test_hdf5_with_a_true_seal_but_other_contents_is_refused(
+    tmp_path: Path, fill: Callable[[h5py.File], object], complaint: str
+) -> None:
+    path = tmp_path / "hostile.h5"
+    path.write_bytes(sealed(hdf5(fill)))
+    assert complaint in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no HDF5 at all" * 100, b"\x89HDF\r\n\x1a\n" + bytes(4096)], ids=len
+)
+def test_what_is_no_hdf5_behind_a_true_seal_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "run.h5"
+    path.write_bytes(sealed(content))
+    assert "is not readable as HDF5" in refusal(path)
+
+
+def test_a_newer_format_is_refused_also_where_there_is_an_older_generation(file: RunFile) -> None:
+    file.save(ATTRIBUTES, GROUPS)
+    file.save(ATTRIBUTES, GROUPS)
+    newer = sealed(file.path.read_bytes()[512:], number=2)
+    file.path.write_bytes(newer)
+    with pytest.raises(UsageError, match=r"run.h5: has format 2, but this mpi_ata knows up to 1") as caught:
+        RunFile(file.path).load()
+    assert not isinstance(caught.value, DamagedError)
+    assert file.path.read_bytes() == newer
+
+
+def test_opening_a_file_executes_nothing_of_it(tmp_path: Path) -> None:
+    # A pickle that would make a file, and Python sources that would: as text, as opaque data, as names.
+    gadget = b"cos\nsystem\n(S'touch executed'\ntR."
+    source = b"__import__('pathlib').Path('executed').touch()"
+    arrays = {"text": np.array(gadget), "texts": np.array([source]), "opaque": np.array(np.void(gadget))}
+    for name, array in arrays.items():
+        path = tmp_path / f"{name}.h5"
+        path.write_bytes(sealed(hdf5(partial(h5py.File.create_dataset, name="g/x", data=array))))
+        child = "import sys, pathlib; from mpi_ata.runfile.store import read; read(pathlib.Path(sys.argv[1]))"
+        done = subprocess.run(
+            [sys.executable, "-c", child, path], capture_output=True, text=True, check=False
+        )
+        assert ("DamagedError" in done.stderr) == (name == "opaque")
+    assert not Path("executed").exists()
+
+
+def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
+    assert "No such file or directory" in refusal(tmp_path / "missing.h5", UsageError)
+    assert "Is a directory" in refusal(tmp_path, UsageError)
+
+
+@contextmanager
+def as_nobody() -> Iterator[Path]:
+    """An open folder, and no rights beyond those of everybody else, also where root runs the tests."""
+    with TemporaryDirectory() as name:
+        root = os.geteuid() == 0
+        if root:
+            os.chown(name, 65534, 65534)
+            os.setresuid(65534, 65534, 0)
+        try:
+            yield Path(name)
+        finally:
+            if root:
+                os.setresuid(0, 0, 0)
+            Path(name).chmod(0o700)
+
+
+def test_a_file_without_permission_is_refused_and_no_older_one_used() -> None:
+    with as_nobody() as folder:
+        file = RunFile(folder / "run.h5")
+        for _ in range(2):
+            file.save(ATTRIBUTES, GROUPS)
+        file.path.chmod(0)
+        with pytest.raises(UsageError, match="cannot be read: Permission denied"):
+            RunFile(file.path).load()
+
+
+def test_a_folder_without_permission_is_refused_before_the_run() -> None:
+    with as_nobody() as folder:
+        folder.chmod(0o555)
+        with pytest.raises(UsageError, match="is not writable; choose another file"):
+            check_place(folder / "run.h5")
+        with pytest.raises(PermissionError):
+            RunFile(folder / "run.h5").save(ATTRIBUTES, GROUPS)
+
+
+def test_a_bad_sector_is_damage(file: RunFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in (1.0, 2.0):
+        file.save(ATTRIBUTES, with_x(value))
+    whole = Path.read_bytes
+
+    def failing(path: Path) -> bytes:
+        if path == file.path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return whole(path)
+
+    monkeypatch.setattr(Path, "read_bytes", failing)  # no disk here has one
+    _, groups, complaint = RunFile(file.path).load()
+    assert x_of(groups) == 1.0
+    assert "Input/output error; run.h5.previous is used, the save before" in complaint
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_there_are_at_most_two_generations(file: RunFile) -> None:
+    for value in (1.0, 2.0, 3.0):
+        file.save(ATTRIBUTES, with_x(value))
+    assert names(file.path.parent) == ["run.h5", "run.h5.previous"]
+    assert (x_of(read(file.path)[1]), x_of(read(file.previous)[1])) == (3.0, 2.0)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "foreign", "gone"])
+def test_where_the_newest_is_damaged_the_one_before_is_used_and_kept(file: RunFile, damage: str) -> None:
+    for value in (1.0, 2.0):
+        file.save(ATTRIBUTES, with_x(value))
+    data = file.path.read_bytes()
+    broken = {"truncated": data[:-9], "flipped": data[:-1] + b"?", "empty": b"", "foreign": b"PNG"}
+    if damage == "gone":
+        file.path.unlink()
+    else:
+        file.path.write_bytes(broken[damage])
+    again = RunFile(file.path)
+    assert again.exists()
+    _, groups, complaint = again.load()
+    assert x_of(groups) == 1.0
+    assert ("run.h5.previous is used, the save before" in complaint) == (damage != "gone")
+    again.save(ATTRIBUTES, with_x(3.0))
+    assert (x_of(read(file.path)[1]), x_of(read(file.previous)[1])) == (3.0, 1.0)
+    again.save(ATTRIBUTES, with_x(4.0))
+    assert (x_of(read(file.path)[1]), x_of(read(file.previous)[1])) == (4.0, 3.0)
+    assert names(file.path.parent) == ["run.h5", "run.h5.previous"]
+
+
+def test_where_both_generations_are_damaged_both_are_named(file: RunFile) -> None:
+    for _ in range(2):
+        file.save(ATTRIBUTES, GROUPS)
+    file.path.write_bytes(b"")
+    file.previous.write_bytes(b"x")
+    with pytest.raises(DamagedError, match=r"run.h5: is empty; and .*run.h5.previous: is not a run file"):
+        RunFile(file.path).load()
+
+
+def test_what_a_killed_run_left_half_written_is_removed(file: RunFile) -> None:
+    file.save(ATTRIBUTES, GROUPS)
+    left = file.path.with_name("run.h5.new-0123abcd")
+    left.write_bytes(b"half")
+    other = file.path.with_name("other.h5.new-0123abcd")
+    other.write_bytes(b"of another run")
+    again = RunFile(file.path)
+    again.load()
+    assert left.exists()  # who only reads removes nothing
+    again.save(ATTRIBUTES, GROUPS)
+    assert names(file.path.parent) == ["other.h5.new-0123abcd", "run.h5", "run.h5.previous"]
+
+
+def test_of_two_runs_with_one_file_the_later_goes_on(file: RunFile) -> None:
+    file.save(ATTRIBUTES, with_x(1.0))
+    later = RunFile(file.path)
+    later.load()
+    later.save(ATTRIBUTES, with_x(2.0))
+    with pytest.raises(TakenError, match=r"run.h5 was written by another run meanwhile"):
+        file.save(ATTRIBUTES, with_x(-1.0))
+    later.save(ATTRIBUTES, with_x(3.0))
+    assert (x_of(read(file.path)[1]), x_of(read(file.previous)[1])) == (3.0, 2.0)
+    assert names(file.path.parent) == ["run.h5", "run.h5.previous"]
+
+
+def test_of_two_runs_that_begin_one_file_only_one_does(file: RunFile) -> None:
+    late = RunFile(file.path)
+    file.save(ATTRIBUTES, with_x(1.0))
+    with pytest.raises(TakenError):
+        late.save(ATTRIBUTES, with_x(2.0))
+    assert x_of(read(file.path)[1]) == 1.0
+
+
+def test_a_run_whose_file_was_removed_writes_it_anew(file: RunFile) -> None:
+    file.save(ATTRIBUTES, GROUPS)
+    file.path.unlink()
+    file.save(ATTRIBUTES, GROUPS)
+    assert names(file.path.parent) == ["run.h5"]
+
+
+def test_a_link_stays_one_and_a_change_of_folder_changes_nothing(tmp_path: Path) -> None:
+    scratch, home = tmp_path / "scratch", tmp_path / "home"
+    scratch.mkdir()
+    home.mkdir()
+    (home / "run.h5").symlink_to(scratch / "run.h5")
+    os.chdir(home)
+    file = RunFile(Path("run.h5"))
+    file.save(ATTRIBUTES, GROUPS)
+    os.chdir(tmp_path)
+    file.save(ATTRIBUTES, GROUPS)
+    assert (home / "run.h5").is_symlink()
+    assert names(home) == ["run.h5"]
+    assert names(scratch) == ["run.h5", "run.h5.previous"]
+
+
+def test_a_place_where_no_file_can_be_is_refused_before_the_run(tmp_path: Path) -> None:
+    fixed = tmp_path / "fixed.h5"
+    fixed.touch(0o444)
+    for path, complaint in [
+        (tmp_path, "is a folder; name a file in it"),
+        (tmp_path / "no" / "run.h5", "there is no folder"),
+        (fixed, "is read-only; make it writable, or choose another file"),
+        (fixed / "run.h5", "there is no folder"),
+    ]:
+        with pytest.raises(UsageError, match=complaint):
+            check_place(path)
+    check_place(tmp_path / "run.h5")
