@@ -56,3 +56,14 @@ __all__ = [
     "__version__",
     "run",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Stepping":
+        import warnings
+
+        warnings.warn(
+            "mpi_ata.Stepping is now called mpi_ata.GradientUpdate", DeprecationWarning, stacklevel=2
+        )
+        return GradientUpdate
+    raise AttributeError(f"module 'mpi_ata' has no attribute {name!r}")

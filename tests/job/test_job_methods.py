@@ -26,9 +26,9 @@ SENSIBLE = [
 ]
 OWN = """
 import numpy as np
-from mpi_ata import Stepping
+from mpi_ata import GradientUpdate
 
-class Sign(Stepping):
+class Sign(GradientUpdate):
     def __init__(self, step_size: float, power: float = 1.0) -> None:
         super().__init__(step_size)
         self.power = power
