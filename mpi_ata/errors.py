@@ -24,3 +24,8 @@ def diverged(round: int, loss: float | None = None) -> RunError:
     """The error of a run whose point or loss is no longer a finite number."""
     told = "" if loss is None else f", with loss {loss}"
     return RunError(f"the run diverged by round {round}{told}; try a smaller step_size")
+
+
+def one_line(error: BaseException) -> str:
+    """Return the message of an exception without line breaks."""
+    return " ".join(str(error).split())

@@ -1,7 +1,8 @@
-"""What commands have in common: options, and errors that are told in one sentence."""
+"""What commands have in common: options, and errors in one sentence."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -9,56 +10,63 @@ from typing import Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.driver.recorder import OutputOptions
+from mpi_ata.driver.output import OutputOptions
 from mpi_ata.errors import CONTINUE, RunError, UsageError
-from mpi_ata.job.schema import Job, load_job
 from mpi_ata.launch import signals
+from mpi_ata.layout import MANAGER
+
+Command = Callable[..., Any]
 
 
-class Refused(click.ClickException):
-    """Wrong usage, told in one sentence without click's lines around it."""
+class WrongUsage(click.ClickException):
+    """Wrong usage, in one sentence without click's lines around it."""
 
     exit_code = 2
 
 
-class Resumable(click.ClickException):
-    """Stopped early; what was kept can go on."""
+class StoppedEarly(click.ClickException):
+    """Stopped early; what was saved can be resumed."""
 
     exit_code = CONTINUE
 
 
-def told(error: click.ClickException) -> click.ClickException:
-    """The error; ranks beside 0 hold it back, since rank 0 has the same one and its end is theirs."""
-    if launch.under_launcher() and launch.rank() > 0:
+def reported(error: click.ClickException) -> click.ClickException:
+    """Return the error; ranks other than 0 wait first, since rank 0 reports the same one and ends them."""
+    if launch.under_launcher() and launch.rank() != MANAGER:
         time.sleep(1)
     else:
         launch.note_failure(error.message)
     return error
 
 
-def told_in_one_sentence(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command's errors be told without a traceback."""
+@contextmanager
+def one_sentence_errors() -> Iterator[None]:
+    """Turn errors that a user can cause into one sentence and an exit code."""
+    try:
+        yield
+    except UsageError as error:
+        raise reported(WrongUsage(str(error))) from None
+    except RunError as error:
+        raise reported(click.ClickException(str(error))) from None
+
+
+def errors_in_one_sentence(command: Command) -> Command:
+    """Let a command report errors without a traceback."""
 
     @wraps(command)
     def wrapped(*arguments: Any, **options: Any) -> Any:
-        try:
+        with one_sentence_errors():
             return command(*arguments, **options)
-        except UsageError as error:
-            raise Refused(str(error)) from None
-        except RunError as error:
-            raise click.ClickException(str(error)) from None
 
     return wrapped
 
 
-def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say which job, where and with which changes; errors are told in one sentence."""
+def job_options(command: Command) -> Command:
+    """Add the options that say which job to run, where, and with which changes."""
 
     @click.argument("job", type=click.Path(path_type=Path))
     @click.option("--virtual", is_flag=True, help="Simulate the workers in this process, on a virtual clock.")
-    @click.option(
-        "--workers", type=click.IntRange(min=1), help="How many workers; overrides workers in [run]."
-    )
+    @click.option("--workers", type=click.IntRange(min=1), help="Number of workers; overrides run.workers.")
     @click.option(
         "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key of the job."
     )
@@ -67,34 +75,30 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(job: Path, workers: int | None, settings: tuple[str, ...], **options: Any) -> None:
         if launch.under_launcher():
             signals.listen()
-        try:
+        with one_sentence_errors():
             if options["virtual"] and launch.world_size() > 1:
                 raise UsageError("--virtual simulates all workers in one process: leave out mpirun or srun")
             if workers is not None:
                 settings = (*settings, f"run.workers={workers}")
-            command(load_job(job, settings), **options)
-        except UsageError as error:
-            raise told(Refused(str(error))) from None
-        except RunError as error:
-            raise told(click.ClickException(str(error))) from None
+            command(job, settings, **options)
 
     return wrapped
 
 
-def prior_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say what a new run knows of its workers."""
+def prior_options(command: Command) -> Command:
+    """Add the options that say what a new run knows of its workers."""
 
     @click.option(
         "--warm-start",
         multiple=True,
         type=click.Path(path_type=Path),
-        help="A run file, or a folder of them, whose knowledge of the workers is taken over.",
+        help="Start with the worker speeds learned in a run file, or in a folder of them.",
     )
     @click.option(
         "--prior-weight",
         type=float,
         default=1.0,
-        help="How much that knowledge counts, from 0 (excluded) to 1; below 1 it is soon outweighed.",
+        help="Weight of --warm-start, above 0 and at most 1; below 1 it is soon outweighed.",
     )
     @click.option("--any-problem", is_flag=True, help="Warm-start from runs of other problems too.")
     @wraps(command)
@@ -104,17 +108,17 @@ def prior_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say where a run is kept, and what it starts from."""
+def output_options(command: Command) -> Command:
+    """Add the options that say where a run is recorded, and what it starts from."""
 
     @click.option(
-        "--out", type=click.Path(path_type=Path), help="The run file; a fresh name in runs/ if left out."
+        "--out", type=click.Path(path_type=Path), help="The run file.  [default: a fresh name in runs/]"
     )
-    @click.option("--resume", is_flag=True, help="Go on with the run in --out, if there is one.")
+    @click.option("--resume", is_flag=True, help="Continue the run in --out, if there is one.")
     @prior_options
     @wraps(command)
     def wrapped(
-        job: Job,
+        *arguments: Any,
         out: Path | None,
         resume: bool,
         warm_start: tuple[Path, ...],
@@ -122,7 +126,8 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
         any_problem: bool,
         **options: Any,
     ) -> None:
-        command(job, keeping=OutputOptions(out, resume, warm_start, prior_weight, any_problem), **options)
+        output = OutputOptions(out, resume, warm_start, prior_weight, any_problem)
+        command(*arguments, output=output, **options)
 
     return wrapped
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.cli.options import Refused, Resumable, show, told
-from mpi_ata.cli.running import starts_ranks, watched
+from mpi_ata.cli.options import StoppedEarly, WrongUsage, reported, show
+from mpi_ata.cli.running import execute_with_progress, starts_ranks
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.names import LAWS
 from mpi_ata.view.tables import Line
@@ -82,10 +82,10 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             report: Report | None = command(asked(options), watch, **options)
         except UsageError as error:
-            raise told(Refused(str(error))) from None
+            raise reported(WrongUsage(str(error))) from None
         except RunError as error:
             goes_on = getattr(error, "kept", False)
-            raise told((Resumable if goes_on else click.ClickException)(str(error))) from None
+            raise reported((StoppedEarly if goes_on else click.ClickException)(str(error))) from None
         finally:
             line.clear()
         if report is not None:
@@ -138,7 +138,7 @@ def table1(request: "Request", watch: "Watch", mpi: bool, unit: float) -> "Repor
     if starts_ranks(virtual=False):
         launch.start_ranks(experiment.workers[0], sys.argv[1:])
     return ranks.make_table_on_ranks(
-        experiment, lambda plan: watched(plan.job(), False, plan.keeping(), f"{plan.allocator}: ")
+        experiment, lambda plan: execute_with_progress(plan.resolve_on_ranks(), False, f"{plan.allocator}: ")
     )
 
 

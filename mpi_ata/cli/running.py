@@ -1,55 +1,75 @@
-"""Running a job from the command line: on ranks of its own, or as one of them."""
+"""Running a plan from the command line: on ranks of its own, or as one of them."""
 
+import logging
 import os
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
 from mpi_ata import launch
-from mpi_ata.driver.loop import Outcome, execute, execute_on_ranks, parts_of
-from mpi_ata.driver.recorder import OutputOptions
-from mpi_ata.job.schema import Job
-from mpi_ata.view.tables import ProgressLine
+from mpi_ata.driver.execute import Outcome, execute, execute_on_ranks
+from mpi_ata.driver.plan import Plan
+from mpi_ata.view.tables import Line, ProgressLine
 
 
-def noted(line: ProgressLine, text: str) -> None:
-    """Tell the user something beside the result."""
-    line.clear()
-    click.echo(f"Note: {text}", err=True)
+class Notes(logging.Handler):
+    """Prints what the package logs, above a progress line; if asked, each text once per command."""
+
+    def __init__(self, line: Line, once: bool) -> None:
+        super().__init__(logging.INFO)
+        self._line, self._once = line, once
+        self._printed: set[str] = click.get_current_context().meta.setdefault(__name__, set())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one note."""
+        text = record.getMessage()
+        if self._once and text in self._printed:
+            return
+        self._printed.add(text)
+        self._line.clear()
+        click.echo(f"Note: {text}", err=True)
 
 
-def noted_once(line: ProgressLine, text: str) -> None:
-    """The same, unless this command has told it already."""
-    told: set[str] = click.get_current_context().meta.setdefault(f"{__name__}.told", set())
-    if text not in told:
-        told.add(text)
-        noted(line, text)
+@contextmanager
+def printed_notes(line: Line, once: bool = False) -> Iterator[None]:
+    """Print what the package logs meanwhile."""
+    log, handler = logging.getLogger("mpi_ata"), Notes(line, once)
+    level, propagate = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagate
 
 
 def starts_ranks(virtual: bool) -> bool:
-    """Whether this process is to start the ranks, since nobody else has."""
+    """Return whether this process is to start the ranks, since no launcher has."""
     return not virtual and not launch.under_launcher()
 
 
-def start_ranks(jobs: Sequence[Job]) -> None:
-    """Start the ranks, and become their launcher: inside of a Slurm job on what it was given."""
+def start_ranks(plans: Sequence[Plan]) -> None:
+    """Start the ranks and never return: inside of a Slurm job on what it was given."""
     if (launch.slurm_tasks() or 1) > 1:
         from mpi_ata import slurm
 
-        given = click.get_current_context().params.get("workers")
-        launch.exec_launcher([*slurm.launcher(given), *launch.rank_command(sys.argv[1:])])
-    for job in jobs:
-        parts_of(job)
-    launch.start_ranks(jobs[0].run.workers or 1, sys.argv[1:])
+        workers = click.get_current_context().params.get("workers")
+        launch.exec_launcher([*slurm.launcher(workers), *launch.rank_command(sys.argv[1:])])
+    for plan in plans:
+        plan.parts()  # so that a wrong one is rejected before ranks are started
+    launch.start_ranks(plans[0].job.run.workers or 1, sys.argv[1:])
 
 
-def watched(job: Job, virtual: bool, keeping: OutputOptions | None = None, label: str = "") -> Outcome | None:
-    """Execute a job with a progress line; None on the rank of a worker."""
-    line = ProgressLine(job.stop, sys.stderr, label, bool(os.environ.get(launch.TERMINAL)))
-    try:
-        note = partial(noted, line) if keeping else partial(noted_once, line)
-        return (execute if virtual else execute_on_ranks)(job, line, keeping, note)
-    finally:
-        line.clear()
+def execute_with_progress(plan: Plan, virtual: bool, label: str = "") -> Outcome | None:
+    """Execute a plan with a progress line; None on the rank of a worker."""
+    line = ProgressLine(plan.job.stop, sys.stderr, label, bool(os.environ.get(launch.TERMINAL)))
+    with printed_notes(line, once=plan.output is None):
+        try:
+            return (execute if virtual else execute_on_ranks)(plan, [line])
+        finally:
+            line.clear()

@@ -1,4 +1,4 @@
-"""The commands that run jobs, and show what came of them."""
+"""The commands that run jobs, and show their results."""
 
 import json
 import sys
@@ -8,16 +8,17 @@ from typing import Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.cli.options import Refused, job_options, output_options, show, told
-from mpi_ata.cli.running import start_ranks, starts_ranks, watched
-from mpi_ata.driver.loop import parts_of
-from mpi_ata.driver.recorder import OutputOptions, load_named
-from mpi_ata.errors import CONTINUE, UsageError
-from mpi_ata.job.schema import Job
-from mpi_ata.runfile.record import Record, figures_of
-from mpi_ata.runfile.record import told as told_of
+from mpi_ata.cli.options import errors_in_one_sentence, job_options, output_options, reported, show
+from mpi_ata.cli.running import execute_with_progress, start_ranks, starts_ranks
+from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import Plan, resolve, resolve_on_ranks
+from mpi_ata.errors import CONTINUE
+from mpi_ata.job.build import greedy_counterpart
+from mpi_ata.layout import MANAGER
+from mpi_ata.runfile.load import load_named
+from mpi_ata.runfile.record import Record, describe, summary_of
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.view.tables import closing_table, comparison_table, ended_table, shown
+from mpi_ata.view.tables import closing_table, comparison_table, ended_table, format_run
 
 ALLOCATORS = "ata-empirical,gta,uta"  # compared unless others are named
 
@@ -25,8 +26,10 @@ ALLOCATORS = "ata-empirical,gta,uta"  # compared unless others are named
 @click.command(name="run")
 @job_options
 @output_options
-def run_command(job: Job, keeping: OutputOptions, virtual: bool, as_json: bool) -> None:
-    """Run a job: on the ranks that mpirun or srun started, else on ranks of its own.
+def run_command(
+    job: Path, settings: tuple[str, ...], output: OutputOptions, virtual: bool, as_json: bool
+) -> None:
+    """Run a job: on the ranks that mpirun or srun started, or else on ranks of its own.
 
     \b
     Examples:
@@ -38,58 +41,58 @@ def run_command(job: Job, keeping: OutputOptions, virtual: bool, as_json: bool) 
       mpi-ata run jobs/quadratic.toml --virtual --out runs/mine.h5 --resume
       mpi-ata run jobs/emulated.toml --warm-start runs/
     """
-    if virtual or starts_ranks(virtual):
-        keeping.check()
-        if keeping.out and (record := keeping.finished(job)):
-            show_finished(record, keeping.out, as_json)
-            return
+    on_ranks = launch.under_launcher() and not virtual
+    plan = (resolve_on_ranks if on_ranks else resolve)(job, settings, output)
+    if plan.finished and plan.earlier and not on_ranks:
+        show_finished(plan.earlier, plan.run_file().path, as_json)
+        return
     if starts_ranks(virtual):
-        start_ranks([keeping.continued(job)])
-    outcome = watched(job, virtual, keeping)
+        start_ranks([plan])
+    outcome = execute_with_progress(plan, virtual)
     if outcome is None:
         return
-    show(json.dumps(outcome.figures()) if as_json else closing_table(outcome))
+    show(json.dumps(outcome.summary()) if as_json else closing_table(outcome))
     if outcome.reason is None:
         sys.exit(CONTINUE if outcome.resumable else 1)
 
 
 def show_finished(record: Record, out: Path, as_json: bool) -> None:
-    """Print the result of a run that needs no more rounds, and how it gets more."""
+    """Print the result of a run that needs no more rounds, and how to give it more."""
     limit = "rounds" if record.reason.endswith(" rounds") else record.reason.split()[0]
-    more = f"for more, set another limit, such as --set stop.{limit}=..."
-    click.echo(f"Note: {out} is finished already, at {record.reason}; {more}", err=True)
-    figures = figures_of(record, out)
-    show(json.dumps(figures) if as_json else ended_table(f"at {record.reason}", figures))
+    more = f"to continue, set another limit, such as --set stop.{limit}=..."
+    click.echo(f"Note: {out} is already finished, at {record.reason}; {more}", err=True)
+    summary = summary_of(record, out)
+    show(json.dumps(summary) if as_json else ended_table(f"at {record.reason}", summary))
 
 
 @click.command(name="show")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on the last line.")
+@errors_in_one_sentence
 def show_command(run: Path, as_json: bool) -> None:
-    """Tell what a run file knows: the job, how far it is, what happened, and who its workers are.
+    """Print what is in a run file: the job, how far it is, what happened, and its workers.
 
     \b
     Examples:
       mpi-ata show runs/mine.h5
       mpi-ata show runs/mine.h5 --json
     """
-    try:
-        record, complaint = load_named(RunFile(run))
-    except UsageError as error:
-        raise Refused(str(error)) from None
+    record, complaint = load_named(RunFile(run))
     if complaint:
         click.echo(f"Note: {complaint}", err=True)
-    found = told_of(record)
-    show(json.dumps(found) if as_json else shown(found))
+    described = describe(record)
+    show(json.dumps(described) if as_json else format_run(described))
 
 
 @click.command()
 @job_options
 @click.option(
     "--allocators",
-    help=f"Names, comma-separated; own: the job's own.  [default: {ALLOCATORS}, as far as the method goes]",
+    help=f"Names, comma-separated; own: the job's own.  [default: {ALLOCATORS}, those the method supports]",
 )
-def compare(job: Job, virtual: bool, allocators: str | None, as_json: bool) -> None:
+def compare(
+    job: Path, settings: tuple[str, ...], virtual: bool, allocators: str | None, as_json: bool
+) -> None:
     """Run the same job under several allocators, and print one table.
 
     \b
@@ -97,29 +100,37 @@ def compare(job: Job, virtual: bool, allocators: str | None, as_json: bool) -> N
       mpi-ata compare jobs/emulated.toml
       mpi-ata compare jobs/quadratic.toml --virtual --workers 51 --allocators gta,ofta,ata-empirical
     """
+    on_ranks = launch.under_launcher() and not virtual
+    plan = (resolve_on_ranks if on_ranks else resolve)(job, settings)
     names = [name.strip() for name in (ALLOCATORS if allocators is None else allocators).split(",")]
-    refused = allocators is None and job.greedy_instead
-    if refused:
+    counterpart = greedy_counterpart(plan.job) if allocators is None else ""
+    if counterpart:
         names.remove("gta")
-    variants = job.with_allocators(names)
-    if virtual:
-        for variant in variants:
-            parts_of(variant)  # so that a wrong one is refused before time is spent on the others
+    variants = plan.with_allocators(names)
     if starts_ranks(virtual):
         start_ranks(variants)
-    if refused and launch.rank() == 0:
-        click.echo(f"Note: gta is left out: its counterpart here is the method {refused}", err=True)
-    rows: list[dict[str, Any]] = []
-    for name, variant in zip(names, variants, strict=True):
-        outcome = watched(variant, virtual, label=f"{name}: ")
-        if outcome is not None:
-            rows.append({"allocator": name} | outcome.figures())
-            if outcome.reason is None:
-                break
+    if virtual:
+        for variant in variants:
+            variant.parts()  # so that a wrong one is rejected before time is spent on the others
+    if counterpart and launch.rank() == MANAGER:
+        click.echo(f"Note: gta is left out: its counterpart here is the method {counterpart}", err=True)
+    rows = run_variants(dict(zip(names, variants, strict=True)), virtual)
     if not rows:
         return
     show(json.dumps(rows) if as_json else comparison_table(rows, billed=not virtual))
     if not rows[-1]["finished"]:
         left = ", ".join(names[len(rows) :])
         where = f"interrupted in {rows[-1]['allocator']} at round {rows[-1]['rounds']:,}"
-        raise told(click.ClickException(where + (f"; not run: {left}" if left else "")))
+        raise reported(click.ClickException(where + (f"; not run: {left}" if left else "")))
+
+
+def run_variants(variants: dict[str, Plan], virtual: bool) -> list[dict[str, Any]]:
+    """Run a plan under each allocator, and return a row for each; none on the rank of a worker."""
+    rows: list[dict[str, Any]] = []
+    for name, variant in variants.items():
+        outcome = execute_with_progress(variant, virtual, label=f"{name}: ")
+        if outcome is not None:
+            rows.append({"allocator": name} | outcome.summary())
+            if outcome.reason is None:
+                break
+    return rows

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mpi_ata.cli.options import prior_options, show, told_in_one_sentence
+from mpi_ata.cli.options import prior_options, show, errors_in_one_sentence
 from mpi_ata.view.tables import status_table, submission_text
 
 
@@ -48,7 +48,7 @@ from mpi_ata.view.tables import status_table, submission_text
 @click.option("--no-check", is_flag=True, help="Do not build the problem here: its data are on the nodes.")
 @click.option("--dry-run", is_flag=True, help="Print script and command, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on the last line.")
-@told_in_one_sentence
+@errors_in_one_sentence
 def submit_command(
     job: Path,
     sweep: tuple[str, ...],
@@ -86,7 +86,7 @@ def submit_command(
 @click.command(name="status")
 @click.argument("which", required=False, metavar="[JOBID|RUN.h5]")
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as a JSON list on the last line.")
-@told_in_one_sentence
+@errors_in_one_sentence
 def status_command(which: str | None, as_json: bool) -> None:
     """Tell how far submitted runs are: those in runs/ and in the queue, or one of them.
 
@@ -113,7 +113,7 @@ def status_command(which: str | None, as_json: bool) -> None:
 @click.command(name="stop")
 @click.argument("which", metavar="JOBID|RUN.h5")
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as a JSON list on the last line.")
-@told_in_one_sentence
+@errors_in_one_sentence
 def stop_command(which: str, as_json: bool) -> None:
     """End a submitted run for good: it is saved, and not started again.
 
@@ -144,7 +144,7 @@ def stop_command(which: str, as_json: bool) -> None:
 @click.option("--requeue/--no-requeue", default=True, help="Whether Slurm may start the job again.")
 @click.option("--signal", default="USR1", show_default=True, help="The signal that tells a run to save.")
 @click.option("--lead", type=click.IntRange(min=1), help="Seconds before the time limit to send it.")
-@told_in_one_sentence
+@errors_in_one_sentence
 def batch_command(
     job: Path,
     out: Path | None,

@@ -2,14 +2,14 @@
 
 import math
 import time
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.arrays import Array, IntArray, State, entry, total
-from mpi_ata.clusters import Cluster
+from mpi_ata.clusters.ledger import Ledger
+from mpi_ata.driver.evaluation import NOT_EVALUATED, Evaluation
 from mpi_ata.errors import RunError
 from mpi_ata.methods import Round
 
@@ -108,7 +108,7 @@ class Trace:
         elapsed, billed = self._before
         return billed + self.cores * (self.elapsed - elapsed)
 
-    def know(self, regret: Regret) -> None:
+    def track_regret(self, regret: Regret) -> None:
         """Add up the regret too, from now on."""
         self._regret, self.regret = regret, 0.0
 
@@ -161,11 +161,11 @@ class Trace:
             else:
                 self.figures[name] = entry({name: array}, name, np.zeros(len(self.rows))).tolist()
 
-    def add(self, round: Round, cluster: Cluster) -> None:
+    def add(self, round: Round, ledger: Ledger) -> None:
         """Take in one round."""
         self.round = round.number
         self.clock += round.duration
-        self.worker_time = self.earlier + float(np.add.reduce(cluster.worker_time))
+        self.worker_time = self.earlier + float(np.add.reduce(ledger.worker_time))
         self.waste += round.waste
         self.used += total(round.used)
         self.wasted += total(round.wasted)
@@ -177,20 +177,17 @@ class Trace:
             self.delay_sum += int(round.delays.sum())
             self.largest_delay = max(self.largest_delay, int(round.delays.max()))
 
-    def settle(self, cluster: Cluster) -> None:
-        """Close the cluster after the last round, and take in what workers then tell of stopped tasks."""
-        tasks, seconds = int(cluster.undelivered.sum()), float(cluster.undelivered_time.sum())
-        cluster.close()
-        self.wasted += int(cluster.undelivered.sum()) - tasks
-        self.waste += float(cluster.undelivered_time.sum()) - seconds
-        self.worker_time = self.earlier + float(cluster.worker_time.sum())
-        self.end()
+    def settle(self, ledger: Ledger) -> None:
+        """Take in what was booked after the last round, when the cluster was closed."""
+        late = ledger.changes()
+        self.wasted += int(late.stopped.sum())
+        self.lost += int(late.lost.sum())
+        self.waste += late.stopped_time
+        self.worker_time = self.earlier + float(ledger.worker_time.sum())
 
-    def record(
-        self, loss: float = math.nan, gap: float = math.nan, evaluation: Mapping[str, float] | None = None
-    ) -> None:
-        """Keep the totals and what they led to; when there are too many rows, every second one goes."""
-        self.loss, self.gap, self.evaluation = loss, gap, dict(evaluation or {})
+    def record(self, evaluation: Evaluation = NOT_EVALUATED) -> None:
+        """Keep totals and evaluation as a row; when there are too many, every other row is dropped."""
+        self.loss, self.gap, self.evaluation = evaluation.loss, evaluation.gap, dict(evaluation.metrics)
         for name in self.evaluation:
             if "/" in name:
                 raise RunError(

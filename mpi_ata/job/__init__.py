@@ -1,1 +1,9 @@
 """Job files: what a user may write, and the parts of a run that are built from it."""
+
+from mpi_ata.job.build import Parts, build_parts
+from mpi_ata.job.resume import resume_job
+from mpi_ata.job.schema import Job, load_job
+from mpi_ata.job.source import JobText
+from mpi_ata.job.stop import Stop
+
+__all__ = ["Job", "JobText", "Parts", "Stop", "build_parts", "load_job", "resume_job"]

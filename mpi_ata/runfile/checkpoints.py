@@ -1,14 +1,16 @@
 """When a run is saved, and what happens where it cannot be."""
 
+import logging
 import secrets
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.runfile.record import Record, to_tree
 from mpi_ata.runfile.store import RunFile, TakenError
+
+log = logging.getLogger("mpi_ata")
 
 RUNS = Path("runs")
 SHARE = 0.01  # of the time may go into saving,
@@ -19,11 +21,9 @@ SHORTEST = 1.0
 class Checkpoints:
     """Saves records to a run file, as often as it was told, or as often as they are cheap enough."""
 
-    def __init__(
-        self, file: RunFile, rounds: int | None, seconds: float | None, note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, file: RunFile, rounds: int | None = None, seconds: float | None = None) -> None:
         self.file = file
-        self._rounds, self._seconds, self._note = rounds, seconds, note
+        self._rounds, self._seconds = rounds, seconds
         self.latest, self._saved_at, self._cost = 0, -LONGEST, 0.0
         self._pause = 0.0  # after a failure: seconds until the next try
 
@@ -59,8 +59,9 @@ class Checkpoints:
         except OSError as error:
             self._saved_at = time.monotonic()
             self._pause = min(max(2 * self._pause, SHORTEST), LONGEST)
-            again = "the run goes on and tries again"
-            self._note(f"{self.file.path} could not be saved: {error.strerror}; {again}")
+            log.warning(
+                "%s could not be saved: %s; the run continues and tries again", self.file.path, error.strerror
+            )
 
     def _save(self, record: Record) -> None:
         began = time.monotonic()

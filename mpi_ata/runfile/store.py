@@ -114,6 +114,27 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, State]]:
         raise type(error)(f"{path}: {error}") from None
 
 
+def peek(path: Path, group: str) -> tuple[dict[str, Any], State]:
+    """Return the attributes and one small group of a file, without reading or verifying the rest of it.
+
+    HDF5 itself keeps a checksum of attributes.
+    """
+    import h5py
+
+    try:
+        _check_format(_check_size(_first_block(path), path.stat().st_size - BLOCK))
+        with h5py.File(path, "r", locking=False) as file:
+            attributes = {name: _attribute(file, name) for name in file.attrs}
+            arrays = _arrays(_own(file, group, h5py.Group))
+            return attributes, {name: np.asarray(array[()]) for name, array in arrays.items()}
+    except UsageError as error:
+        raise type(error)(f"{path}: {error}") from None
+    except FileNotFoundError:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise DamagedError(f"{path}: is not readable as HDF5: {error}") from None
+
+
 def check_place(path: Path) -> None:
     """Refuse a place where no run file can be written, before time is spent on the run."""
     folder = path.parent
@@ -175,24 +196,39 @@ def _seal_of(path: Path) -> bytes | None:
         return b""  # it is there, but that is all that is known
 
 
-def _unsealed(data: bytes) -> bytes:
-    """The HDF5 file behind the seal, if the seal is whole."""
-    if not data:
+def _first_block(path: Path) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        return file.read(BLOCK)
+
+
+def _check_size(block: bytes, found: int) -> int:
+    """Return the format number in the first block of a file that has `found` bytes after it."""
+    if not block:
         raise DamagedError("is empty")
-    words = data[:BLOCK].split(b"\n")
-    if words[0] != TITLE.encode() or len(data) < BLOCK:
+    words = block.split(b"\n")
+    if words[0] != TITLE.encode() or len(block) < BLOCK:
         raise DamagedError("is not a run file of mpi_ata, or not a whole one")
     try:
         number, size = int(words[1].removeprefix(b"format ")), int(words[2].removeprefix(b"bytes "))
     except (ValueError, IndexError):
         raise DamagedError("is damaged: its first lines are not those of a run file") from None
-    image = data[BLOCK:]
-    if len(image) < size:
-        raise DamagedError(f"is truncated: {len(image):,} of {size:,} bytes")
-    if data[:BLOCK] != _seal(number, image):
-        raise DamagedError("is damaged: its checksum does not match")
+    if found < size:
+        raise DamagedError(f"is truncated: {found:,} of {size:,} bytes")
+    return number
+
+
+def _check_format(number: int) -> None:
     if number > FORMAT:
         raise UsageError(f"has format {number}, but this mpi_ata knows up to {FORMAT}; use a newer mpi_ata")
+
+
+def _unsealed(data: bytes) -> bytes:
+    """Return the HDF5 file behind the seal, if the seal is whole."""
+    image = data[BLOCK:]
+    number = _check_size(data[:BLOCK], len(image))
+    if data[:BLOCK] != _seal(number, image):
+        raise DamagedError("is damaged: its checksum does not match")
+    _check_format(number)
     return image
 
 

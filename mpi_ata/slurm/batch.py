@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from mpi_ata import launch
-from mpi_ata.job.schema import load_job
+from mpi_ata.job import load_job
 from mpi_ata.runfile.checkpoints import RUNS
+from mpi_ata.runfile.progress import read_progress
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.commands import SlurmJob
 from mpi_ata.slurm.copies import Copies
 from mpi_ata.slurm.launcher import launcher
-from mpi_ata.slurm.progress import progress
 from mpi_ata.slurm.script import signal_name
 from mpi_ata.slurm.submission_dir import SUFFIX, SubmissionDir, replace_text
 
@@ -51,7 +51,7 @@ class Batch:
         if RunFile(self.run).exists():
             return []
         sweep = self.kept.submitted().runs if self.siblings else ()
-        finished = [path for path in sweep if path != self.run and progress(path).finished]
+        finished = [path for path in sweep if path != self.run and read_progress(path).finished]
         return warm_start_args([*self.warm_start, *finished], self.prior_weight, self.any_problem)
 
 
@@ -84,8 +84,7 @@ def copied_once(job: Path, settings: tuple[str, ...], kept: SubmissionDir) -> li
     note = kept.folder / "copied.json"
     if not note.exists():
         kept.folder.mkdir(parents=True, exist_ok=True)
-        load_job(job, settings)
-        copies = Copies.of(job, [settings], kept.files)
+        copies = Copies.of([load_job(job, settings)], kept.files)
         copies.make()
         replace_text(note, json.dumps([str(copies.job), *copies.settings[0]]))
     found: list[str] = json.loads(note.read_text())

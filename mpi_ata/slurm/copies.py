@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpi_ata.errors import UsageError
-from mpi_ata.job.schema import named_files
+from mpi_ata.job import Job
+from mpi_ata.job.tables import user_files
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,10 @@ class Copies:
     settings: tuple[tuple[str, ...], ...]  # of each member: without them it would still name files elsewhere
 
     @classmethod
-    def of(cls, job: Path, members: Sequence[Sequence[str]], to: Path) -> "Copies":
-        """Of a job under the settings of each of its members."""
-        job, to = placed(job), to.absolute()
-        named = [named_files(job, settings) for settings in members]
+    def of(cls, members: Sequence[Job], to: Path) -> "Copies":
+        """Return where to copy the files of a job, under the settings of each of its members."""
+        job, to = placed(members[0].path), to.absolute()
+        named = [user_files(member.tables) for member in members]
         sources = {file: placed(job.parent / file) for files in named for file in files.values()}
         found = {job}.union(*map(with_neighbours, sources.values()))
         root = Path(os.path.commonpath([path.parent for path in found]))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from mpi_ata import launch
 from mpi_ata.errors import UsageError
 from mpi_ata.launch.library import loaded_library
+from mpi_ata.layout import ranks_for
 from mpi_ata.slurm.commands import mpi_types
 
 CHOICE = "MPI_ATA_LAUNCHER"  # in the environment: the user's own choice, such as srun --mpi=pmix
@@ -15,7 +16,7 @@ CHOICE = "MPI_ATA_LAUNCHER"  # in the environment: the user's own choice, such a
 
 def launcher(workers: int | None = None) -> list[str]:
     """The words that start the ranks of this Slurm job: a manager and so many workers, or as many as fit."""
-    ranks = (launch.slurm_tasks() or 1) if workers is None else workers + 1
+    ranks = (launch.slurm_tasks() or 1) if workers is None else ranks_for(workers)
     if os.environ.get(CHOICE):
         return [*shlex.split(os.environ[CHOICE]), "-n", str(ranks)]
     offered = mpi_types() if shutil.which("srun") else []

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from mpi_ata.errors import UsageError
-from mpi_ata.job.schema import parse_setting
+from mpi_ata.job.tables import parse_setting
 from mpi_ata.slurm.commands import seconds
 
 LEAD = 60  # seconds before the end at which a run is told to save, as long as nothing has been measured

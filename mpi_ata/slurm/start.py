@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import allocated_cores
+from mpi_ata.runfile.progress import Progress, read_progress
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.batch import Batch, request_requeue, should_requeue
-from mpi_ata.slurm.progress import Progress, progress
 from mpi_ata.slurm.submission_dir import Attempt
 from mpi_ata.slurm.watch import Watch
 
@@ -28,7 +28,7 @@ def carry_out(batch: Batch, tell: Callable[[str], None]) -> int:
 
 def _carry_out(batch: Batch, tell: Callable[[str], None]) -> int:
     watch = Watch(batch, id := commands.own_id(), tell)
-    before = progress(batch.run)
+    before = read_progress(batch.run)
     if before.finished:
         tell(f"{batch.run} is finished already, after {before.rounds:,} rounds")
         return 0
@@ -63,7 +63,7 @@ def check_progress(batch: Batch, before: Progress, id: str | None) -> None:
 
 def concluded(batch: Batch, watch: Watch, code: int, tell: Callable[[str], None]) -> tuple[str, int]:
     """What became of a start: a word for the record, and the exit code of the batch script."""
-    after = progress(batch.run)
+    after = read_progress(batch.run)
     if after.finished:
         cancel_the_rest(batch)
         tell(f"finished after {after.rounds:,} rounds: {batch.run}")

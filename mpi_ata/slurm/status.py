@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from mpi_ata.errors import UsageError
 from mpi_ata.runfile.checkpoints import RUNS
+from mpi_ata.runfile.progress import Progress, read_progress
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.commands import SlurmJob
-from mpi_ata.slurm.progress import Progress, progress
 from mpi_ata.slurm.submission_dir import SUFFIX, SubmissionDir, all_submissions, billed
 
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
@@ -56,7 +56,7 @@ def stop(which: str) -> list[dict[str, Any]]:
     """End runs for good: those that run save and leave, those that wait are taken out of the queue."""
     ending = find_runs(which)
     for found in ending:
-        if not progress(found.run).finished:
+        if not read_progress(found.run).finished:
             found.kept.stopped(found.run).touch()  # first: whoever ends from now on is not started again
     for found in ending:
         for job in found.jobs:
@@ -165,7 +165,7 @@ def unnumbered(run: Path) -> Path:
 def row(found: Submitted) -> dict[str, Any]:
     """How far a run is, in plain values."""
     kept, run, job = found.kept, found.run, found.job
-    now, attempts = progress(run), kept.attempts(run)
+    now, attempts = read_progress(run), kept.attempts(run)
     word, why = state(kept, run, job, now)
     last_sign = time.time() if word == "running" else now.saved
     ids = [job.id] if job else list(kept.submitted().jobs)

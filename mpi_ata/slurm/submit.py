@@ -3,20 +3,23 @@
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mpi_ata.driver.loop import parts_of
-from mpi_ata.driver.recorder import OutputOptions
+from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import Plan, plan_run
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job.schema import load_job
+from mpi_ata.job import build_parts, load_job
+from mpi_ata.layout import ranks_for, workers_in
+from mpi_ata.problems import Problem
 from mpi_ata.runfile.checkpoints import fresh_name
-from mpi_ata.runfile.store import RunFile, check_place
+from mpi_ata.runfile.progress import read_progress
+from mpi_ata.runfile.store import check_place
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.batch import warm_start_args
 from mpi_ata.slurm.copies import Copies
-from mpi_ata.slurm.progress import progress
 from mpi_ata.slurm.script import Resources, Script, Sweep, checked, lead_time, signal_name
 from mpi_ata.slurm.submission_dir import SUFFIX, SubmissionDir
 
@@ -52,35 +55,27 @@ class Submission:
         """The settings of each run."""
         return [(*self.settings, *more) for more in (self.sweep.members if self.sweep else [()])]
 
-    def on_its_workers(self) -> "Submission":
-        """The same on as many ranks as the job has workers, and one for the manager."""
-        found = {load_job(self.job, settings).run.workers for settings in self.members}
-        workers = found.pop()
-        if workers is None or found:
-            why = "the runs of --array differ in run.workers" if found else f"{self.job} has no run.workers"
-            raise UsageError(f"{why}: say by --ntasks how many ranks to start, manager included")
-        return replace(self, resources=replace(self.resources, ntasks=workers + 1))
-
     def run_file(self) -> Path:
         """Where the run is recorded: as asked, or under a fresh name."""
         return (self.out or fresh_name(self.job)).absolute()
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a submission comes to: files, script and commands."""
+class Prepared:
+    """A submission that was checked: its files, script and commands."""
 
     submission: Submission
     run: Path  # or what the members of a sweep are numbered after
+    plans: Sequence[Plan] = ()  # of each run
 
     @property
-    def kept(self) -> SubmissionDir:
-        """The folder of this submission."""
+    def dir(self) -> SubmissionDir:
+        """Return the folder of this submission."""
         return SubmissionDir(self.run.with_suffix(SUFFIX))
 
     @property
     def runs(self) -> list[Path]:
-        """The file of each run."""
+        """Return the file of each run."""
         if self.submission.sweep is None:
             return [self.run]
         return [self.run.with_stem(f"{self.run.stem}-{j}") for j in range(len(self.submission.members))]
@@ -88,17 +83,22 @@ class Plan:
     @property
     def log(self) -> Path:
         """The beginning of the name of the log."""
-        return self.kept.folder / "slurm"
+        return self.dir.folder / "slurm"
 
     def copies(self) -> Copies:
         """Where the files that the runs need will be."""
-        return Copies.of(self.submission.job, self.submission.members, self.kept.files)
+        jobs = [
+            # A run that is resumed may name files in an earlier copy, which is about to be replaced.
+            load_job(self.submission.job, settings) if plan.earlier else plan.job
+            for plan, settings in zip(self.plans, self.submission.members, strict=True)
+        ]
+        return Copies.of(jobs, self.dir.files)
 
     def script(self, copies: Copies) -> Script:
         """The batch script."""
         asked, sweep = self.submission, self.submission.sweep
         words = [sys.executable, "-P", "-m", "mpi_ata", "batch", str(copies.job)]
-        words += ["--kept", str(self.kept.folder)]
+        words += ["--kept", str(self.dir.folder)]
         earlier = [path.absolute() for path in asked.warm_start]
         words += warm_start_args(earlier, asked.prior_weight, asked.any_problem)
         words += ["--signal", asked.signal] if asked.signal != "USR1" else []
@@ -117,7 +117,7 @@ class Plan:
             requeue=asked.chain is None,
             signal=asked.signal,
             lead=lead_time(asked.resources, asked.lead),
-            source=self.kept.folder / "source.sh" if asked.source else None,
+            source=self.dir.folder / "source.sh" if asked.source else None,
         )
 
     def _member(self, number: int, copies: Copies) -> tuple[str, ...]:
@@ -127,15 +127,14 @@ class Plan:
 
     def commands(self) -> list[list[str]]:
         """What will be given to Slurm; a chain's ids are not known yet."""
-        first = ["sbatch", "--parsable", str(self.kept.script)]
-        later = ["sbatch", "--parsable", "--dependency=afterany:ID", str(self.kept.script)]
+        first = ["sbatch", "--parsable", str(self.dir.script)]
+        later = ["sbatch", "--parsable", "--dependency=afterany:ID", str(self.dir.script)]
         return [first, *[later] * ((self.submission.chain or 1) - 1)]
 
 
-def plan(submission: Submission) -> Plan:
-    """What a submission comes to; refuses what could not be run, before it waits in a queue."""
-    load_job(submission.job, submission.settings)
-    found = Plan(submission, submission.run_file())
+def prepare(submission: Submission) -> Prepared:
+    """Check a submission before it waits in a queue, and decide what each of its runs is."""
+    found = Prepared(submission, submission.run_file())
     for path in [found.run, *submission.warm_start, submission.source or ""]:
         checked(str(path))
     if submission.source is not None and not submission.source.is_file():
@@ -145,38 +144,62 @@ def plan(submission: Submission) -> Plan:
         check_not_running(found)
     else:
         check_not_existing(found)
-    for run, settings in zip(found.runs, submission.members, strict=True):
-        check_member(submission, run, settings)
-    return found
+    plans = plan_members(found)
+    submission = submission if submission.resources.sized else with_ranks(submission, plans)
+    check_members(submission, plans)
+    return replace(found, submission=submission, plans=plans)
 
 
-def check_member(asked: Submission, run: Path, settings: tuple[str, ...]) -> None:
-    """Refuse a job that could not be run, gone on with, or warm-started as asked."""
-    keeping = OutputOptions(run, True, asked.warm_start, asked.prior_weight, asked.any_problem)
-    job = keeping.continued(load_job(asked.job, settings))
-    if not RunFile(run).exists():
-        keeping.check_prior()
-        keeping.sources(job, note=lambda text: None)
-    workers = asked.resources.ranks - 1 if asked.resources.ranks is not None else job.run.workers
-    try:
-        if asked.check:
-            parts_of(job, workers or 1)
-    except UsageError as error:
-        raise UsageError(f"{error} (--no-check leaves it to the nodes to find out)") from None
+def plan_members(found: Prepared) -> list[Plan]:
+    """Decide what each run of a submission is, and check what it is to learn from."""
+    asked, plans = found.submission, []
+    for run, settings in zip(found.runs, asked.members, strict=True):
+        output = OutputOptions(run, True, asked.warm_start, asked.prior_weight, asked.any_problem)
+        plan = plan_run(asked.job, settings, output)
+        if plan.earlier is None:
+            output.check_prior()
+            _ = plan.prior  # files that do not fit are rejected here
+        plans.append(plan)
+    return plans
 
 
-def check_not_existing(found: Plan) -> None:
+def with_ranks(submission: Submission, plans: Sequence[Plan]) -> Submission:
+    """Return a submission on as many ranks as the workers of its job need."""
+    found = {plan.job.run.workers for plan in plans}
+    workers = found.pop()
+    if workers is None or found:
+        why = "the runs of --array differ in run.workers" if found else f"{submission.job} has no run.workers"
+        raise UsageError(f"{why}: say with --ntasks how many ranks to start, manager included")
+    return replace(submission, resources=replace(submission.resources, ntasks=ranks_for(workers)))
+
+
+def check_members(asked: Submission, plans: Sequence[Plan]) -> None:
+    """Reject jobs that could not be run; a problem that several runs share is built once."""
+    if not asked.check:
+        return
+    problems: dict[str, Problem] = {}
+    for plan in plans:
+        job, ranks = plan.job, asked.resources.ranks
+        workers = workers_in(ranks) if ranks is not None else job.run.workers
+        key = repr((job.tables["problem"], job.source.files.get("problem.file")))
+        try:
+            problems[key] = build_parts(job, workers or 1, problems.get(key)).problem
+        except UsageError as error:
+            raise UsageError(f"{error} (--no-check leaves it to the nodes to find out)") from None
+
+
+def check_not_existing(found: Prepared) -> None:
     """Never overwrite a run unasked."""
-    for path in [*found.runs, found.kept.folder]:
+    for path in [*found.runs, found.dir.folder]:
         if path.exists():
             raise UsageError(f"{path} exists: go on with it by --resume, or choose another --out")
 
 
-def check_not_running(found: Plan) -> None:
+def check_not_running(found: Prepared) -> None:
     """Refuse to go on with runs that are finished, or that another Slurm job goes on with."""
-    if all(progress(run).finished for run in found.runs):
+    if all(read_progress(run).finished for run in found.runs):
         raise UsageError(f"{found.runs[0]} is finished already: choose another --out for a new run")
-    for id in found.kept.submitted().jobs:
+    for id in found.dir.submitted().jobs:
         if any(job.state not in commands.OVER for job in commands.jobs(id)):
             raise UsageError(f"Slurm job {id} is still at {found.run}: see mpi-ata status {id}")
 
@@ -189,43 +212,43 @@ def check_writable(run: Path) -> None:
 
 def submit(submission: Submission, dry_run: bool = False) -> dict[str, Any]:
     """Submit a job; what came of it, or would, in plain values."""
-    found = plan(submission if submission.resources.sized else submission.on_its_workers())
+    found = prepare(submission)
     copies = found.copies()
     script = found.script(copies).text()
     if dry_run:
         return described(found, script, [])
-    fresh = not found.kept.folder.exists()
+    fresh = not found.dir.folder.exists()
     try:
-        keep(found, copies, script)
-        jobs = given(found)
+        write_files(found, copies, script)
+        jobs = sbatch_all(found)
     except BaseException as error:
         if fresh:
-            shutil.rmtree(found.kept.folder, ignore_errors=True)
+            shutil.rmtree(found.dir.folder, ignore_errors=True)
         if isinstance(error, OSError):
-            raise UsageError(f"{found.kept.folder} cannot be written: {error.strerror}") from None
+            raise UsageError(f"{found.dir.folder} cannot be written: {error.strerror}") from None
         raise
-    return described(found, str(found.kept.script), jobs)
+    return described(found, str(found.dir.script), jobs)
 
 
-def keep(found: Plan, copies: Copies, script: str) -> None:
+def write_files(found: Prepared, copies: Copies, script: str) -> None:
     """Write down what the runs need; of an earlier submission only how it went remains."""
-    shutil.rmtree(found.kept.files, ignore_errors=True)
+    shutil.rmtree(found.dir.files, ignore_errors=True)
     copies.make()
     if found.submission.source is not None:
-        shutil.copyfile(found.submission.source, found.kept.folder / "source.sh")
-    found.kept.script.write_text(script)
+        shutil.copyfile(found.submission.source, found.dir.folder / "source.sh")
+    found.dir.script.write_text(script)
     for run in found.runs:
-        found.kept.clear(run)
+        found.dir.clear(run)
 
 
-def given(found: Plan) -> list[int]:
+def sbatch_all(found: Prepared) -> list[int]:
     """Give the script to Slurm, once or as often as the chain is long."""
     jobs: list[int] = []
     try:
         for _ in range(found.submission.chain or 1):
             after = [f"--dependency=afterany:{jobs[-1]}"] if jobs else []
-            jobs.append(commands.sbatch(found.kept.script, *after))
-            found.kept.submit([str(job) for job in jobs], found.runs)
+            jobs.append(commands.sbatch(found.dir.script, *after))
+            found.dir.submit([str(job) for job in jobs], found.runs)
     except UsageError:
         commands.cancel(*map(str, jobs))
         raise
@@ -237,7 +260,7 @@ def given(found: Plan) -> list[int]:
     return jobs
 
 
-def described(found: Plan, script: str, jobs: list[int]) -> dict[str, Any]:
+def described(found: Prepared, script: str, jobs: list[int]) -> dict[str, Any]:
     """What came of a submission."""
     log = f"{found.log}-{jobs[0] if jobs else 'ID'}{'_0' if found.submission.sweep else ''}.out"
     return {

@@ -10,10 +10,10 @@ from contextlib import suppress
 from mpi_ata import launch
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.signals import CHOICE
+from mpi_ata.runfile.progress import Progress, read_progress
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.batch import Batch, request_requeue, should_requeue
 from mpi_ata.slurm.commands import SlurmJob
-from mpi_ata.slurm.progress import Progress, progress
 from mpi_ata.slurm.script import LEAD
 
 LOOK = 0.2  # seconds between looks at the launcher
@@ -104,7 +104,7 @@ class Watch:
         """How many seconds before the end the ranks must be told."""
         if self._batch.lead is not None:
             return float(self._batch.lead)
-        return needed(progress(self._batch.run), job.time_limit)
+        return needed(read_progress(self._batch.run), job.time_limit)
 
     def ask(self) -> SlurmJob | None:
         """The Slurm job of this batch, as Slurm sees it now, or has seen it last."""

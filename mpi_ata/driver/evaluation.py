@@ -1,0 +1,54 @@
+"""What the problem says of the current point, off the clock."""
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpi_ata.arrays import Array
+from mpi_ata.errors import UsageError, diverged, in_users_code
+from mpi_ata.methods import Method
+from mpi_ata.problems import Problem
+
+
+class Evaluation(NamedTuple):
+    """Loss and gap, NaN where they are not known, and what else the problem reports, by name."""
+
+    loss: float = math.nan
+    gap: float = math.nan
+    metrics: Mapping[str, float] = MappingProxyType({})
+
+
+NOT_EVALUATED = Evaluation()
+
+
+def evaluate(problem: Problem | None, method: Method, needs_loss: bool = False) -> Evaluation:
+    """Evaluate the problem at the method's point."""
+    x = method.x.view()
+    x.flags.writeable = False
+    metrics = _call(problem, "evaluate", x) or {}
+    loss = metrics.pop("loss", None)  # a problem that computes it anyway need not do so twice
+    loss = _call(problem, "loss", x) if loss is None else loss
+    if not np.isfinite(x).all() or (loss is not None and not math.isfinite(loss)):
+        raise diverged(method.k, loss)
+    if loss is None and needs_loss:
+        way_out = "let evaluate(x) return an entry 'loss', or add loss(x)"
+        raise UsageError(f"the run is to stop at a loss or gap, but the problem has no loss; {way_out}")
+    if loss is None:
+        return Evaluation(metrics=metrics)
+    return Evaluation(loss, loss - float(getattr(problem, "minimum", math.nan)), metrics)
+
+
+def _call(problem: Problem | None, name: str, x: Array) -> Any:
+    """Return what a method of the problem says of x, as plain numbers; None where there is no such method."""
+    if not hasattr(problem, name):
+        return None
+    try:
+        answer = getattr(problem, name)(x)
+        if name == "loss":
+            return float(answer)
+        return {str(key): float(value) for key, value in answer.items()}
+    except Exception as error:
+        raise in_users_code(f"{name}() of the problem failed", error) from None

@@ -1,0 +1,193 @@
+"""Runs a plan from start to end: on the virtual cluster, or on the ranks of this MPI world."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpi_ata.arrays import Array
+from mpi_ata.clusters import Cluster, VirtualCluster
+from mpi_ata.driver.loop import run
+from mpi_ata.driver.observers import Observer
+from mpi_ata.driver.plan import Plan
+from mpi_ata.driver.recorder import RunRecorder
+from mpi_ata.driver.restore import allocator_of, begin
+from mpi_ata.driver.trace import Regret, Trace
+from mpi_ata.errors import CONTINUE, RunError, UsageError, in_users_code
+from mpi_ata.job import Job, Parts
+from mpi_ata.launch import allocated_cores, rank
+from mpi_ata.launch.signals import GraceExpired, StopRequest
+from mpi_ata.layout import MANAGER, ranks_for
+from mpi_ata.methods import Method
+from mpi_ata.runfile.store import TakenError
+
+log = logging.getLogger("mpi_ata")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    workers: int
+    trace: Trace
+    x: Array
+    reason: str | None  # the limit that was reached; None where it was stopped early
+    signal: str = ""  # that stopped it
+    out: Path | None = None  # where it was saved
+    resumable: bool = False  # from there
+
+    def summary(self) -> dict[str, Any]:
+        """Return the result in plain numbers; None where one is not known."""
+        return self.trace.summary() | {
+            "workers": self.workers,
+            "finished": self.reason is not None,
+            "out": self.out and str(self.out),
+        }
+
+
+def execute(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome:
+    """Run a plan on the virtual cluster; a signal ends it early, with what was reached."""
+    trace = Trace()
+    with StopRequest(plan.job.run.grace) as stop_request:
+        parts = plan.parts()
+        if parts.times is None:
+            rule = "a virtual clock needs a table [times], which says how long tasks take"
+            raise UsageError(f"{plan.job.path}: {rule}")
+        with closing(VirtualCluster(parts.problem, parts.times, plan.job.run.seed)) as cluster:
+            return _Drive(plan, parts, cluster, trace, observers, stop_request).outcome()
+
+
+def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome | None:
+    """Run a plan on the ranks of this MPI world; on a worker's rank there is no outcome."""
+    from mpi_ata.clusters.world import collective_check, mpi_cluster, workers_in_world
+
+    job, trace = plan.job, Trace()
+    with StopRequest(job.run.grace, on_ranks=True, leave_it=rank() != MANAGER) as stop_request:
+        with collective_check():
+            parts = plan.parts(workers_in_world())
+        drawn = job.times is not None and job.times.report == "drawn"
+        with (
+            _set_up_in_time(stop_request),
+            mpi_cluster(
+                parts.problem, parts.times, job.run.seed, drawn, job.digest, stop_request.overdue
+            ) as cluster,
+        ):
+            if cluster is None:
+                return None
+            _check_size(job, cluster.n)
+            cluster.log_notes(sleeping=parts.times is not None)
+            trace.cores = allocated_cores() or ranks_for(cluster.n)
+            outcome = _Drive(plan, parts, cluster, trace, observers, stop_request).outcome()
+            if outcome.reason is None:
+                cluster.abort(CONTINUE if outcome.resumable else 1)
+            return outcome
+
+
+def _check_size(job: Job, n: int) -> None:
+    if job.run.workers not in (None, n):
+        log.warning("workers = %s was asked for, but this world has %s, which counts", job.run.workers, n)
+
+
+@contextmanager
+def _set_up_in_time(stop_request: StopRequest) -> Iterator[None]:
+    """Say so where a signal comes while ranks are being set up, and they take too long."""
+    try:
+        yield
+    except GraceExpired:
+        raise RunError(f"{stop_request.name} came before all workers were set up: nothing was done") from None
+
+
+class _Drive:
+    """One run being driven: from where it starts to its last save."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        parts: Parts,
+        cluster: Cluster,
+        trace: Trace,
+        observers: Sequence[Observer],
+        stop_request: StopRequest,
+    ) -> None:
+        self._plan, self._cluster, self._stop_request, self._trace = plan, cluster, stop_request, trace
+        self._problem, times, self._method = parts
+        self._observers = list(observers)
+        self._recorder: RunRecorder | None = None
+        cluster.overdue = stop_request.overdue
+        allocator = allocator_of(self._method)
+        if times is not None and allocator is not None:
+            self._trace.track_regret(Regret(times.means, allocator.budget))
+
+    def outcome(self) -> Outcome:
+        """Drive the run, and return how it ended."""
+        reason = None
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # evaluate() says it better
+                self._begin()
+                self._run_rounds()
+                reason = self._plan.job.stop.reached(self._trace)
+                self._end(reason)
+        except (GraceExpired, KeyboardInterrupt):  # in the middle of a round: the latest save is what is left
+            reason = None
+        except (RunError, UsageError):
+            raise
+        except Exception as error:  # in an allocator or a method of the user's own
+            raise in_users_code(f"round {self._method.k + 1} failed", error) from None
+        recorder, signal = self._recorder, self._stop_request.name
+        out, resumable = (recorder.path, recorder.resumable) if recorder else (None, False)
+        return Outcome(self._cluster.n, self._trace, self._method.x, reason, signal, out, resumable)
+
+    def _begin(self) -> None:
+        if self._plan.output is not None:
+            notes = begin(self._plan, self._method, self._cluster, self._trace)
+            self._recorder = RunRecorder(self._plan, notes)
+            self._observers.append(self._recorder)
+        for text in self._plan.notes:
+            log.warning("%s", text)
+        for observer in self._observers:
+            observer.on_start(self._method, self._cluster, self._trace)
+
+    def _run_rounds(self) -> None:
+        job = self._plan.job
+        with _saying_what_remains(self._method, self._recorder):
+            for _ in run(
+                self._method,
+                self._cluster,
+                self._problem,
+                job.stop,
+                job.run.evaluate_every,
+                self._trace,
+                self._observers,
+            ):
+                if self._stop_request:
+                    break
+
+    def _end(self, reason: str | None) -> None:
+        """Close the cluster of a finished run, take in what stopped workers report then, and save."""
+        if reason is not None:
+            if self._recorder:
+                self._recorder.capture(reason)
+            self._cluster.close()
+            self._trace.settle(self._cluster.ledger)
+        self._trace.end()
+        if self._recorder:
+            self._recorder.signal = self._stop_request.name
+        for observer in self._observers:
+            observer.on_end(self._trace, reason)
+
+
+@contextmanager
+def _saying_what_remains(method: Method, recorder: RunRecorder | None) -> Iterator[None]:
+    """Where rounds fail, say what is left of the run."""
+    try:
+        yield
+    except (GraceExpired, UsageError, TakenError):
+        raise
+    except Exception as error:
+        if not isinstance(error, RunError):  # in an allocator or a method of the user's own
+            error = in_users_code(f"round {method.k + 1} failed", error)
+        raise (RunError(f"{error}\n{recorder.remains()}") if recorder else error) from None

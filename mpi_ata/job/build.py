@@ -1,0 +1,139 @@
+"""Building what a run consists of from its job: here the user's code is imported."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpi_ata.allocators import Allocator
+from mpi_ata.errors import UsageError
+from mpi_ata.job.component import Component, choose
+from mpi_ata.job.names import UPDATES
+from mpi_ata.job.schema import Job, prefix_errors
+from mpi_ata.job.stop import Stop
+from mpi_ata.job.tables import Table
+from mpi_ata.methods import Method
+from mpi_ata.problems import Problem
+from mpi_ata.times import DrawnTimes
+from mpi_ata.torch import TorchUpdate
+
+
+class Parts(NamedTuple):
+    """What a run consists of, beside its cluster."""
+
+    problem: Problem
+    times: DrawnTimes | None  # where task times are drawn
+    method: Method
+
+
+def build_parts(job: Job, n: int | None = None, problem: Problem | None = None) -> Parts:
+    """Build the parts of a run on n workers; the job says how many, and what problem, if nobody else does."""
+    n = n or job.run.workers
+    if n is None:
+        raise UsageError(f"{job.path}: how many workers? Set workers in [run], or use --workers")
+    with prefix_errors(job.path):
+        problem = build_problem(job) if problem is None else problem
+        _check_problem(problem, job.stop)
+        times = build_times(job, n)
+        return Parts(problem, times, _build_method(job, problem, n, times))
+
+
+def build_problem(job: Job) -> Problem:
+    """Build the problem alone."""
+    problem: Problem = job.problem.build(seed=job.run.seed)
+    return problem
+
+
+def build_times(job: Job, n: int) -> DrawnTimes | None:
+    """Build the drawn task times of a run on n workers, where the job has a law for them."""
+    if job.times is None:
+        return None
+    law = job.times.law.build(n=n)
+    times = DrawnTimes(law, job.run.seed, job.times.unit, job.times.label)
+    if not np.isfinite(times.means).all():
+        raise UsageError("[times] the times overflow; choose a smaller scale")
+    return times
+
+
+def build_allocator(job: Job, n: int, times: DrawnTimes | None) -> Allocator | None:
+    """Build the allocator, where the method has one."""
+    if job.allocator is None:
+        return None
+    allocator: Allocator = job.allocator.build(**_known(job, n, times))
+    return allocator
+
+
+def greedy_counterpart(job: Job) -> str:
+    """Return the method to use with greedy allocation, where the job's rejects it."""
+    return str(getattr(job.method.factory, "greedy_instead", ""))
+
+
+def _build_method(job: Job, problem: Problem, n: int, times: DrawnTimes | None) -> Method:
+    method, update = split_update(job.method, job.path.parent)
+    _check_allocator(method, job.allocator)
+    known = _known(job, n, times) | {
+        "x0": problem.x0,
+        "allocator": build_allocator(job, n, times),
+        "update": update and update.build(),
+    }
+    built: Method = method.build(**known)
+    return built
+
+
+def _known(job: Job, n: int, times: DrawnTimes | None) -> dict[str, Any]:
+    return {"n": n, "seed": job.run.seed} | ({"means": times.means} if times else {})
+
+
+def _check_allocator(method: Component, allocator: Component | None) -> None:
+    if method.accepts("allocator") and allocator is None:
+        raise UsageError("this method needs a table [allocator]")
+    if allocator is not None and not method.accepts("allocator"):
+        raise UsageError("this method decides itself who works and takes no table [allocator]; leave it out")
+
+
+def split_update(method: Component, folder: Path) -> tuple[Component, Component | None]:
+    """Return the method and its update, whose keys share a table."""
+    if not method.accepts("update"):
+        return method, None
+    update = _update(method.keys, folder)
+    takes_all = update.accepts_any() and not method.accepts_any()
+    keys, own = Table(), Table()
+    for key, value in update.keys.items():
+        of_update = update.accepts(key) or (takes_all and not method.accepts(key))
+        (own if of_update else keys)[key] = value
+    others = ("name", "update", *(key for key in update.known_keys() if key != "optimizer"))
+    return replace(method, keys=keys, others=others), replace(update, keys=own)
+
+
+def _update(keys: Table, folder: Path) -> Component:
+    """Return the update, by `update` or by `update_file` and `update_class`, with all keys of the table."""
+    name = keys.get("update")
+    if isinstance(name, str) and name.startswith("torch."):
+        keys = {key: value for key, value in keys.items() if key != "update"}
+        return Component("method", TorchUpdate, keys | {"optimizer": name.removeprefix("torch.")})
+    choices = UPDATES | {"torch.<class of torch.optim>": TorchUpdate}
+    return choose("method", keys, choices, folder, key="update", default="plain")
+
+
+def _check_problem(problem: Problem, stop: Stop) -> None:
+    """Reject a problem that lacks what the run will ask of it."""
+    x0 = getattr(problem, "x0", None)
+    if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
+        raise UsageError(f"[problem] x0 must be a numpy array of float32 or float64, not {_kind(x0)}")
+    if not x0.size or not x0.ndim or not np.isfinite(x0).all():
+        raise UsageError("[problem] x0 must be a list of at least one number, all finite")
+    needs = {"gradient": "gradient(x, task)"}
+    if stop.needs_loss and not hasattr(problem, "evaluate"):
+        needs["loss"] = "loss(x), or evaluate(x) with an entry loss, to stop at a loss or gap"
+    if stop.gap is not None:
+        needs["minimum"] = "an attribute minimum, the least possible loss, to stop at a gap"
+    for name, what in needs.items():
+        if not hasattr(problem, name):
+            raise UsageError(f"[problem] {type(problem).__name__} needs {what}")
+
+
+def _kind(value: Any) -> str:
+    return (
+        f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"of type {type(value).__name__}"
+    )

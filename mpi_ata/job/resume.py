@@ -1,0 +1,93 @@
+"""The job of a run that is resumed: what may have changed in it, and what --set changed earlier."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from mpi_ata.errors import UsageError
+from mpi_ata.job.exchange import exchanged, override_job
+from mpi_ata.job.schema import Job, job_from, prefix_errors
+from mpi_ata.job.source import JobText
+from mpi_ata.job.tables import (
+    Setting,
+    Tables,
+    differing_keys,
+    group,
+    parse_setting,
+    parse_tables,
+    read_text,
+    replaced_keys,
+    value_of,
+)
+
+# Keys that may differ between a run and its resumption: they change nothing in what it computes.
+FREE = {"run.workers", "run.evaluate_every", "run.checkpoint_rounds", "run.checkpoint_seconds", "run.grace"}
+
+ByName = dict[str, Setting]
+
+
+class ResumedJob(NamedTuple):
+    """The job as it is to be continued, and what differs from before, in words."""
+
+    job: Job
+    changes: list[str]
+
+
+def resume_job(path: Path, stored: JobText, settings: Sequence[str]) -> ResumedJob:
+    """Read the job file of an earlier run again, with what --set changed then and changes now."""
+    now: ByName = {setting.name: setting for setting in map(parse_setting, settings)}
+    earlier = [parse_setting(text) for text in stored.settings]
+    text = read_text(path)
+    with prefix_errors(path):
+        latest = _still_valid(earlier, now) | now
+        file_now, file_then = parse_tables(text), parse_tables(stored.text)
+        before = override_job(file_then, group(earlier))
+        after = override_job(file_now, group(latest.values()))
+        job = job_from(path, text, tuple(setting.text for setting in latest.values()), after)
+        _check_same([*_edited_keys(file_now, file_then, latest), *_edited_files(job, stored, now)])
+    changes = differing_keys(after, before)
+    return ResumedJob(
+        job, [f"{name}: {value_of(before, name)} -> {value_of(after, name)}" for name in changes]
+    )
+
+
+def _edited_keys(now: Tables, then: Tables, latest: ByName) -> list[str]:
+    """Return the keys that differ in the file itself, and may not."""
+    return [
+        name
+        for name in differing_keys(now, then)
+        if name not in FREE and name not in latest and not name.startswith("stop.")
+    ]
+
+
+def _edited_files(job: Job, stored: JobText, now: ByName) -> list[str]:
+    """Return the user's files that differ, unless --set names them."""
+    files = job.source.files
+    return [
+        f"the file {value_of(job.tables, name)}"
+        for name, text in stored.files.items()
+        if name not in now and files.get(name, text) != text
+    ]
+
+
+def _check_same(differing: Sequence[str]) -> None:
+    if differing:
+        raise UsageError(
+            f"differs from the job of that run in {', '.join(differing)}; change keys with --set, name a "
+            "fixed file with --set too (problem.file=fixed.py), or start a new run with another --out"
+        )
+
+
+def _still_valid(earlier: Sequence[Setting], now: ByName) -> ByName:
+    """Return what --set gave before, but for what is replaced now or unknown to another allocator."""
+    tables = group(now.values())
+    replaced = {f"{table}.{key}" for table, keys in tables.items() for key in replaced_keys(keys)}
+    valid = {setting.name: setting for setting in earlier if setting.name not in replaced}
+    if "allocator.name" not in now:
+        return valid
+    other = exchanged(now["allocator.name"].value, {})
+    return {
+        name: setting
+        for name, setting in valid.items()
+        if setting.table != "allocator" or other.accepts(setting.key)
+    }

@@ -1,0 +1,115 @@
+"""A job file as plain tables: its TOML text, and what --set changes in it."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpi_ata.errors import UsageError
+
+Table = dict[str, Any]
+Tables = dict[str, Table]
+
+_FILE_KEYS = ("file", "update_file")
+_NAMED_TWICE = (("name", "file", "class"), ("update", "update_file", "update_class"))
+
+
+class Setting(NamedTuple):
+    """One --set of the command line."""
+
+    table: str
+    key: str
+    value: Any
+    text: str  # as it was given
+
+    @property
+    def name(self) -> str:
+        """Return the key as table.key."""
+        return f"{self.table}.{self.key}"
+
+
+def parse_setting(text: str) -> Setting:
+    """Split table.key=value; the value is read as in a job file, a bare word as a string."""
+    name, equals, right = text.partition("=")
+    table, dot, key = name.strip().partition(".")
+    if not (equals and dot and table and key):
+        raise UsageError(f"--set {text!r} is not table.key=value, as in --set allocator.budget=23")
+    try:
+        values = tomllib.loads(f"value = {right}")
+    except (ValueError, RecursionError):
+        values = {}
+    return Setting(table, key, values["value"] if list(values) == ["value"] else right, text)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a job file."""
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not valid TOML: {error}") from None
+
+
+def parse_tables(text: str) -> Tables:
+    """Return the tables of a job file."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"is not valid TOML: {error}") from None
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise UsageError(f"{name!r} is outside of any table; put it under [run] or another table")
+    return tables
+
+
+def group(settings: Iterable[Setting]) -> Tables:
+    """Return settings as the tables of a job; the last one for a key counts."""
+    tables = Tables()
+    for setting in settings:
+        tables.setdefault(setting.table, {})[setting.key] = setting.value
+    return tables
+
+
+def override(tables: Tables, changes: Tables) -> Tables:
+    """Return tables with the values that --set gives."""
+    tables = dict(tables)
+    for name, keys in changes.items():
+        replaced = replaced_keys(keys)
+        kept = {key: value for key, value in tables.get(name, {}).items() if key not in replaced}
+        tables[name] = kept | keys
+    return tables
+
+
+def replaced_keys(keys: Mapping[str, Any]) -> set[str]:
+    """Return the keys that choose the same thing in another way: `name`, or `file` and `class`."""
+    replaced = set[str]()
+    for name, file, cls in _NAMED_TWICE:
+        replaced |= {name} if file in keys else {file, cls} if name in keys else set()
+    return replaced
+
+
+def differing_keys(tables: Tables, others: Tables) -> list[str]:
+    """Return the keys in which two jobs differ, as table.key."""
+    names = {f"{table}.{key}": None for both in (tables, others) for table in both for key in both[table]}
+    return [name for name in names if value_of(tables, name) != value_of(others, name)]
+
+
+def value_of(tables: Tables, name: str) -> Any:
+    """Return the value of table.key."""
+    table, _, key = name.partition(".")
+    return tables.get(table, {}).get(key, "not given")
+
+
+def user_files(tables: Tables) -> dict[str, str]:
+    """Return the users' files that a job names, as it writes them, by table.key."""
+    keys = [(name, key) for name in tables for key in _FILE_KEYS if key in tables[name]]
+    return {f"{name}.{key}": tables[name][key] for name, key in keys}
+
+
+def read_user_files(folder: Path, tables: Tables) -> dict[str, str]:
+    """Return the text of the users' files that a job names, by table.key."""
+    try:
+        return {name: (folder / file).read_text() for name, file in user_files(tables).items()}
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"a file that it names cannot be read: {error}") from None

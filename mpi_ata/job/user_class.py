@@ -1,0 +1,60 @@
+"""A class in a Python file of the user's, imported when it is first needed."""
+
+import importlib.util
+import sys
+import traceback
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mpi_ata.errors import UsageError, one_line
+
+_EXTRAS = ("torch", "sklearn")  # libraries that our extras of the same name install
+
+
+class UserClass:
+    """A class that a job names by file and class; `table` is the part of the job that does."""
+
+    def __init__(self, table: str, path: Path, name: str) -> None:
+        self.table, self.path, self.name = table, path, name
+
+    @cached_property
+    def loaded(self) -> type[Any]:
+        """Import the file and return the class."""
+        module = _imported(self.table, self.path)
+        found = getattr(module, self.name, None)
+        if isinstance(found, type):
+            return found
+        classes = [value for value in vars(module).values() if isinstance(value, type)]
+        there = [cls.__name__ for cls in classes if cls.__module__ == module.__name__]
+        raise UsageError(
+            f"[{self.table}] no class {self.name!r} in {self.path}; there are: {', '.join(there) or 'none'}"
+        )
+
+
+def _imported(table: str, path: Path) -> ModuleType:
+    """Import a Python file; its neighbours can be imported by it."""
+    if not path.is_file():
+        raise UsageError(f"[{table}] file = {str(path)!r} is no file; paths are relative to the job file")
+    spec = importlib.util.spec_from_file_location(f"{path.stem}@{path.resolve()}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"[{table}] file = {str(path)!r} is not a Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    if (folder := str(path.parent.resolve())) not in sys.path:
+        sys.path.append(folder)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"[{table}] {path} cannot be imported: {describe_error(error)}") from None
+    return module
+
+
+def describe_error(error: BaseException) -> str:
+    """Return what went wrong in a user's code, and in which line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno
+    missing = error.name if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS else ""
+    way_out = f"; install it with pip install 'mpi-ata[{missing}]'" if missing else ""
+    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {one_line(error)}{way_out}"

@@ -1,0 +1,58 @@
+"""Checking keys and values of a job against the types of Python's parameters."""
+
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mpi_ata.errors import UsageError
+
+_KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool,)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+    str: ("a string", (str,)),
+    list: ("a list", (list,)),
+}
+
+
+def check_keys(table: str, keys: Mapping[str, Any], valid: Sequence[str]) -> None:
+    """Reject keys that nobody would read."""
+    for key in keys:
+        if key not in valid:
+            raise UsageError(f"unknown key {key!r} in [{table}]; valid keys: {', '.join(valid) or 'none'}")
+
+
+def checked(table: str, key: str, value: Any, annotation: Any) -> Any:
+    """Return the value, if its type fits; annotations beyond numbers, strings and lists are not checked."""
+    kinds = _kinds(annotation)
+    if kinds and not any(_is(value, kind) for kind in kinds):
+        wanted = " or ".join(_KINDS[kind][0] for kind in kinds)
+        raise UsageError(f"{key} = {value!r} in [{table}] must be {wanted}")
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, float) and not math.isfinite(number):
+            raise UsageError(f"{key} = {value!r} in [{table}] must be finite")
+    return float(value) if kinds == [float] else value
+
+
+def described_type(annotation: Any) -> str:
+    """Return " (a number)" and the like; nothing where the type is not known."""
+    kinds = _kinds(annotation)
+    return f" ({' or '.join(_KINDS[kind][0] for kind in kinds)})" if kinds else ""
+
+
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, _KINDS[kind][1]) and (kind is bool or not isinstance(value, bool))
+
+
+def _kinds(annotation: Any) -> list[type]:
+    """Return the kinds of TOML values that fit an annotation; none where that is not known."""
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        parts = [part for part in typing.get_args(annotation) if part is not types.NoneType]
+        kinds = [_kinds(part) for part in parts]
+        return [kind for several in kinds for kind in several] if all(kinds) else []
+    origin = typing.get_origin(annotation) or annotation
+    if origin in _KINDS:
+        return [origin]
+    return [list] if origin in (Sequence, tuple) else []

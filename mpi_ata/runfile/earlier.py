@@ -1,0 +1,80 @@
+"""Earlier runs that a warm start names: which of them fit the job, and what they learned of workers."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from mpi_ata.errors import UsageError
+from mpi_ata.job.schema import Job, tables_of
+from mpi_ata.job.source import JobText
+from mpi_ata.job.tables import Table
+from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.prior import RunStats
+from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.store import RunFile
+
+MAX_COMPLAINTS = 3  # about files of one folder that are reported one by one
+
+
+class EarlierRuns:
+    """Reads what earlier runs learned; `notes` collects what the user should know of files left out."""
+
+    def __init__(self, job: Job | None) -> None:
+        self._job = job  # None: runs of any problem will do
+        self.notes: list[str] = []
+
+    def read(self, paths: Iterable[Path]) -> Iterator[RunStats]:
+        """Yield the statistics in run files and folders; in folders, files that do not fit are skipped."""
+        for path in paths:
+            yield from self._folder(path) if path.is_dir() else self._file(path)
+
+    def _folder(self, folder: Path) -> Iterator[RunStats]:
+        complaints = list[str]()
+        for file in run_files(folder):
+            try:
+                yield from self._file(file)
+            except UsageError as error:
+                complaints.append(f"skipped: {error}")
+        self.notes += complaints[:MAX_COMPLAINTS]
+        if len(complaints) > MAX_COMPLAINTS:
+            self.notes.append(f"skipped: {len(complaints) - MAX_COMPLAINTS:,} more files in {folder}")
+
+    def _file(self, file: Path) -> list[RunStats]:
+        """Return what one run learned itself, and from those before it."""
+        record, complaint = load_record(RunFile(file))
+        if complaint:
+            self.notes.append(complaint)
+        if self._job is not None:
+            _check_problem(file, record, self._job)
+        return [*record.prior, record.source]
+
+
+def run_files(folder: Path) -> list[Path]:
+    """Return the run files of a folder; one that was killed while being replaced has left its older save."""
+    older = (file.with_suffix("") for file in folder.glob("*.h5.previous"))
+    return sorted({*folder.glob("*.h5"), *older})
+
+
+def _check_problem(file: Path, record: Record, job: Job) -> None:
+    """Reject a run of another problem: its tasks take other times."""
+    then, now = _problem_of(record.job), job.tables["problem"]
+    keys = [key for key in {**then, **now} if key != "file" and then.get(key) != now.get(key)]
+    differing = [f"{key} = {_shown(then, key)}, here {_shown(now, key)}" for key in keys]
+    if _problem_file(record.job) != _problem_file(job.source):
+        differing.append("another problem file")
+    if differing:
+        raise UsageError(
+            f"{file}: is of another problem ({'; '.join(differing)}), whose tasks take other times; "
+            "use it anyway with --any-problem"
+        )
+
+
+def _problem_of(source: JobText) -> Table:
+    return tables_of(source).get("problem", {})
+
+
+def _problem_file(source: JobText) -> str:
+    return source.files.get("problem.file", "")
+
+
+def _shown(table: Table, key: str) -> str:
+    return repr(table[key]) if key in table else "not given"

@@ -1,0 +1,61 @@
+"""How far a run is, read from its file without loading the rest of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpi_ata.arrays import State
+from mpi_ata.errors import UsageError
+from mpi_ata.job.schema import tables_of
+from mpi_ata.job.source import JobText
+from mpi_ata.runfile.store import RunFile, peek, untexts
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a run's file says about it; all zero before the first save."""
+
+    finished: bool = False
+    rounds: int = 0
+    limit: int | None = None  # the number of rounds after which it is finished, if there is one
+    elapsed: float = 0.0
+    worker_time: float = 0.0
+    saving: float = 0.0  # seconds that a save takes
+    saved: float | None = None  # when, in seconds since 1970
+    trouble: str = ""  # why nothing, or only an older save, can be read
+
+    @property
+    def rate(self) -> float:
+        """Return the rounds per second, over the whole run."""
+        return self.rounds / self.elapsed if self.elapsed > 0 else 0.0
+
+
+def read_progress(run: Path) -> Progress:
+    """Return how far a run is, by its newest readable save."""
+    file, trouble = RunFile(run), ""
+    for path in (run, file.previous):
+        try:
+            return _progress(*peek(path, "job"), saved=path.stat().st_mtime, trouble=trouble)
+        except FileNotFoundError:
+            continue
+        except (UsageError, OSError, KeyError, ValueError, TypeError) as error:
+            trouble = trouble or str(error)
+    return Progress(trouble=trouble)
+
+
+def _progress(summary: dict[str, Any], job: State, saved: float, trouble: str) -> Progress:
+    return Progress(
+        finished=bool(summary["reason"]),
+        rounds=int(summary["rounds"]),
+        limit=_limit(JobText(bytes(job["text"].item()).decode(), tuple(untexts(job["settings"])))),
+        elapsed=float(summary["elapsed"]),
+        worker_time=float(summary["worker_time"]),
+        saving=float(summary.get("saving", 0.0)),
+        saved=saved,
+        trouble=trouble,
+    )
+
+
+def _limit(job: JobText) -> int | None:
+    rounds = tables_of(job).get("stop", {}).get("rounds")
+    return rounds if isinstance(rounds, int) else None
