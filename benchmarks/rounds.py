@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpi_ata.launch import find_mpirun, prepare
-from mpi_ata.view.tables import ratio, table
+from mpi_ata.view.text import ratio, table
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILDREN = "benchmarks.rounds_children"

@@ -11,7 +11,7 @@ from mpi_ata import launch
 from mpi_ata.driver.loop import Outcome, execute, execute_on_ranks, parts_of
 from mpi_ata.driver.recorder import OutputOptions
 from mpi_ata.job.schema import Job
-from mpi_ata.view.tables import ProgressLine
+from mpi_ata.view.progress import ProgressLine
 
 
 def noted(line: ProgressLine, text: str) -> None:

@@ -17,7 +17,8 @@ from mpi_ata.job.schema import Job
 from mpi_ata.runfile.record import Record, figures_of
 from mpi_ata.runfile.record import told as told_of
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.view.tables import closing_table, comparison_table, ended_table, shown
+from mpi_ata.view.compare import comparison_table
+from mpi_ata.view.run import closing_table, format_run, summary_table
 
 ALLOCATORS = "ata-empirical,gta,uta"  # compared unless others are named
 
@@ -59,7 +60,7 @@ def show_finished(record: Record, out: Path, as_json: bool) -> None:
     more = f"for more, set another limit, such as --set stop.{limit}=..."
     click.echo(f"Note: {out} is finished already, at {record.reason}; {more}", err=True)
     figures = figures_of(record, out)
-    show(json.dumps(figures) if as_json else ended_table(f"at {record.reason}", figures))
+    show(json.dumps(figures) if as_json else summary_table(f"at {record.reason}", figures))
 
 
 @click.command(name="show")
@@ -80,7 +81,7 @@ def show_command(run: Path, as_json: bool) -> None:
     if complaint:
         click.echo(f"Note: {complaint}", err=True)
     found = told_of(record)
-    show(json.dumps(found) if as_json else shown(found))
+    show(json.dumps(found) if as_json else format_run(found))
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from mpi_ata.cli.options import prior_options, show, told_in_one_sentence
-from mpi_ata.view.tables import status_table, submission_text
+from mpi_ata.view.slurm import status_table, submission_text
 
 
 @click.command(name="submit")
