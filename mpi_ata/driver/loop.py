@@ -140,13 +140,13 @@ def execute_on_ranks(
     from mpi_ata.clusters.world import mpi_cluster
 
     trace = Trace()
-    with StopRequest(job.run.grace, on_ranks=True, leave_it=rank() > 0) as asked:
+    with StopRequest(job.run.grace, on_ranks=True, is_worker=rank() > 0) as asked:
         job, keeper, (problem, times, method) = _agreed(job, keeping, note)
         _tell_means(trace, method, times)
         drawn = job.times is not None and job.times.report == "drawn"
         with (
             _in_time(asked),
-            mpi_cluster(problem, times, job.run.seed, drawn, job.digest, asked.overdue) as cluster,
+            mpi_cluster(problem, times, job.run.seed, drawn, job.digest, asked.grace_expired) as cluster,
         ):
             if cluster is None:
                 return None
@@ -222,7 +222,7 @@ def _driven(
     job: Job, problem: Problem, method: Method, cluster: Cluster, trace: Trace, watch: _Watch
 ) -> Outcome:
     progress, keeper, asked = watch
-    cluster.overdue = asked.overdue
+    cluster.overdue = asked.grace_expired
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # evaluate() says it better
             if keeper:

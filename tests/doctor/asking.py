@@ -41,7 +41,7 @@ def run_doctor(
 def prepared() -> dict[str, str]:
     """What an mpirun must be told here."""
     environment: dict[str, str] = {}
-    launch.prepare(environment)
+    launch.set_mpi_defaults(environment)
     return environment
 
 
