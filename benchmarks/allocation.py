@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks.timing import best
 from mpi_ata.allocators import ATAEmpirical
 from mpi_ata.allocators.recursive import recursive_allocation
-from mpi_ata.view.tables import table
+from mpi_ata.view.text import table
 
 SIZES = [
     (17, 23),

@@ -9,7 +9,7 @@ import time
 
 from mpi_ata.paper import bandit
 from mpi_ata.paper.experiments import PRIOR, Plan, Request
-from mpi_ata.view.tables import table
+from mpi_ata.view.text import table
 
 GOAL = 200_000
 

@@ -22,8 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpi_ata.launch import find_mpirun, prepare
-from mpi_ata.view.tables import ratio, table
+from mpi_ata.launch import find_mpirun, set_mpi_defaults
+from mpi_ata.view.text import ratio, table
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILDREN = "benchmarks.rounds_children"
@@ -57,7 +57,7 @@ class Bench:
     def __init__(self) -> None:
         self._mpirun = find_mpirun()
         self._environment = dict(os.environ)
-        prepare(self._environment)
+        set_mpi_defaults(self._environment)
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._environment["PYTHONPATH"] = os.pathsep.join(paths)
 

@@ -23,7 +23,7 @@ from mpi_ata import (
     run,
 )
 from mpi_ata.allocators import Allocator
-from mpi_ata.view.tables import table
+from mpi_ata.view.text import table
 
 BUDGET, ROUNDS = 23, 500
 GOALS = {"ata": 2000, "gta": 1000}  # at n = 459

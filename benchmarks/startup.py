@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from benchmarks.timing import best
-from mpi_ata.view.tables import table
+from mpi_ata.view.text import table
 
 # A process without a launcher would be a world of its own, of which Open MPI leaves a file in /dev/shm.
 IMPORT_ONLY = "import mpi4py; mpi4py.rc.initialize = False; "

@@ -7,7 +7,8 @@ import pytest
 
 from mpi_ata.driver.loop import execute
 from mpi_ata.job.schema import load_job
-from mpi_ata.view.tables import aligned, figure_rows
+from mpi_ata.view.run import summary_rows
+from mpi_ata.view.text import aligned
 
 JOBS = Path(__file__).parent.parent / "jobs"
 
@@ -40,13 +41,13 @@ def test_asynchronous_jobs_descend_and_tell_delays(name: str, largest: int) -> N
     assert end["gap"] < 0.2 * begin["gap"]
     assert 0 < end["mean_delay"] < end["largest_delay"] == largest
     assert end["tasks_used"] == 300 * 23
-    assert f"{end['mean_delay']:.3g} updates on average, at most {largest}" in aligned(figure_rows(end))
+    assert f"{end['mean_delay']:.3g} updates on average, at most {largest}" in aligned(summary_rows(end))
 
 
 def test_delays_are_not_shown_where_there_are_none() -> None:
     synchronous = figures("heterogeneous_data.toml", "stop.rounds=1")
     assert (synchronous["mean_delay"], synchronous["largest_delay"]) == (None, None)
-    assert "delay" not in aligned(figure_rows(synchronous))
+    assert "delay" not in aligned(summary_rows(synchronous))
 
 
 def test_an_evolution_strategy_gets_by_without_gradients() -> None:

@@ -205,7 +205,7 @@ def test_the_whole_package_was_read() -> None:
         ("driver/loop.py", "from mpi4py import MPI", "line 1 imports mpi4py, which is for clusters/*.py"),
         ("methods/sgd.py", "def f():\n    import mpi4py.MPI", "line 2 imports mpi4py"),
         ("driver/loop.py", "import h5py", "imports h5py, which is for runfile/store.py"),
-        ("view/tables.py", "from click import echo", "imports click, which is for cli/"),
+        ("view/text.py", "from click import echo", "imports click, which is for cli/"),
         ("cli/runs.py", "import subprocess", "imports subprocess, which is for launch/command.py or "),
         ("runfile/store.py", "import pickle", "imports pickle, which is for nobody"),
         ("runfile/store.py", "def f():\n    from marshal import loads", "imports marshal"),
@@ -213,7 +213,7 @@ def test_the_whole_package_was_read() -> None:
         ("problems/quadratic.py", "import torch", "line 1 imports torch at the top"),
         ("torch/problem.py", "import torch", "line 1 imports torch at the top"),
         (
-            "view/tables.py",
+            "view/text.py",
             "try:\n    import matplotlib.pyplot\nexcept ImportError: ...",
             "matplotlib at the top",
         ),
@@ -238,7 +238,7 @@ def test_what_breaks_a_rule_is_found_and_named(file: str, source: str, complaint
     ("file", "source"),
     [
         ("__init__.py", "from mpi_ata.driver.loop import run\nfrom mpi_ata.cli import main"),
-        ("cli/runs.py", "import click\nfrom mpi_ata.view import tables\nfrom mpi_ata.job import Job"),
+        ("cli/runs.py", "import click\nfrom mpi_ata.view import text\nfrom mpi_ata.job import Job"),
         (
             "clusters/manager.py",
             "from mpi4py import MPI\nfrom .channel import Channel\nfrom ..times import Law",
@@ -247,8 +247,8 @@ def test_what_breaks_a_rule_is_found_and_named(file: str, source: str, complaint
         ("runfile/store.py", "import h5py\nfrom mpi_ata.clusters import Ledger"),
         ("slurm/watch.py", "import subprocess\nsubprocess.run(['squeue'], shell=False)"),
         ("torch/cifar.py", "def f():\n    import torch"),
-        ("view/tables.py", "def plot():\n    import matplotlib.pyplot"),
-        ("view/tables.py", "if TYPE_CHECKING:\n    import matplotlib.figure"),
+        ("view/text.py", "def plot():\n    import matplotlib.pyplot"),
+        ("view/text.py", "if TYPE_CHECKING:\n    import matplotlib.figure"),
         ("job/component.py", "loader.exec_module(module)\nmodel.eval()"),
         ("allocators/ata.py", "import math\nimport numpy as np\nfrom mpi_ata.arrays import Array"),
     ],

@@ -28,7 +28,7 @@ def doctor_command(as_json: bool) -> None:
     from mpi_ata.launch.library import loaded_library
 
     if launch.under_launcher() and launch.rank() > 0:
-        doctor.meeting(loaded_library())
+        doctor.exchange_on_ranks(loaded_library())
         return
     findings = []
     for finding in doctor.examine():

@@ -74,7 +74,7 @@ def job_options(command: Command) -> Command:
     @wraps(command)
     def wrapped(job: Path, workers: int | None, settings: tuple[str, ...], **options: Any) -> None:
         if launch.under_launcher():
-            signals.listen()
+            signals.hold_stop_signals()
         with one_sentence_errors():
             if options["virtual"] and launch.world_size() > 1:
                 raise UsageError("--virtual simulates all workers in one process: leave out mpirun or srun")

@@ -14,7 +14,7 @@ from mpi_ata.cli.options import StoppedEarly, WrongUsage, reported, show
 from mpi_ata.cli.running import execute_with_progress, starts_ranks
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.names import LAWS
-from mpi_ata.view.tables import Line
+from mpi_ata.view.progress import Line
 
 if TYPE_CHECKING:
     from mpi_ata.paper.experiments import Request

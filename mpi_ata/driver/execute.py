@@ -66,14 +66,14 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
     from mpi_ata.clusters.world import collective_check, mpi_cluster, workers_in_world
 
     job, trace = plan.job, Trace()
-    with StopRequest(job.run.grace, on_ranks=True, leave_it=rank() != MANAGER) as stop_request:
+    with StopRequest(job.run.grace, on_ranks=True, is_worker=rank() != MANAGER) as stop_request:
         with collective_check():
             parts = plan.parts(workers_in_world())
         drawn = job.times is not None and job.times.report == "drawn"
         with (
             _set_up_in_time(stop_request),
             mpi_cluster(
-                parts.problem, parts.times, job.run.seed, drawn, job.digest, stop_request.overdue
+                parts.problem, parts.times, job.run.seed, drawn, job.digest, stop_request.grace_expired
             ) as cluster,
         ):
             if cluster is None:
@@ -117,7 +117,7 @@ class _Drive:
         self._problem, times, self._method = parts
         self._observers = list(observers)
         self._recorder: RunRecorder | None = None
-        cluster.overdue = stop_request.overdue
+        cluster.overdue = stop_request.grace_expired
         allocator = allocator_of(self._method)
         if times is not None and allocator is not None:
             self._trace.track_regret(Regret(times.means, allocator.budget))

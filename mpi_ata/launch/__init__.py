@@ -1,12 +1,12 @@
-"""How processes start and end: launchers, what they say in the environment, signals."""
+"""How processes start and stop: launchers, the environment they set, signals."""
 
 from mpi_ata.launch.command import CommandResult, run_command
 from mpi_ata.launch.environment import (
     THREADS,
     allocated_cores,
+    assign_gpus,
     local_rank,
     one_thread_per_rank,
-    own_devices,
     rank,
     slurm_tasks,
     step_tasks,
@@ -19,8 +19,8 @@ from mpi_ata.launch.mpirun import (
     exec_launcher,
     find_mpirun,
     note_failure,
-    prepare,
     rank_command,
+    set_mpi_defaults,
     start_ranks,
 )
 
@@ -30,16 +30,16 @@ __all__ = [
     "THREADS",
     "CommandResult",
     "allocated_cores",
+    "assign_gpus",
     "exec_launcher",
     "find_mpirun",
     "local_rank",
     "note_failure",
     "one_thread_per_rank",
-    "own_devices",
-    "prepare",
     "rank",
     "rank_command",
     "run_command",
+    "set_mpi_defaults",
     "slurm_tasks",
     "start_ranks",
     "step_tasks",

@@ -7,11 +7,11 @@ import subprocess
 from collections.abc import Sequence
 from typing import NamedTuple
 
-PATIENCE = 60.0  # seconds, for what takes two on a healthy machine
+TIMEOUT = 60.0  # seconds, for commands that take two on a healthy machine
 
 
 class CommandResult(NamedTuple):
-    """How a command ended; `code` is None if it took too long."""
+    """Exit code and output of a command; `code` is None if it timed out."""
 
     code: int | None
     out: str
@@ -25,8 +25,8 @@ class CommandResult(NamedTuple):
         return " ".join(lines[:1] if self.code == 0 else lines[-3:])[:300] or f"exit code {self.code}"
 
 
-def run_command(command: Sequence[str], patience: float = PATIENCE) -> CommandResult:
-    """Run a command to its end, and what it starts with it, for at most so many seconds."""
+def run_command(command: Sequence[str], timeout: float = TIMEOUT) -> CommandResult:
+    """Run a command and return its result; end it and its children after `timeout` seconds."""
     try:
         child = subprocess.Popen(  # noqa: S603
             command,
@@ -40,16 +40,16 @@ def run_command(command: Sequence[str], patience: float = PATIENCE) -> CommandRe
     except OSError as error:
         return CommandResult(127, "", f"{command[0]}: {error.strerror}")
     try:
-        out, err = child.communicate(timeout=patience)
+        out, err = child.communicate(timeout=timeout)
         return CommandResult(child.returncode, out, err)
     except subprocess.TimeoutExpired:
         return CommandResult(None, "", "")
     finally:
-        end(child)
+        terminate(child)
 
 
-def end(child: "subprocess.Popen[str]") -> None:
-    """End a child that still runs, gently at first: so that mpirun ends its ranks."""
+def terminate(child: "subprocess.Popen[str]") -> None:
+    """End a child that still runs, with SIGTERM first so that mpirun can end its ranks."""
     if child.poll() is not None:
         return
     child.terminate()

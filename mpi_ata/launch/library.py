@@ -1,4 +1,4 @@
-"""Which MPI library mpi4py loads here."""
+"""The MPI library that mpi4py loads here."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mpi_ata.launch.command import run_command
 
-# In a child, and without MPI_Init: what goes wrong there may end the process that asks.
+# Runs in a child and without MPI_Init, since a broken MPI may end the process that loads it.
 PROBE = r"""
 import json, mpi4py, re
 mpi4py.rc.initialize = False
@@ -21,7 +21,7 @@ print(json.dumps([MPI.Get_library_version().splitlines()[0], loaded[0] if loaded
 
 
 class Library(NamedTuple):
-    """The MPI that mpi4py loads here: its own words, and its file; or why there is none."""
+    """Version string and file of the MPI library that mpi4py loads, or why it loads none."""
 
     version: str = ""
     path: str = ""
@@ -29,10 +29,10 @@ class Library(NamedTuple):
 
 
 def loaded_library() -> Library:
-    """Which MPI a Python like this one loads."""
-    answer = run_command([sys.executable, "-c", PROBE])
+    """Return the MPI library that this Python loads."""
+    result = run_command([sys.executable, "-c", PROBE])
     try:
-        return Library(*json.loads(answer.out.splitlines()[-1]))
+        return Library(*json.loads(result.out.splitlines()[-1]))
     except (IndexError, ValueError):
-        errors = re.findall(r"^\w*Error\b.*", answer.err, re.MULTILINE)
-        return Library(error=errors[-1] if errors else answer.gist())
+        errors = re.findall(r"^\w*Error\b.*", result.err, re.MULTILINE)
+        return Library(error=errors[-1] if errors else result.gist())

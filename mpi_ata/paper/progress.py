@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from multiprocessing.sharedctypes import RawArray
 from statistics import fmean
 
-from mpi_ata.view.tables import duration
+from mpi_ata.view.text import duration
 
 BAR = 20  # characters
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from mpi_ata.paper.experiments import GREEDY, Plan, printed
 from mpi_ata.paper.runs import Result
-from mpi_ata.view.tables import duration
+from mpi_ata.view.text import duration
 
 Record = dict[str, Any]
 RATIOS = ("worker_time_ratio", "runtime_ratio")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mpi_ata.paper import figures
 from mpi_ata.paper.ratios import Record
-from mpi_ata.view.tables import markdown_table, table
+from mpi_ata.view.text import markdown_table, table
 
 
 @dataclass(frozen=True)

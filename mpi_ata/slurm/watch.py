@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from mpi_ata import launch
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.launch.signals import CHOICE
+from mpi_ata.launch.signals import SIGNAL_VARIABLE
 from mpi_ata.runfile.progress import Progress, read_progress
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.batch import Batch, request_requeue, should_requeue
@@ -38,9 +38,9 @@ class Watch:
     def __enter__(self) -> "Watch":
         environment = os.environ | {
             launch.FAILURE: str(self._batch.kept.failure(self._batch.run).absolute()),
-            CHOICE: self._batch.signal,
+            SIGNAL_VARIABLE: self._batch.signal,
         }
-        launch.prepare(environment)
+        launch.set_mpi_defaults(environment)
         self._child = subprocess.Popen(self._batch.command(), env=environment)  # noqa: S603
         return self
 

@@ -1,1 +1,1 @@
-"""What a person sees: progress, tables."""
+"""What a person sees: progress lines and tables."""

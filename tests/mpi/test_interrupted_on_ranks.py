@@ -80,7 +80,7 @@ def interrupted(job: Path, number: signal.Signals, *arguments: str) -> Record:
         out, err = ended(process, job)
     assert process.returncode == 85, err
     assert "ended          early, by SIG" in out
-    assert f"saved          {OUT}, to go on with: --resume" in out
+    assert f"saved          {OUT}; resume it with --resume" in out
     return record_of(OUT)
 
 

@@ -98,7 +98,7 @@ def test_a_stopped_run_is_saved_and_not_started_again(site: Site) -> None:
 
 def test_a_waiting_run_that_is_stopped_leaves_the_queue(site: Site) -> None:
     told = site.ata("submit", site.drawn(10), *FOUR, "--sbatch", "--hold", "--chain", 2)
-    assert "submitted  Slurm job 1 and 1 that go on from it" in re.sub(r"job \d+", "job 1", told)
+    assert "submitted  Slurm job 1 and 1 that continue it" in re.sub(r"job \d+", "job 1", told)
     (first,) = re.findall(r"^watch it   mpi-ata status (\d+)$", told, re.MULTILINE)
     site.ata("stop", first)
     assert [site.over(id) for id in (first, int(first) + 1)] == ["CANCELLED", "CANCELLED"]

@@ -188,5 +188,5 @@ def test_the_doctor_looks_at_the_nodes_and_leaves_nothing_behind(site: Site, com
     words = ["--nodes=2", "--ntasks-per-node=2", "--time=5"]
     done = site.slurm.run("salloc", *words, command, "doctor", cwd=site.folder)
     assert done.returncode == 0, done.stdout
-    assert "two ranks, 3 rounds, the right figures" in done.stdout
+    assert "two ranks, 3 rounds, correct results" in done.stdout
     assert list(site.folder.iterdir()) == []

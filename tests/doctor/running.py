@@ -1,4 +1,4 @@
-"""Asking the doctor, with some changes of its surroundings."""
+"""Running the doctor in changed environments."""
 
 import json
 import os
@@ -26,11 +26,11 @@ def run_doctor(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """The real command, with some changes of its surroundings."""
-    ours = os.pathsep.join([*site.getsitepackages(), str(ROOT)])
+    """Run the real command, with another Python, prefix, folder or environment."""
+    paths = os.pathsep.join([*site.getsitepackages(), str(ROOT)])
     return subprocess.run(
         [*prefix, str(python), "-m", "mpi_ata", "doctor", *options],
-        env=os.environ | {"PYTHONPATH": ours} | dict(environment or {}),
+        env=os.environ | {"PYTHONPATH": paths} | dict(environment or {}),
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -38,20 +38,21 @@ def run_doctor(
     )
 
 
-def prepared() -> dict[str, str]:
-    """What an mpirun must be told here."""
+def mpi_defaults() -> dict[str, str]:
+    """Return the environment variables that mpirun needs here."""
     environment: dict[str, str] = {}
-    launch.prepare(environment)
+    launch.set_mpi_defaults(environment)
     return environment
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return the findings of a doctor run with --json, by name."""
     assert done.stdout, done.stderr
     return {finding["name"]: finding for finding in json.loads(done.stdout.splitlines()[-1])}
 
 
-def command(folder: Path, name: str, text: str) -> Path:
-    """A stand-in for a command, which says this and no more."""
+def fake_command(folder: Path, name: str, text: str) -> Path:
+    """Create a command that only prints this text."""
     folder.mkdir(exist_ok=True)
     path = folder / name
     path.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
@@ -59,8 +60,8 @@ def command(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def apart(script: str) -> tuple[str, ...]:
-    """What runs a command after a script that may mount and rename as it likes; skips where it may not."""
+def in_namespace(script: str) -> tuple[str, ...]:
+    """Return a prefix that runs a command after a script in a namespace of its own, or skip the test."""
     prefix = ("unshare", "--mount", "--uts", "sh", "-c", f'{script} && exec "$@"', "sh")
     if shutil.which("unshare") is None or subprocess.run([*prefix, "true"], capture_output=True).returncode:
         pytest.skip("needs unshare --mount, as root")

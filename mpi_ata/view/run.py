@@ -1,0 +1,111 @@
+"""A run as text: the table printed at its end, and the contents of its run file."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpi_ata.runfile.prior import counted
+from mpi_ata.view.text import aligned, duration, share, table, when
+
+if TYPE_CHECKING:
+    from mpi_ata.driver.loop import Outcome
+
+MAX_WORKERS, MAX_KINDS = 100, 10  # rows of the tables of workers and of their hardware
+WORKER_HEADER = ["worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "overhead [s]", "share of time"]
+
+
+def closing_table(outcome: "Outcome") -> str:
+    """Return the table printed at the end of a run."""
+    by = "Ctrl-C" if outcome.signal in ("", "SIGINT") else outcome.signal
+    ended = f"at {outcome.reason}" if outcome.reason else f"early, by {by}"
+    hint = "; resume it with --resume" if outcome.resumable and not outcome.reason else ""
+    return summary_table(ended, outcome.figures(), hint)
+
+
+def summary_table(ended: str, summary: dict[str, Any], hint: str = "") -> str:
+    """Return how a run ended, its summary, and where it was saved, followed by a hint."""
+    saved = [("saved", f"{summary['out']}{hint}")] if summary["out"] else []
+    return aligned([("ended", ended), *summary_rows(summary), *saved])
+
+
+def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the summary of a run as names and texts."""
+    return [
+        ("rounds", f"{summary['rounds']:,}"),
+        ("clock", f"{summary['clock']:,.6g} s"),
+        *_worker_rows(summary),
+        ("loss", "not known" if summary["loss"] is None else f"{summary['loss']:.8g}"),
+        ("gap", "not known" if summary["gap"] is None else f"{summary['gap']:.3g}"),
+        *((name, _evaluation(value)) for name, value in summary["evaluation"].items()),
+        ("elapsed", duration(summary["elapsed"])),
+        *_billed_row(summary),
+    ]
+
+
+def _worker_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    waste, worker_time = summary["waste"], summary["worker_time"]
+    tasks = {name: f"{summary[f'tasks_{name}']:,}" for name in ("started", "used", "wasted", "lost")}
+    return [
+        ("worker time", f"{worker_time:,.6g} s on {counted(summary['workers'], 'worker')}"),
+        ("waste", f"{waste:,.6g} s, {share(waste, worker_time)} of worker time"),
+        ("tasks started", "{started} = {used} used + {wasted} wasted + {lost} lost".format(**tasks)),
+        *_delay_row(summary),
+    ]
+
+
+def _delay_row(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the delay of gradients if updates are asynchronous."""
+    if summary["mean_delay"] is None:
+        return []
+    mean, largest = summary["mean_delay"], summary["largest_delay"]
+    return [("delay", f"{mean:.3g} updates on average, at most {largest:,}")]
+
+
+def _billed_row(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what a cluster charges if the run used real ranks."""
+    if summary["billed"] is None:
+        return []
+    return [("billed", f"{duration(summary['billed'])}: cores x elapsed, idle ones included")]
+
+
+def _evaluation(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.6g}"
+
+
+def format_run(run: dict[str, Any]) -> str:
+    """Return the contents of a run file as text."""
+    state = f"finished at {run['reason']}" if run["finished"] else "not finished: resume it with --resume"
+    parts = [
+        aligned([("run", run["run"]), ("state", state), *summary_rows(run)]),
+        f"Events\n\n{aligned([_event_row(event) for event in run['events']])}",
+        f"Workers\n\n{workers_table(run['workers_table'])}",
+        f"Job\n\n{run['job'].strip()}",
+    ]
+    if run["settings"]:
+        parts.append("\n".join(f"--set {setting}" for setting in run["settings"]))
+    return "\n\n".join(parts)
+
+
+def _event_row(event: dict[str, Any]) -> tuple[str, str]:
+    who = f"worker {event['worker']} " if event["worker"] >= 0 else ""
+    return when(event["time"]), f"{who}{event['kind']}: {event['text']}"
+
+
+def workers_table(workers: Sequence[dict[str, Any]]) -> str:
+    """Return the tasks and times of each worker, and below them the hardware."""
+    rows = [_worker_cells(number, worker) for number, worker in enumerate(workers[:MAX_WORKERS])]
+    lines = [table(rows, WORKER_HEADER)]
+    if len(workers) > len(rows):
+        lines.append(f"... and {len(workers) - len(rows):,} more")
+    kinds = Counter(worker["hardware"] for worker in workers).most_common(MAX_KINDS)
+    return "\n".join([*lines, "", *(f"{count:,} x {kind}" for kind, count in kinds)])
+
+
+def _worker_cells(number: int, worker: dict[str, Any]) -> list[Any]:
+    times = [_seconds(worker[name]) for name in ("mean", "spread", "overhead")]
+    part = "-" if worker["share"] is None else share(worker["share"], 1.0)
+    return [number, worker["host"], worker["slot"], f"{worker['tasks']:,}", *times, part]
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

@@ -1,0 +1,56 @@
+"""Numbers and tables as text."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+
+def duration(seconds: float) -> str:
+    """Return a number of seconds in the units a person would use."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def when(seconds: float) -> str:
+    """Return a Unix time as local date and time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def ratio(a: float, b: float) -> str:
+    """Return a / b with two decimals."""
+    return f"{a / b:.2f}" if b else "-"
+
+
+def share(part: float, whole: float) -> str:
+    """Return a part of a whole as a percentage."""
+    return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
+
+
+def table(rows: Sequence[Sequence[Any]], header: Sequence[str] = ()) -> str:
+    """Return aligned columns, the first one to the left and the others to the right."""
+    cells = [[str(cell) for cell in row] for row in ([header, *rows] if header else rows)]
+    widths = [max(len(row[j]) for row in cells) for j in range(len(cells[0]))]
+    lines = [_line(row, widths) for row in cells]
+    if header:
+        lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    first, *others = zip(row, widths, strict=True)
+    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)])
+
+
+def markdown_table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
+    """Return a table for a Markdown document."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+
+
+def aligned(rows: Sequence[tuple[str, str]]) -> str:
+    """Return names and their texts in two columns."""
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
