@@ -5,6 +5,7 @@ mpirun -n 5 python -m benchmarks.rounds_children floor --size 80000 --active 4
 
 import argparse
 import json
+import logging
 import os
 import signal
 import statistics
@@ -17,14 +18,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpi_ata import Task, Trace
+from mpi_ata import Observer, Round, Task, Trace
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.interface import Arrival
 from mpi_ata.clusters.manager import MPICluster
 from mpi_ata.clusters.world import mpi_cluster
-from mpi_ata.driver.loop import execute_on_ranks
-from mpi_ata.driver.recorder import OutputOptions
-from mpi_ata.job.schema import load_job
+from mpi_ata.driver.execute import execute_on_ranks
+from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import resolve_on_ranks
 
 Figures = dict[str, float]
 ORDER, END = 1, 2  # tags of the floor
@@ -73,19 +74,18 @@ def ours(size: int, active: int, seconds: float) -> Figures | None:
     """The whole of mpi_ata: a job is run and kept in its file."""
     times = list[float]()
 
-    def watch(trace: Trace) -> None:
-        times.append(time.perf_counter())
-        if _enough(times, seconds):
-            signal.raise_signal(signal.SIGUSR1)
+    class Watching(Observer):
+        def on_round(self, round: Round, trace: Trace) -> None:
+            times.append(time.perf_counter())
+            if _enough(times, seconds):
+                signal.raise_signal(signal.SIGUSR1)
 
+    logging.getLogger("mpi_ata").setLevel(logging.ERROR)  # ranks outnumber cores: that is known here
     settings = (f"problem.size={size}", f"allocator.budget={active}")
-    job = load_job(Path(__file__).with_name("null.toml"), settings)
-    outcome = execute_on_ranks(job, watch, OutputOptions(Path("null.h5")), note=_silent)
+    job = Path(__file__).with_name("null.toml")
+    plan = resolve_on_ranks(job, settings, OutputOptions(Path("null.h5")))
+    outcome = execute_on_ranks(plan, [Watching()])
     return None if outcome is None else _rates(times)
-
-
-def _silent(text: str) -> None:
-    """What a user is told of ranks that outnumber cores is known here."""
 
 
 def floor(size: int, active: int, seconds: float) -> Figures | None:

@@ -10,19 +10,29 @@ from mpi_ata import launch
 
 if launch.under_launcher():
     launch.one_thread_per_rank(os.environ)  # before numpy is imported
-    launch.assign_gpus(os.environ)
+    launch.own_devices(os.environ)
 
-from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAEmpirical
-from mpi_ata.clusters import VirtualCluster
+from typing import TYPE_CHECKING
+
+from mpi_ata.allocators import ATA, GTA, OFTA, UTA, Allocator, ATAEmpirical
+from mpi_ata.arrays import Array
+from mpi_ata.clusters import Arrival, Cluster, Lost, VirtualCluster
+from mpi_ata.clusters.open import cluster
 from mpi_ata.driver.loop import run
+from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
+from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.stop import Stop
-from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Ringmaster, Round
-from mpi_ata.problems import Quadratic, Task
-from mpi_ata.times import Constant, DrawnTimes, Exponential, Linear, Mix, Sqrt
+from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Method, Ringmaster, Round
+from mpi_ata.problems import Problem, Quadratic, Task
+from mpi_ata.runfile.load import SavedRun, load
+from mpi_ata.times import Constant, DrawnTimes, Exponential, Law, Linear, Mix, Sqrt
 from mpi_ata.torch import TorchProblem
-from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain
+from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain, Update
 from mpi_ata.version import __version__
+
+if TYPE_CHECKING:
+    from mpi_ata.clusters.manager import MPICluster
 
 __all__ = [
     "ASGD",
@@ -33,32 +43,52 @@ __all__ = [
     "UTA",
     "ATAEmpirical",
     "Adam",
+    "Allocator",
+    "Array",
+    "Arrival",
+    "Cluster",
     "Constant",
     "DrawnTimes",
     "Exponential",
     "GradientUpdate",
     "HeterogeneousDataSGD",
+    "Law",
     "Linear",
+    "Lost",
+    "MPICluster",
     "Malenia",
+    "Method",
     "Mix",
     "Momentum",
     "Nesterov",
+    "Observer",
     "Plain",
+    "Problem",
     "Quadratic",
     "Ringmaster",
     "Round",
+    "RunError",
+    "SavedRun",
     "Sqrt",
     "Stop",
     "Task",
     "TorchProblem",
     "Trace",
+    "Update",
+    "UsageError",
     "VirtualCluster",
     "__version__",
+    "cluster",
+    "load",
     "run",
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name == "MPICluster":  # importing mpi4py initialises MPI
+        from mpi_ata.clusters.manager import MPICluster
+
+        return MPICluster
     if name == "Stepping":
         import warnings
 

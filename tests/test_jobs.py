@@ -5,17 +5,16 @@ from typing import Any
 
 import pytest
 
-from mpi_ata.driver.loop import execute
-from mpi_ata.job.schema import load_job
 from mpi_ata.view.run import summary_rows
 from mpi_ata.view.text import aligned
+from tests.driver.driven import driven
 
 JOBS = Path(__file__).parent.parent / "jobs"
 
 
 def figures(name: str, *settings: str) -> dict[str, Any]:
     """What a job comes to on the virtual cluster, with these settings."""
-    return execute(load_job(JOBS / name, settings)).figures()
+    return driven(JOBS / name, settings).summary()
 
 
 SHORT = ("stop.rounds=300", "method.period=300")

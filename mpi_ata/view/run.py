@@ -8,7 +8,7 @@ from mpi_ata.runfile.prior import counted
 from mpi_ata.view.text import aligned, duration, share, table, when
 
 if TYPE_CHECKING:
-    from mpi_ata.driver.loop import Outcome
+    from mpi_ata.driver.execute import Outcome
 
 MAX_WORKERS, MAX_KINDS = 100, 10  # rows of the tables of workers and of their hardware
 WORKER_HEADER = ["worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "overhead [s]", "share of time"]
@@ -19,7 +19,7 @@ def closing_table(outcome: "Outcome") -> str:
     by = "Ctrl-C" if outcome.signal in ("", "SIGINT") else outcome.signal
     ended = f"at {outcome.reason}" if outcome.reason else f"early, by {by}"
     hint = "; resume it with --resume" if outcome.resumable and not outcome.reason else ""
-    return summary_table(ended, outcome.figures(), hint)
+    return summary_table(ended, outcome.summary(), hint)
 
 
 def summary_table(ended: str, summary: dict[str, Any], hint: str = "") -> str:

@@ -16,12 +16,16 @@ from click.testing import CliRunner, Result
 
 from mpi_ata import Trace, VirtualCluster
 from mpi_ata.cli import main
-from mpi_ata.driver.loop import execute, parts_of
-from mpi_ata.driver.recorder import OutputOptions, RunRecorder, load
+from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import Plan
+from mpi_ata.driver.recorder import RunRecorder
+from mpi_ata.driver.restore import begin
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job.schema import load_job
-from mpi_ata.runfile.record import from_tree, to_tree, told
+from mpi_ata.job import build_parts, load_job
+from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.record import describe, from_tree, to_tree
 from mpi_ata.runfile.store import RunFile
+from tests.driver.driven import driven
 from tests.faults.scene import METHODS, differing, own_problem, record_of, substance, written
 
 OUT = Path("run.h5")
@@ -153,7 +157,7 @@ def test_a_second_run_with_the_same_file_ends_the_first(tmp_path: Path) -> None:
                 assert first.poll() is None
             assert "exists; go on with it by --resume" in run(job, code=2)
             first.send_signal(signal.SIGSTOP)
-            rounds = int(load(RunFile(OUT))[0].method["k"]) + 5
+            rounds = int(load_record(RunFile(OUT))[0].method["k"]) + 5
             run(job, "--resume", "--set", f"stop.rounds={rounds}")
             expected = OUT.read_bytes()
             first.send_signal(signal.SIGCONT)
@@ -314,12 +318,12 @@ def test_a_run_that_diverges_keeps_its_last_good_save_from_which_a_smaller_step_
     every = "checkpoint_rounds = 1000" if signalled else "checkpoint_rounds = 1"
     job = written(tmp_path / "job.toml", rounds=20, run=every, problem=own_problem(tmp_path, too_far))
 
-    def progress(trace: Trace) -> None:
+    def look(trace: Trace) -> None:
         if signalled and trace.round == 10:
             signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(RunError, match=r"^the run diverged by round 10; try a smaller step_size"):
-        execute(load_job(job), progress, OutputOptions(OUT), lambda text: None)
+        driven(job, look=look, output=OutputOptions(OUT))
     saved = record_of(OUT).method
     assert saved["k"] == (0 if signalled else 9)
     assert np.isfinite(saved["x"]).all()
@@ -330,16 +334,16 @@ def test_a_run_that_diverges_keeps_its_last_good_save_from_which_a_smaller_step_
 
 @pytest.mark.parametrize("rounds", [20, 10**9])
 def test_what_is_shown_in_the_end_is_what_was_saved(tmp_path: Path, rounds: int) -> None:
-    def progress(trace: Trace) -> None:
+    def look(trace: Trace) -> None:
         if trace.round == 30:
             signal.raise_signal(signal.SIGTERM)
 
     job = written(tmp_path / "job.toml", rounds=rounds)
-    figures = execute(load_job(job), progress, OutputOptions(OUT), lambda text: None).figures()
+    summary = driven(job, look=look, output=OutputOptions(OUT)).summary()
     saved = record_of(OUT).summary
-    assert figures["finished"] == (rounds == 20)
-    assert {name: saved[name] for name in figures if name in saved} == {
-        name: value for name, value in figures.items() if name in saved
+    assert summary["finished"] == (rounds == 20)
+    assert {name: saved[name] for name in summary if name in saved} == {
+        name: value for name, value in summary.items() if name in saved
     }
     assert {"elapsed", "clock", "rounds"} <= set(saved)
 
@@ -411,15 +415,10 @@ def test_a_part_of_ones_own_that_cannot_be_saved_is_recorded_but_not_resumed(
     assert record.workers["tasks"].sum() == 100
     assert called("show", OUT).exit_code == 0
     more = refused(job, "--set", "stop.rounds=20")
-    assert f"run.h5: cannot go on: {name} has no state() and restore(state)" in more
+    assert f"run.h5: cannot be resumed: {name} has no state() and restore(state)" in more
     OUT.unlink()
     Path("run.h5.previous").unlink()
-    outcome = execute(
-        load_job(job),
-        lambda trace: os.kill(os.getpid(), signal.SIGTERM),
-        OutputOptions(OUT),
-        lambda text: None,
-    )
+    outcome = driven(job, look=lambda trace: os.kill(os.getpid(), signal.SIGTERM), output=OutputOptions(OUT))
     assert (outcome.reason, outcome.resumable) == (None, False)
 
 
@@ -494,14 +493,15 @@ def test_a_whole_file_with_anything_missing_or_wrong_is_refused_in_a_sentence(
     attributes, groups = to_tree(record_of(OUT))
     job, refusals, accepted = load_job(path), list[str](), 0
     for changed in mutations(dict(attributes), dict(groups)):
-        problem, times, made = parts_of(job)
+        problem, times, made = build_parts(job)
         assert times is not None
         file = RunFile(tmp_path / f"{accepted}.h5")
         try:
             record = from_tree(*changed)
-            told(record)
-            cluster = VirtualCluster(problem, times, job.run.seed)
-            RunRecorder(job, file, lambda text: None, record).begin(made, cluster, Trace())
+            describe(record)
+            cluster, trace = VirtualCluster(problem, times, job.run.seed), Trace()
+            plan = Plan(job, OutputOptions(), file, record)
+            RunRecorder(plan, begin(plan, made, cluster, trace)).on_start(made, cluster, trace)
             accepted += 1
         except UsageError as error:
             refusals.append(str(error))

@@ -30,9 +30,9 @@ from mpi_ata import (
 )
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array
-from mpi_ata.driver.loop import Outcome, execute
+from mpi_ata.driver.execute import Outcome
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job.schema import load_job
+from tests.driver.driven import driven
 
 N, B, SEED = 5, 7, 3
 
@@ -113,7 +113,7 @@ def executed(folder: Path, *settings: str, progress: Callable[[Trace], None] | N
     """The job above with some settings, executed."""
     path = folder / "job.toml"
     path.write_text(JOB)
-    return execute(load_job(path, settings), progress)
+    return driven(path, settings, progress)
 
 
 def test_rounds_are_made_only_as_the_caller_asks_for_them() -> None:
@@ -207,7 +207,7 @@ def own(folder: Path, name: str, *settings: str) -> Outcome:
     problem = "problem.file=own.py", "problem.class=Own"
     text = JOB.replace("dimension = 6\nnoise = 0.1", "").replace("rounds = 25", "rounds = 200")
     (folder / "job.toml").write_text(text)
-    return execute(load_job(folder / "job.toml", [*problem, *settings]))
+    return driven(folder / "job.toml", [*problem, *settings])
 
 
 @pytest.mark.parametrize(("limit", "reason"), [("stop.loss=0.01", "loss "), ("stop.gap=1.01", "gap 1 <")])
@@ -419,7 +419,7 @@ def test_a_job_that_cannot_be_simulated_is_refused(tmp_path: Path, missing: str,
     path = tmp_path / "job.toml"
     path.write_text(JOB.replace(missing, ""))
     with pytest.raises(UsageError) as caught:
-        execute(load_job(path))
+        driven(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert fragment in str(caught.value)
 
@@ -441,4 +441,4 @@ def test_an_exception_elsewhere_in_a_users_problem_is_an_error_of_the_run_too(
     mine = 'file = "mine.py"\nclass = "Mine"'
     path.write_text(JOB.replace('name = "quadratic"\ndimension = 6\nnoise = 0.1', mine))
     with pytest.raises(RunError, match="here"):
-        execute(load_job(path))
+        driven(path)

@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 from mpi_ata import OFTA, SGD, ATAEmpirical, DrawnTimes, Plain, Quadratic, VirtualCluster, run
 from mpi_ata.arrays import Array
 from mpi_ata.cli import main
-from mpi_ata.driver.recorder import load
 from mpi_ata.methods import Round
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.prior import COLUMNS, RunStats, discount, match_prior
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
@@ -81,7 +81,7 @@ def warm(*paths: object) -> list[object]:
 
 
 def record(path: str) -> Record:
-    return load(RunFile(Path(path)))[0]
+    return load_record(RunFile(Path(path)))[0]
 
 
 @pytest.fixture

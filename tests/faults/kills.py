@@ -17,10 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mpi_ata.driver.loop import execute
-from mpi_ata.driver.recorder import OutputOptions
+from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.trace import Trace
-from mpi_ata.job.schema import load_job
+from tests.driver.driven import driven
 from tests.faults.scene import METHODS, differing, record_of, substance, written
 
 EVERY = 2  # rounds from save to save
@@ -39,7 +38,7 @@ class Case:
         self.expected = substance(folder / "undisturbed.h5")
 
     def run(self, out: Path) -> None:
-        execute(load_job(self.job), self._report, OutputOptions(out, resume=True), note=lambda text: None)
+        driven(self.job, look=self._report, output=OutputOptions(out, resume=True))
 
     def _report(self, trace: Trace) -> None:
         self._reported[:] = trace.round.to_bytes(8, "little")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpi_ata.driver.recorder import load
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.record import Record, to_tree
 from mpi_ata.runfile.store import RunFile
 
@@ -92,7 +92,7 @@ def mpi_ata(*arguments: str | Path, before: Sequence[str] = ()) -> "subprocess.C
 
 def record_of(path: Path) -> Record:
     """What a run file says; its newest generation must be whole."""
-    record, complaint = load(RunFile(path))
+    record, complaint = load_record(RunFile(path))
     assert not complaint
     return record
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.driver.recorder import load
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.faults.scene import mpi_ata, own_problem, record_of, substance, written
 
@@ -129,6 +129,6 @@ if task.round == 20 and task.number == 0:
         assert done.returncode == 1
         assert done.stderr.endswith(f"Error: {sentence}the run was saved to {elsewhere} instead\n")
         assert record_of(elsewhere).reason == "40 rounds"
-        record, _ = load(RunFile(kept))
+        record, _ = load_record(RunFile(kept))
         assert 18 <= int(record.method["k"]) <= 20
     assert not list((tmp_path / "kept").glob("*.new-*"))

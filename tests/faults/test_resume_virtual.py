@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from mpi_ata import Trace
-from mpi_ata.driver.loop import Outcome, execute
-from mpi_ata.driver.recorder import OutputOptions
+from mpi_ata.driver.execute import Outcome
+from mpi_ata.driver.output import OutputOptions
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job.schema import load_job
+from tests.driver.driven import driven, logged
 from tests.faults.scene import METHODS, differing, own_problem, record_of, substance, written
 
 HALF, WHOLE = 21, 42
@@ -43,8 +43,11 @@ def run(
     notes: list[str] | None = None,
 ) -> Outcome:
     """Run a job on the virtual clock, or go on with it."""
-    told = [] if notes is None else notes
-    return execute(load_job(job, settings), progress, OutputOptions(out, resume=True), told.append)
+    with logged() as texts:
+        outcome = driven(job, settings, progress, OutputOptions(out, resume=True))
+    if notes is not None:
+        notes += texts
+    return outcome
 
 
 @cache

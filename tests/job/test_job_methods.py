@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from mpi_ata.driver.loop import execute
+from mpi_ata.driver.execute import execute
+from mpi_ata.driver.plan import Plan
+from mpi_ata.job import load_job
 from mpi_ata.job.names import ALLOCATORS, METHODS, UPDATES
-from mpi_ata.job.schema import load_job
+from tests.driver.driven import driven
 from tests.job.test_job import Change, built, refusal, written
 
 KEYS: dict[str, Change] = {
@@ -54,7 +56,7 @@ def job_of(folder: Path, method: str, allocator: str, change: Change | None = No
 def test_every_method_runs_with_every_allocator_that_makes_sense(
     tmp_path: Path, method: str, allocator: str
 ) -> None:
-    outcome = execute(load_job(job_of(tmp_path, method, allocator)))
+    outcome = driven(job_of(tmp_path, method, allocator))
     figures = outcome.figures()
     assert (figures["rounds"], figures["finished"]) == (3, True)
     assert figures["tasks_used"] >= 3 * 5
@@ -107,7 +109,7 @@ def test_an_update_of_ones_own_is_named_by_file_and_class(tmp_path: Path) -> Non
     job = load_job(path)
     method: Any = built(job)
     assert (type(method.update).__name__, method.update.power, method.update.step_size) == ("Sign", 0.5, 0.4)
-    assert execute(job).reason is not None
+    assert execute(Plan(job)).reason is not None
     (tmp_path / "sign.py").write_text(OWN + "\n")
     assert load_job(path).digest != job.digest, "all ranks must have the same file"
 
@@ -150,7 +152,7 @@ def test_the_keys_of_a_greedy_method_must_be_given(tmp_path: Path, method: str, 
 def test_an_optimizer_of_torch_is_named_with_its_keys(tmp_path: Path) -> None:
     adamw: Change = {"method.update": '"torch.AdamW"', "method.betas": "[0.8, 0.9]", "method.warmup": "2"}
     job = load_job(written(tmp_path, adamw))
-    assert execute(job).reason is not None
+    assert execute(Plan(job)).reason is not None
     assert "'beta'" in refusal(written(tmp_path, adamw | {"method.beta": "0.5"}))
 
 
@@ -170,7 +172,7 @@ def test_the_update_in_the_documents_works_as_it_stands_there(tmp_path: Path) ->
     for table in tables:
         change: Change = {"method": None}
         change |= {f"method.{key}": json.dumps(value) for key, value in table.items()}
-        assert execute(load_job(written(tmp_path, change))).reason is not None
+        assert driven(written(tmp_path, change)).reason is not None
     assert [table.get("update_class") for table in tables] == [None, "Lion"]
 
 

@@ -11,9 +11,9 @@ from mpi4py import MPI
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import Arrival, Cluster
 from mpi_ata.clusters.world import mpi_cluster, workers_in_world
-from mpi_ata.driver.loop import parts_of, run
+from mpi_ata.driver.loop import run
 from mpi_ata.driver.trace import Trace
-from mpi_ata.job.schema import load_job
+from mpi_ata.job import build_parts, load_job
 from mpi_ata.methods import Ringmaster
 from mpi_ata.problems import Task
 from mpi_ata.times import DrawnTimes, Linear
@@ -51,7 +51,7 @@ class Telling:
 def run_job(path: str, settings: list[str]) -> dict[str, Any] | None:
     """What a job comes to, and how often each rank was asked for a gradient; None on the rank of a worker."""
     job = load_job(Path(path), settings)
-    problem, times, method = parts_of(job, workers_in_world())
+    problem, times, method = build_parts(job, workers_in_world())
     drawn = job.times is not None and job.times.report == "drawn"
     trace, used = Trace(), np.zeros(workers_in_world(), np.int64)
     with mpi_cluster(problem, times, job.run.seed, drawn, job.digest) as cluster:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpi_ata.driver.recorder import load
 from mpi_ata.launch import find_mpirun
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 from tests.faults.scene import own_problem, record_of, written
@@ -46,7 +46,7 @@ def running(job: Path, *arguments: str, launcher: str = "own") -> list[str]:
 
 def saved_rounds() -> int:
     """How many rounds the file knows while a run is under way."""
-    return int(load(RunFile(OUT))[0].method["k"]) if OUT.exists() else -1
+    return int(load_record(RunFile(OUT))[0].method["k"]) if OUT.exists() else -1
 
 
 def wait_for(condition: Any, process: "subprocess.Popen[str] | None" = None, seconds: float = 60) -> None:
@@ -181,7 +181,7 @@ def test_under_mpirun_nothing_is_lost_but_the_last_interval(number: signal.Signa
         process.send_signal(number)
         ended(process, job)
     assert process.returncode == 85 or (process.returncode != 0 and number != signal.SIGUSR1)
-    assert load(RunFile(OUT))[0].summary["rounds"] >= before
+    assert load_record(RunFile(OUT))[0].summary["rounds"] >= before
     resumed(job, "--set", f"stop.rounds={saved_rounds() + 5}")
 
 
@@ -261,7 +261,7 @@ def test_whoever_is_killed_the_file_is_whole_and_the_run_goes_on(whom: str, laun
         ended(process, job)
     assert process.returncode not in (0, 85)
     done = len(Path("evaluated").read_bytes()) - 1  # once before the first round
-    record, _ = load(RunFile(OUT))
+    record, _ = load_record(RunFile(OUT))
     assert done - 5 <= int(record.method["k"]) <= done
     figures, _ = resumed(job, "--set", f"stop.rounds={done + 5}")
     assert figures["tasks_used"] == 7 * (done + 5)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mpi_ata.clusters import VirtualCluster
-from mpi_ata.driver.loop import parts_of, run
+from mpi_ata.driver.loop import run
 from mpi_ata.driver.trace import Trace
-from mpi_ata.job.schema import load_job
+from mpi_ata.job import build_parts, load_job
 from tests.job.test_job_methods import SENSIBLE
 from tests.mpi.starting import COMMAND, ROOT, finished, mpirun
 
@@ -88,7 +88,7 @@ def test_as_many_tasks_are_told_of_each_worker_as_it_has_really_begun(
 def simulated(path: str, settings: list[str]) -> tuple[str, float]:
     """The end point of the same job on the virtual cluster, and its worker time."""
     job = load_job(Path(path), settings)
-    problem, times, method = parts_of(job)
+    problem, times, method = build_parts(job)
     assert times is not None
     cluster = VirtualCluster(problem, times, job.run.seed)
     trace = Trace()

@@ -5,8 +5,8 @@ import signal
 import time
 from pathlib import Path
 
-from mpi_ata.driver.recorder import load
 from mpi_ata.launch import find_mpirun
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.cli.test_cli import on_terminal
 from tests.mpi.starting import COMMAND, finished, mpirun, ranks_of, started
@@ -20,7 +20,7 @@ if task.worker == 1 and task.round == 3:
 
 
 def is_finished() -> bool:
-    return OUT.exists() and bool(load(RunFile(OUT))[0].reason)
+    return OUT.exists() and bool(load_record(RunFile(OUT))[0].reason)
 
 
 @TIMED
@@ -32,7 +32,7 @@ def test_a_finished_run_is_saved_before_its_stragglers_are_waited_for() -> None:
         out, err = ended(process, job)
     assert process.returncode == 0, err
     assert "ended          at 3 rounds" in out
-    assert load(RunFile(OUT))[0].summary["worker_time"] > 8
+    assert load_record(RunFile(OUT))[0].summary["worker_time"] > 8
 
 
 @TIMED

@@ -5,8 +5,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from mpi_ata.driver.recorder import load
 from mpi_ata.launch import find_mpirun
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 from tests.mpi.starting import COMMAND, finished, mpirun
@@ -67,7 +67,7 @@ def run(job: Path, out: str, *arguments: object, launcher: int = 0) -> Done:
 
 
 def record(job: Path, out: str) -> Record:
-    return load(RunFile(job.with_name(out)))[0]
+    return load_record(RunFile(job.with_name(out)))[0]
 
 
 def first_hundred(job: Path, out: str) -> float:

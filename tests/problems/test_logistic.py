@@ -9,10 +9,9 @@ import pytest
 
 from mpi_ata import Task
 from mpi_ata.arrays import Array
-from mpi_ata.driver.loop import execute
 from mpi_ata.errors import RunError
-from mpi_ata.job.schema import load_job
 from mpi_ata.problems import Logistic, task_streams
+from tests.driver.driven import driven
 
 datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed: `make torch`")
 
@@ -144,6 +143,6 @@ def test_a_wrong_value_is_named(keys: dict[str, Any], sentence: str) -> None:
 
 
 def test_the_job_learns_the_digits() -> None:
-    outcome = execute(load_job(ROOT / "jobs" / "digits.toml"))
+    outcome = driven(ROOT / "jobs" / "digits.toml")
     assert (outcome.reason or "").startswith("loss 0.2")
     assert outcome.trace.evaluation["accuracy"] > 0.9

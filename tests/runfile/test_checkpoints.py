@@ -12,14 +12,13 @@ import pytest
 from mpi_ata import Trace
 from mpi_ata.clusters.identity import WorkerIdentity
 from mpi_ata.clusters.stats import TaskTimeStats
-from mpi_ata.driver.loop import execute
-from mpi_ata.driver.recorder import OutputOptions
+from mpi_ata.driver.output import OutputOptions
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job.schema import load_job
 from mpi_ata.job.source import JobText
 from mpi_ata.runfile.checkpoints import LONGEST, Checkpoints, fresh_path
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile, read
+from tests.driver.driven import driven
 from tests.faults.scene import written
 
 
@@ -205,8 +204,8 @@ def test_the_file_of_a_hundred_thousand_workers_is_small(tmp_path: Path, method:
     # At most 32 columns of 8 bytes a worker: what is known of each, and of its order if it has one.
     # Beside that the sample of task times, 2 MB, and a trace that is not full yet.
     n = 100_000
-    job = load_job(written(tmp_path / "job.toml", method, rounds=3, workers=n))
-    execute(job, keeping=OutputOptions(tmp_path / "run.h5"))
+    job = written(tmp_path / "job.toml", method, rounds=3, workers=n)
+    driven(job, output=OutputOptions(tmp_path / "run.h5"))
     assert (tmp_path / "run.h5").stat().st_size < 256 * n + 2**21 + 100_000
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mpi_ata.arrays import Array
-from mpi_ata.driver.recorder import load
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 from tests.slurm.private import NODES, PrivateSlurm, idle, until
@@ -176,7 +176,7 @@ class Site:
 
 def record(run: object) -> Record:
     """What a run file says."""
-    return load(RunFile(Path(str(run))))[0]
+    return load_record(RunFile(Path(str(run))))[0]
 
 
 def rounds_of(run: Path) -> int:

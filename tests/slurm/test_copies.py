@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.job.schema import load_job
+from mpi_ata.job import load_job
+from mpi_ata.job.build import build_problem
 from mpi_ata.slurm.copies import Copies
 from tests.slurm.site import MEASURED, OWN
 
@@ -42,7 +43,9 @@ def spoil(folder: Path) -> None:
 
 def made(job: Path, *members: tuple[str, ...]) -> Copies:
     """Copies of a job, whose originals are gone."""
-    copies = Copies.of(job, members or [()], job.parent.parent.parent / "copy")
+    copies = Copies.of(
+        [load_job(job, member) for member in members or [()]], job.parent.parent.parent / "copy"
+    )
     copies.make()
     spoil(job.parent.parent)
     return copies
@@ -59,13 +62,13 @@ def test_a_copy_has_all_that_a_job_needs_and_nothing_else(job: Path, tmp_path: P
         "problems/package/__init__.py",
         "problems/package/deep.py",
     }
-    assert load_job(copies.job).build_problem().x0.tolist() == [1, 1, 1]
+    assert build_problem(load_job(copies.job)).x0.tolist() == [1, 1, 1]
 
 
 def test_a_file_named_by_an_absolute_path_is_copied_too(job: Path) -> None:
     given = (f'problem.file="{job.parent.parent}/problems/own.py"',)
     copies = made(job, given)
-    assert load_job(copies.job, [*given, *copies.settings[0]]).build_problem().x0.tolist() == [1, 1, 1]
+    assert build_problem(load_job(copies.job, [*given, *copies.settings[0]])).x0.tolist() == [1, 1, 1]
 
 
 def test_the_file_of_an_update_is_copied_too(job: Path) -> None:
@@ -82,7 +85,7 @@ def test_each_member_of_a_sweep_has_its_own_file(job: Path) -> None:
     members = [("problem.file=../problems/own.py",), (f"problem.file={problems}/other.py",)]
     copies = made(job, *members)
     found = [
-        load_job(copies.job, [*member, *more]).build_problem().x0.size
+        build_problem(load_job(copies.job, [*member, *more])).x0.size
         for member, more in zip(members, copies.settings, strict=True)
     ]
     assert found == [3, 5]
@@ -95,4 +98,4 @@ def test_links_are_followed(job: Path, tmp_path: Path) -> None:
     copies = Copies.of(job, [()], tmp_path / "copy")
     copies.make()
     spoil(elsewhere)
-    assert load_job(copies.job, copies.settings[0]).build_problem().x0.tolist() == [1, 1, 1]
+    assert build_problem(load_job(copies.job, copies.settings[0])).x0.tolist() == [1, 1, 1]

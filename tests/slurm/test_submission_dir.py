@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from mpi_ata.errors import RunError
+from mpi_ata.runfile.progress import Progress
 from mpi_ata.slurm.batch import Batch, should_requeue
 from mpi_ata.slurm.commands import SlurmJob
-from mpi_ata.runfile.progress import Progress
 from mpi_ata.slurm.start import check_progress
 from mpi_ata.slurm.status import among, members
 from mpi_ata.slurm.submission_dir import Attempt, Manifest, SubmissionDir, billed

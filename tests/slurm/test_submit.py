@@ -12,12 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mpi_ata.cli import main
-from mpi_ata.driver.loop import execute
-from mpi_ata.driver.recorder import OutputOptions
+from mpi_ata.driver.output import OutputOptions
 from mpi_ata.errors import UsageError
-from mpi_ata.job.schema import load_job
 from mpi_ata.slurm.script import signal_name
 from mpi_ata.slurm.submission_dir import SubmissionDir
+from tests.driver.driven import driven
 from tests.slurm.site import DRAWN, MEASURED, OWN, ROOT
 
 
@@ -120,8 +119,9 @@ def test_a_run_that_could_not_go_on_is_refused(job: Path) -> None:
 
 
 def test_a_job_that_was_changed_since_is_not_gone_on_with(job: Path) -> None:
-    execute(
-        load_job(job, ["run.workers=3"]),
+    driven(
+        job,
+        ["run.workers=3"],
         lambda trace: signal.raise_signal(signal.SIGTERM),
         OutputOptions(Path("mine.h5")),
     )

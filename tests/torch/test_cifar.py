@@ -10,12 +10,11 @@ from click.testing import CliRunner
 
 from mpi_ata import Task
 from mpi_ata.cli import main
-from mpi_ata.driver.loop import execute
 from mpi_ata.errors import RunError
-from mpi_ata.job.schema import load_job
 from mpi_ata.problems import task_streams
 from mpi_ata.torch import Cifar100
 from mpi_ata.torch.cifar import DEVIATION, MEAN, Images, _moved, network, read
+from tests.driver.driven import driven
 from tests.torch.cifar_files import records, write
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
@@ -188,7 +187,7 @@ def settings(data: str, *changes: str) -> list[str]:
 
 def test_the_job_runs_and_the_loss_falls(folder: str) -> None:
     changes = ["stop.rounds=12", "run.evaluate_every=12", "method.update=plain", "method.step_size=0.05"]
-    outcome = execute(load_job(JOB, settings(folder, *changes)))
+    outcome = driven(JOB, settings(folder, *changes))
     first, last = (row.loss for row in outcome.trace.rows)
     assert last < first
     assert outcome.trace.used == 12 * 23
@@ -214,7 +213,7 @@ def test_the_network_begins_to_learn_the_real_data() -> None:
         "method.step_size=1e-3",
         "problem.test_images=1000",
     ]
-    outcome = execute(load_job(JOB, settings(REAL, *changes)))
+    outcome = driven(JOB, settings(REAL, *changes))
     first, last = (row.loss for row in outcome.trace.rows)
     assert first == pytest.approx(np.log(100), abs=0.1)
     assert last < first - 0.2

@@ -10,10 +10,9 @@ import pytest
 
 from mpi_ata import Task, TorchProblem
 from mpi_ata.arrays import Array
-from mpi_ata.driver.loop import execute
 from mpi_ata.errors import RunError
-from mpi_ata.job.schema import load_job
 from mpi_ata.problems import task_streams
+from tests.driver.driven import driven
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
 
@@ -364,7 +363,7 @@ def test_a_rank_has_one_thread_unless_the_user_says_otherwise(monkeypatch: pytes
 
 def test_the_converted_script_learns() -> None:
     settings = ["times.law=constant", "stop.rounds=400", "run.evaluate_every=400"]
-    outcome = execute(load_job(ROOT / "jobs" / "pytorch_script.toml", settings))
+    outcome = driven(ROOT / "jobs" / "pytorch_script.toml", settings)
     assert outcome.trace.figures["accuracy"][0] < 0.7
     assert outcome.trace.evaluation["accuracy"] > 0.9
     assert outcome.x.dtype == np.float32

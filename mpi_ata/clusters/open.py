@@ -1,0 +1,38 @@
+"""The door to workers for scripts: real ranks under mpirun, simulated ones elsewhere."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from mpi_ata.clusters.interface import Cluster
+from mpi_ata.clusters.virtual import VirtualCluster
+from mpi_ata.errors import UsageError
+from mpi_ata.launch import under_launcher
+from mpi_ata.problems import Problem
+from mpi_ata.times import DrawnTimes
+
+NO_RANKS = (
+    "no launcher has started ranks: use mpirun -n 5 python SCRIPT.py, "
+    "or simulate workers with times=DrawnTimes(Sqrt(4))"
+)
+
+
+@contextmanager
+def cluster(problem: Problem, times: DrawnTimes | None = None, seed: int = 0) -> Iterator[Cluster]:
+    """Open a cluster for a loop of your own: all ranks that mpirun or srun started must call this.
+
+    Rank 0 goes on as the manager.  All others are workers: they serve the manager here, and their process
+    ends when it leaves.  With `times` tasks last as long as drawn; without a launcher they are simulated.
+    """
+    if not under_launcher():
+        if times is None:
+            raise UsageError(NO_RANKS)
+        with closing(VirtualCluster(problem, times, seed)) as simulated:
+            yield simulated
+        return
+    from mpi_ata.clusters.world import mpi_cluster
+
+    with mpi_cluster(problem, times, seed) as ranks:
+        if ranks is None:
+            sys.exit(0)
+        yield ranks
