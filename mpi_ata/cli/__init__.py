@@ -12,7 +12,7 @@ from mpi_ata.version import __version__
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mpi-ata")
 def main() -> None:
-    """Adaptive task allocation: give workers of unknown, unequal speed just as many tasks as pay off."""
+    """Adaptive task allocation over MPI: learn how fast workers are, and give each its share of tasks."""
 
 
 for command in (

@@ -1,4 +1,4 @@
-"""The command that tells what is there to run jobs with."""
+"""The command that checks the setup."""
 
 import json
 import sys
@@ -8,15 +8,16 @@ import click
 
 from mpi_ata import launch
 from mpi_ata.doctor.finding import Finding
+from mpi_ata.layout import MANAGER
 
 
 @click.command(name="doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print all findings as a JSON list on the last line.")
 def doctor_command(as_json: bool) -> None:
-    """Tell what is there to run jobs with, and what to mend.
+    """Check MPI, launcher, cores and Slurm, and print what to fix.
 
-    Looks at Python, the MPI that is loaded and its launcher, cores, threads, the output folder and Slurm, and
-    runs a tiny job on two ranks. Exit code 1 if something would keep jobs from running; notes do not count.
+    Checks Python, the loaded MPI and its launcher, cores, threads, the output folder and Slurm, and runs a
+    tiny job on two ranks. The exit code is 1 if something would keep jobs from running; notes do not count.
 
     \b
     Examples:
@@ -27,7 +28,7 @@ def doctor_command(as_json: bool) -> None:
     from mpi_ata import doctor
     from mpi_ata.launch.library import loaded_library
 
-    if launch.under_launcher() and launch.rank() > 0:
+    if launch.under_launcher() and launch.rank() != MANAGER:
         doctor.exchange_on_ranks(loaded_library())
         return
     findings = []
@@ -42,7 +43,7 @@ def doctor_command(as_json: bool) -> None:
 
 
 def finding_text(finding: Finding) -> str:
-    """One line of the doctor's, and below it what to do."""
+    """Return a finding as one line, and below it what to do."""
     state = "problem" if not finding.ok else "note" if finding.remedy else "ok"
     remedy = f"\n{'':24}-> {finding.remedy}" if finding.remedy else ""
     return f"{state:<7}  {finding.name:<13}  {finding.found}{remedy}"

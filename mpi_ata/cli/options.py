@@ -1,4 +1,4 @@
-"""What commands have in common: options, and errors in one sentence."""
+"""What commands share: options, and errors in one sentence."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Command = Callable[..., Any]
 
 
 class WrongUsage(click.ClickException):
-    """Wrong usage, in one sentence without click's lines around it."""
+    """Wrong usage, reported in one sentence without click's usage lines."""
 
     exit_code = 2
 
@@ -61,15 +61,18 @@ def errors_in_one_sentence(command: Command) -> Command:
     return wrapped
 
 
+set_option = click.option(
+    "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key of the job."
+)
+
+
 def job_options(command: Command) -> Command:
     """Add the options that say which job to run, where, and with which changes."""
 
     @click.argument("job", type=click.Path(path_type=Path))
     @click.option("--virtual", is_flag=True, help="Simulate the workers in this process, on a virtual clock.")
     @click.option("--workers", type=click.IntRange(min=1), help="Number of workers; overrides run.workers.")
-    @click.option(
-        "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key of the job."
-    )
+    @set_option
     @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on the last line.")
     @wraps(command)
     def wrapped(job: Path, workers: int | None, settings: tuple[str, ...], **options: Any) -> None:
@@ -86,13 +89,13 @@ def job_options(command: Command) -> Command:
 
 
 def prior_options(command: Command) -> Command:
-    """Add the options that say what a new run knows of its workers."""
+    """Add the options that say what a new run knows about its workers."""
 
     @click.option(
         "--warm-start",
         multiple=True,
         type=click.Path(path_type=Path),
-        help="Start with the worker speeds learned in a run file, or in a folder of them.",
+        help="Start with the worker speeds learned in a run file, or in a folder of them; may be repeated.",
     )
     @click.option(
         "--prior-weight",
@@ -101,6 +104,22 @@ def prior_options(command: Command) -> Command:
         help="Weight of --warm-start, above 0 and at most 1; below 1 it is soon outweighed.",
     )
     @click.option("--any-problem", is_flag=True, help="Warm-start from runs of other problems too.")
+    @wraps(command)
+    def wrapped(*arguments: Any, **options: Any) -> None:
+        command(*arguments, **options)
+
+    return wrapped
+
+
+def lead_options(command: Command) -> Command:
+    """Add the options that say how a run in a Slurm job is asked to save."""
+
+    @click.option("--signal", default="USR1", show_default=True, help="The signal that asks a run to save.")
+    @click.option(
+        "--lead",
+        type=click.IntRange(min=1),
+        help="Seconds before the time limit to send it.  [default: as measured]",
+    )
     @wraps(command)
     def wrapped(*arguments: Any, **options: Any) -> None:
         command(*arguments, **options)

@@ -1,4 +1,4 @@
-"""Running a plan from the command line: on ranks of its own, or as one of them."""
+"""Running a plan from the command line: starting its ranks, or as one of them."""
 
 import logging
 import os
@@ -49,19 +49,19 @@ def printed_notes(line: Line, once: bool = False) -> Iterator[None]:
 
 
 def starts_ranks(virtual: bool) -> bool:
-    """Return whether this process is to start the ranks, since no launcher has."""
+    """Return whether this process has to start the ranks, because no launcher did."""
     return not virtual and not launch.under_launcher()
 
 
 def start_ranks(plans: Sequence[Plan]) -> None:
-    """Start the ranks and never return: inside of a Slurm job on what it was given."""
+    """Start the ranks and never return; inside a Slurm job, on the tasks that Slurm allocated."""
     if (launch.slurm_tasks() or 1) > 1:
         from mpi_ata import slurm
 
         workers = click.get_current_context().params.get("workers")
         launch.exec_launcher([*slurm.launcher(workers), *launch.rank_command(sys.argv[1:])])
     for plan in plans:
-        plan.parts()  # so that a wrong one is rejected before ranks are started
+        plan.parts()  # rejects a wrong one before ranks are started
     launch.start_ranks(plans[0].job.run.workers or 1, sys.argv[1:])
 
 

@@ -1,4 +1,4 @@
-"""The commands that run jobs, and show their results."""
+"""The commands that run jobs and show their results."""
 
 import json
 import sys
@@ -30,7 +30,9 @@ ALLOCATORS = "ata-empirical,gta,uta"  # compared unless others are named
 def run_command(
     job: Path, settings: tuple[str, ...], output: OutputOptions, virtual: bool, as_json: bool
 ) -> None:
-    """Run a job: on the ranks that mpirun or srun started, or else on ranks of its own.
+    """Run a job on MPI ranks, or simulated.
+
+    Uses the ranks that mpirun or srun started, if any; otherwise starts run.workers + 1 ranks itself.
 
     \b
     Examples:
@@ -71,7 +73,9 @@ def show_finished(record: Record, out: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on the last line.")
 @errors_in_one_sentence
 def show_command(run: Path, as_json: bool) -> None:
-    """Print what is in a run file: the job, how far it is, what happened, and its workers.
+    """Print the contents of a run file.
+
+    These are the job, its progress, the events and the workers.
 
     \b
     Examples:
@@ -89,12 +93,12 @@ def show_command(run: Path, as_json: bool) -> None:
 @job_options
 @click.option(
     "--allocators",
-    help=f"Names, comma-separated; own: the job's own.  [default: {ALLOCATORS}, those the method supports]",
+    help=f"Names, comma-separated; own is the job's own.  [default: {ALLOCATORS}, those the method supports]",
 )
 def compare(
     job: Path, settings: tuple[str, ...], virtual: bool, allocators: str | None, as_json: bool
 ) -> None:
-    """Run the same job under several allocators, and print one table.
+    """Run a job under several allocators, and print one table.
 
     \b
     Examples:
@@ -112,7 +116,7 @@ def compare(
         start_ranks(variants)
     if virtual:
         for variant in variants:
-            variant.parts()  # so that a wrong one is rejected before time is spent on the others
+            variant.parts()  # rejects a wrong one before time is spent on the others
     if counterpart and launch.rank() == MANAGER:
         click.echo(f"Note: gta is left out: its counterpart here is the method {counterpart}", err=True)
     rows = run_variants(dict(zip(names, variants, strict=True)), virtual)

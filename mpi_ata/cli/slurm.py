@@ -2,63 +2,70 @@
 
 import json
 import sys
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mpi_ata.cli.options import errors_in_one_sentence, prior_options, show
+from mpi_ata.cli.options import errors_in_one_sentence, lead_options, prior_options, set_option, show
 from mpi_ata.view.slurm import status_table, submission_text
 
 
 @click.command(name="submit")
 @click.argument("job", type=click.Path(path_type=Path))
-@click.option("--nodes", "-N", type=click.IntRange(min=1), help="Nodes.")
-@click.option("--ntasks", "-n", type=click.IntRange(min=1), help="Ranks in all: the manager and the workers.")
-@click.option("--ntasks-per-node", type=click.IntRange(min=1), help="Ranks on each node.")
-@click.option("--cpus-per-task", "-c", type=click.IntRange(min=1), help="Cores of each rank.")
-@click.option("--time", "-t", help="Time limit of each start, such as 02:00:00.")
-@click.option("--partition", "-p")
-@click.option("--account", "-A")
-@click.option("--gpus-per-task", help="GPUs of each rank; the manager uses none.")
-@click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any further option of sbatch's.")
+@click.option("--nodes", "-N", type=click.IntRange(min=1), help="Number of nodes.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key of the job."
+    "--ntasks", "-n", type=click.IntRange(min=1), help="Number of ranks: the manager and the workers."
 )
+@click.option("--ntasks-per-node", type=click.IntRange(min=1), help="Ranks per node.")
+@click.option("--cpus-per-task", "-c", type=click.IntRange(min=1), help="Cores per rank.")
+@click.option("--time", "-t", help="Time limit of each start, such as 02:00:00.")
+@click.option("--partition", "-p", help="Partition to submit to.")
+@click.option("--account", "-A", help="Account to charge.")
+@click.option("--gpus-per-task", help="GPUs per rank; the manager leaves its own idle.")
+@click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any other option of sbatch.")
+@set_option
 @click.option(
     "--array",
-    "sweep",
     multiple=True,
     metavar="TABLE.KEY=V,V,...",
-    help="Run once for each value, or for all combinations, where given several times.",
+    help="Run once for each value; if given several times, for all combinations.",
 )
-@click.option("--at-once", type=click.IntRange(min=1), help="So many runs of --array at the same time.")
-@click.option("--chain", type=click.IntRange(min=1), help="So many Slurm jobs, each going on from the last.")
+@click.option("--at-once", type=click.IntRange(min=1), help="Maximum runs of --array at the same time.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="The run file; a fresh name in runs/ by default."
+    "--chain",
+    type=click.IntRange(min=1),
+    help="Submit this many Slurm jobs, each resuming the one before, instead of requeueing.",
 )
-@click.option("--resume", is_flag=True, help="Go on with the run in --out, if it exists.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The run file.  [default: a fresh name in runs/]"
+)
+@click.option("--resume", is_flag=True, help="Continue the run in --out, if there is one.")
 @prior_options
-@click.option("--signal", default="USR1", show_default=True, help="The signal that tells a run to save.")
-@click.option("--lead", type=click.IntRange(min=1), help="Seconds before the time limit at which it comes.")
+@lead_options
 @click.option(
-    "--source", type=click.Path(path_type=Path), help="A shell file to read first, say with `module load`."
+    "--source",
+    type=click.Path(path_type=Path),
+    help="A shell file to source first, for instance with `module load`.",
 )
-@click.option("--no-check", is_flag=True, help="Do not build the problem here: its data are on the nodes.")
-@click.option("--dry-run", is_flag=True, help="Print script and command, and do nothing.")
+@click.option(
+    "--no-check", is_flag=True, help="Do not build the problem here, as when its data is on the nodes."
+)
+@click.option("--dry-run", is_flag=True, help="Print the script and the command, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on the last line.")
 @errors_in_one_sentence
 def submit_command(
     job: Path,
-    sweep: tuple[str, ...],
+    array: tuple[str, ...],
     at_once: int | None,
     no_check: bool,
     dry_run: bool,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Give a job to Slurm; it is requeued and goes on by itself until it is finished.
+    """Submit a job to Slurm, which requeues it until it is finished.
 
     Job and problem files are copied: editing them afterwards changes nothing.
 
@@ -72,14 +79,13 @@ def submit_command(
     """
     from mpi_ata import slurm
 
-    names = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "time", "partition", "account")
-    resources = slurm.Resources(**{name: given.pop(name) for name in (*names, "gpus_per_task", "more")})
-    members = slurm.Sweep.of(sweep, at_once) if sweep else None
-    submission = slurm.Submission(job, resources, sweep=members, check=not no_check, **given)
+    resources = slurm.Resources(**{field.name: options.pop(field.name) for field in fields(slurm.Resources)})
+    sweep = slurm.Sweep.of(array, at_once) if array else None
+    submission = slurm.Submission(job, resources, sweep=sweep, check=not no_check, **options)
     result = slurm.submit(submission, dry_run)
     if not resources.sized:
-        told = f"no --ntasks was given: it is {result['ranks']}, for run.workers of the job and the manager"
-        click.echo(told, err=True)
+        note = f"no --ntasks given: using {result['ranks']}, for run.workers of the job and the manager"
+        click.echo(note, err=True)
     show(json.dumps(result) if as_json else submission_text(result))
 
 
@@ -88,9 +94,10 @@ def submit_command(
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as a JSON list on the last line.")
 @errors_in_one_sentence
 def status_command(which: str | None, as_json: bool) -> None:
-    """Tell how far submitted runs are: those in runs/ and in the queue, or one of them.
+    """Print how far submitted runs are.
 
-    Where Slurm does not answer, runs that are not finished are of state `unknown`, and the exit code is 1.
+    These are the runs in runs/ and in the queue, or only the one that is named. If Slurm does not answer,
+    the state of unfinished runs is `unknown`, and the exit code is 1.
 
     \b
     Examples:
@@ -102,7 +109,7 @@ def status_command(which: str | None, as_json: bool) -> None:
 
     try:
         rows = slurm.status(which)
-    except slurm.SilentError:
+    except slurm.SlurmUnreachableError:
         rows = slurm.status_from_files(which)
         if rows or as_json:
             show(json.dumps(rows) if as_json else status_table(rows))
@@ -115,9 +122,9 @@ def status_command(which: str | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as a JSON list on the last line.")
 @errors_in_one_sentence
 def stop_command(which: str, as_json: bool) -> None:
-    """End a submitted run for good: it is saved, and not started again.
+    """Save a submitted run and end it for good.
 
-    Go on with it later by `mpi-ata submit JOB.toml --out RUN.h5 --resume`.
+    It is not requeued. Resume it later with `mpi-ata submit JOB.toml --out RUN.h5 --resume`.
 
     \b
     Examples:
@@ -133,28 +140,31 @@ def stop_command(which: str, as_json: bool) -> None:
 @click.command(name="batch")
 @click.argument("job", type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="The run file; by default named after the Slurm job."
+    "--out", type=click.Path(path_type=Path), help="The run file.  [default: named after the Slurm job]"
 )
-@click.option("--kept", type=click.Path(path_type=Path), help="What mpi-ata submit has prepared.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key of the job."
+    "--submission-dir",
+    "--kept",  # in scripts of earlier versions, which may still be in a queue
+    type=click.Path(path_type=Path),
+    help="The folder that mpi-ata submit has prepared; --kept is an older name of this option.",
 )
+@set_option
 @prior_options
-@click.option("--siblings", is_flag=True, help="Learn speeds from finished runs of the same sweep.")
-@click.option("--requeue/--no-requeue", default=True, help="Whether Slurm may start the job again.")
-@click.option("--signal", default="USR1", show_default=True, help="The signal that tells a run to save.")
-@click.option("--lead", type=click.IntRange(min=1), help="Seconds before the time limit to send it.")
+@click.option("--siblings", is_flag=True, help="Warm-start from finished runs of the same sweep.")
+@click.option("--requeue/--no-requeue", default=True, help="Whether Slurm may requeue the job.")
+@lead_options
 @errors_in_one_sentence
 def batch_command(
     job: Path,
     out: Path | None,
-    kept: Path | None,
+    submission_dir: Path | None,
     settings: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """What a batch script calls: run a job until it is finished, through time limits and preemption.
+    """Run a job inside a batch script until it is finished.
 
-    Begin the line with `exec`, so that the signals of Slurm's come through; slurm/run.sbatch is an example.
+    The run survives time limits and preemption. Begin the line with `exec`, so that Slurm's signals arrive;
+    slurm/run.sbatch is an example.
 
     \b
     Examples:
@@ -163,5 +173,5 @@ def batch_command(
     """
     from mpi_ata import slurm
 
-    batch = slurm.prepared(job, out, kept, settings, **options)
-    sys.exit(slurm.carry_out(batch, partial(click.echo, err=True)))
+    batch = slurm.prepare_batch(job, out, submission_dir, settings, **options)
+    sys.exit(slurm.run_batch(batch, partial(click.echo, err=True)))

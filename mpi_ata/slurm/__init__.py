@@ -1,22 +1,23 @@
-"""Jobs on Slurm: the batch script, giving it to Slurm, what runs inside, and how far it is."""
+"""Jobs on Slurm: the batch script, submitting it, what runs inside the Slurm job, and its status."""
 
-from mpi_ata.slurm.batch import Batch, prepared
-from mpi_ata.slurm.commands import SilentError
+from mpi_ata.slurm.batch import Batch, prepare_batch
+from mpi_ata.slurm.commands import SlurmUnreachableError
 from mpi_ata.slurm.launcher import launcher
-from mpi_ata.slurm.script import Resources, Sweep
-from mpi_ata.slurm.start import carry_out
+from mpi_ata.slurm.resources import Resources
+from mpi_ata.slurm.start import run_batch
 from mpi_ata.slurm.status import status, status_from_files, stop
-from mpi_ata.slurm.submit import Submission, submit
+from mpi_ata.slurm.submission import Submission, Sweep
+from mpi_ata.slurm.submit import submit
 
 __all__ = [
     "Batch",
     "Resources",
-    "SilentError",
+    "SlurmUnreachableError",
     "Submission",
     "Sweep",
-    "carry_out",
     "launcher",
-    "prepared",
+    "prepare_batch",
+    "run_batch",
     "status",
     "status_from_files",
     "stop",

@@ -5,17 +5,16 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import CommandResult, run_command
+from mpi_ata.slurm.slurm_job import SlurmJob, parse_job
 
-PATIENCE = 60.0  # seconds for one answer
+TIMEOUT = 60.0  # seconds for one command
 TRIES = 3  # a controller that is being restarted answers a little later
-GONE = ("Invalid job id", "not found")  # the second of members of an array that wait
-UNREACHED = (  # what Slurm's commands say where they cannot ask the controller
+UNKNOWN_JOB = ("Invalid job id", "not found")  # the latter for pending members of an array
+UNREACHABLE = (  # what Slurm's commands print if they cannot reach the controller
     "Communication connection failure",
     "Could not establish a configuration source",
     "Protocol authentication error",
@@ -25,183 +24,95 @@ UNREACHED = (  # what Slurm's commands say where they cannot ask the controller
     "Zero Bytes were transmitted or received",
     "standby mode",
 )
-OVER = (
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "REVOKED",
-    "TIMEOUT",
-)
-
-NO_SLURM = "there is no {name} here: run this where Slurm is, or use mpi-ata run"
 
 
-class SilentError(RunError):
-    """Slurm does not tell what is queued, so nobody knows."""
-
-
-@dataclass(frozen=True)
-class SlurmJob:
-    """A Slurm job as Slurm knows it."""
-
-    id: str  # 12, or 12_3 for a member of an array
-    state: str = "UNKNOWN"
-    reason: str = ""
-    restarts: int = 0
-    run_time: float = 0.0
-    time_limit: float | None = None  # None: no limit
-    began: float | None = None  # seconds since 1970
-    ends: float | None = None
-    preempted: bool = False  # about to be, for a job of higher rank
-    cores: int = 0
-    nodes: str = ""
-    command: Path = Path()
-
-    @property
-    def left(self) -> float | None:
-        """The seconds until it is ended, as far as Slurm tells; a preempted job has less than its limit."""
-        if self.ends is not None:
-            return self.ends - time.time()
-        return None if self.time_limit is None else self.time_limit - self.run_time
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether it is being ended since its time is up."""
-        over = self.time_limit is not None and self.run_time >= self.time_limit
-        return self.state in ("COMPLETING", "TIMEOUT") and (self.reason == "TimeLimit" or over)
+class SlurmUnreachableError(RunError):
+    """Slurm does not answer, so the state of the queue is unknown."""
 
 
 def slurm(*command: str) -> CommandResult:
-    """Ask Slurm something; once more where the controller does not answer."""
+    """Run one of Slurm's commands, and retry it if the controller does not answer."""
     if shutil.which(command[0]) is None:
-        raise UsageError(NO_SLURM.format(name=command[0]))
+        raise UsageError(f"there is no {command[0]} here: run this where Slurm is, or use mpi-ata run")
     for number in range(TRIES):
-        answer = run_command(command, PATIENCE)
-        if answer.code is not None and "Unable to contact slurm controller" not in answer.err:
+        result = run_command(command, TIMEOUT)
+        if result.code is not None and "Unable to contact slurm controller" not in result.err:
             break
         time.sleep(2.0**number)
-    return answer
+    return result
 
 
-def said(answer: CommandResult) -> str:
-    """What Slurm has to say against something, in one line."""
-    lines = [line for line in (answer.err or answer.out).splitlines() if line.strip()]
+def error_line(result: CommandResult) -> str:
+    """Return the last line that a failed command printed, without its name in front."""
+    lines = [line for line in (result.err or result.out).splitlines() if line.strip()]
     return re.sub(r"^\w+: ((error|fatal): )?", "", lines[-1]) if lines else "no answer came"
 
 
-def unreached(answer: CommandResult) -> bool:
-    """Whether a command could not ask the controller at all."""
-    return answer.code != 0 and (answer.code is None or any(words in answer.err for words in UNREACHED))
+def is_unreachable(result: CommandResult) -> bool:
+    """Return whether a command could not reach the controller at all."""
+    return result.code != 0 and (result.code is None or any(text in result.err for text in UNREACHABLE))
 
 
-def silence(answer: CommandResult) -> SilentError:
-    """The error of a question that Slurm did not answer."""
-    return SilentError(f"Slurm does not answer: {said(answer)}; see mpi-ata doctor")
+def no_answer(result: CommandResult) -> SlurmUnreachableError:
+    """Return the error of a query that Slurm did not answer."""
+    return SlurmUnreachableError(f"Slurm does not answer: {error_line(result)}; see mpi-ata doctor")
 
 
 def sbatch(script: Path, *options: str) -> int:
-    """Give a batch script to Slurm; the id of the Slurm job."""
-    answer = slurm("sbatch", "--parsable", *options, str(script))
-    id = re.search(r"^(\d+)(;.*)?$", answer.out, re.MULTILINE)
-    if unreached(answer):
-        raise RunError(f"sbatch cannot reach Slurm: {said(answer)}; see mpi-ata doctor")
-    if answer.code != 0 or id is None:
-        raise UsageError(f"Slurm refused the job: {said(answer)}")
+    """Submit a batch script and return the id of the Slurm job."""
+    result = slurm("sbatch", "--parsable", *options, str(script))
+    id = re.search(r"^(\d+)(;.*)?$", result.out, re.MULTILINE)
+    if is_unreachable(result):
+        raise RunError(f"sbatch cannot reach Slurm: {error_line(result)}; see mpi-ata doctor")
+    if result.code != 0 or id is None:
+        raise UsageError(f"Slurm rejected the job: {error_line(result)}")
     return int(id[1])
 
 
 def jobs(id: str) -> list[SlurmJob]:
-    """What Slurm knows of a Slurm job, or of each member of an array; nothing once it has forgotten it."""
-    answer = slurm("scontrol", "--oneliner", "show", "job", id)
-    if answer.code != 0:
-        if any(words in answer.out + answer.err for words in GONE) and not unreached(answer):
+    """Return a Slurm job, or each member of an array; nothing once Slurm has forgotten it."""
+    result = slurm("scontrol", "--oneliner", "show", "job", id)
+    if result.code != 0:
+        if any(text in result.out + result.err for text in UNKNOWN_JOB) and not is_unreachable(result):
             return []
-        raise silence(answer)
-    return [parsed(line) for line in answer.out.splitlines() if line.startswith("JobId=")]
+        raise no_answer(result)
+    return [parse_job(line) for line in result.out.splitlines() if line.startswith("JobId=")]
 
 
-def own_jobs() -> list[str]:
-    """The ids of all Slurm jobs of this user's that are queued or running; one for each array."""
-    answer = slurm("squeue", "--me", "--noheader", "--format=%F")
-    if answer.code != 0:
-        raise silence(answer)
-    return list(dict.fromkeys(answer.out.split()))
+def queued_ids() -> list[str]:
+    """Return the ids of this user's queued and running Slurm jobs; one per array."""
+    result = slurm("squeue", "--me", "--noheader", "--format=%F")
+    if result.code != 0:
+        raise no_answer(result)
+    return list(dict.fromkeys(result.out.split()))
 
 
 def requeue(id: str) -> str:
-    """Let Slurm start a job again; its complaint, if it has one."""
-    answer = slurm("scontrol", "requeue", id)
-    return "" if answer.code == 0 else said(answer)
+    """Requeue a Slurm job, and return the error message if Slurm rejects that."""
+    result = slurm("scontrol", "requeue", id)
+    return "" if result.code == 0 else error_line(result)
 
 
 def cancel(*ids: str) -> None:
-    """End Slurm jobs that wait."""
+    """Cancel pending Slurm jobs."""
     if ids:
         slurm("scancel", *ids)
 
 
 def signal_batch(id: str, name: str) -> None:
-    """Send a signal to the batch script of a running job, and to nobody else."""
-    answer = slurm("scancel", "--batch", f"--signal={name}", id)
-    if answer.code != 0:
-        raise RunError(f"Slurm job {id} could not be told to stop: {said(answer)}")
+    """Send a signal to the batch script of a running Slurm job, and to nothing else."""
+    result = slurm("scancel", "--batch", f"--signal={name}", id)
+    if result.code != 0:
+        raise RunError(f"Slurm job {id} could not be asked to stop: {error_line(result)}")
 
 
 def mpi_types() -> list[str]:
-    """The kinds of MPI that srun can start here."""
-    answer = slurm("srun", "--mpi=list")
-    return re.findall(r"^\s+(?:srun: )?(\w+)\s*$", answer.out + answer.err, re.MULTILINE)
-
-
-def parsed(line: str) -> SlurmJob:
-    """A line of scontrol's."""
-    words = dict(re.findall(r"(\w[\w/:]*)=(\S*)", line))
-    command = re.search(r"\bCommand=(.*?) WorkDir=", line)
-    id = words["JobId"]
-    if "ArrayTaskId" in words:
-        id = f"{words['ArrayJobId']}_{words['ArrayTaskId']}"
-    return SlurmJob(
-        id=id,
-        state=words["JobState"],
-        reason=words.get("Reason", ""),
-        restarts=int(words.get("Restarts", 0)),
-        run_time=seconds(words.get("RunTime", "0")) or 0.0,
-        time_limit=seconds(words.get("TimeLimit", "")),
-        began=moment(words.get("StartTime", "")),
-        ends=moment(words.get("EndTime", "")),
-        preempted=moment(words.get("PreemptTime", "")) is not None,
-        cores=int(re.match(r"\d*", words.get("NumCPUs", ""))[0] or 0),  # type: ignore[index]
-        nodes=words.get("NodeList", "").replace("(null)", ""),
-        command=Path(command[1]) if command else Path(),
-    )
-
-
-def seconds(text: str) -> float | None:
-    """A time as Slurm writes it (minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s); None where it has no limit."""
-    hit = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if hit is None:
-        return None
-    days, *rest = hit.groups()
-    numbers = [int(part) for part in rest if part is not None]
-    units = [3600, 60, 1] if days is not None or len(numbers) == 3 else [60, 1]
-    total = 86400 * int(days or 0) + sum(a * b for a, b in zip(numbers, units, strict=False))
-    return float(total)
-
-
-def moment(text: str) -> float | None:
-    """A point in time as Slurm writes it, in seconds since 1970; None where it is not known."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return None
+    """Return the MPI types that srun supports here."""
+    result = slurm("srun", "--mpi=list")
+    return re.findall(r"^\s+(?:srun: )?(\w+)\s*$", result.out + result.err, re.MULTILINE)
 
 
 def own_id(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The id of the Slurm job that this process belongs to."""
+    """Return the id of the Slurm job that this process belongs to."""
     array, member = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{member}" if array and member else environment.get("SLURM_JOB_ID")

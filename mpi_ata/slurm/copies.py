@@ -1,4 +1,4 @@
-"""Copies of what a job consists of, so that editing it while it waits in a queue changes nothing."""
+"""Copies of the files of a job, so that editing them while it waits in a queue changes nothing."""
 
 import ast
 import json
@@ -15,63 +15,63 @@ from mpi_ata.job.tables import user_files
 
 @dataclass(frozen=True)
 class Copies:
-    """A job file and the Python files that it names, with those of their neighbours that they import."""
+    """A job file, the Python files that it names, and the modules beside them that they import."""
 
-    targets: dict[Path, Path]  # each file, and where its copy is
+    targets: dict[Path, Path]  # the copy of each file
     job: Path  # the copy of the job file
-    settings: tuple[tuple[str, ...], ...]  # of each member: without them it would still name files elsewhere
+    settings: tuple[tuple[str, ...], ...]  # per member of a sweep: paths that must point to the copies
 
     @classmethod
     def of(cls, members: Sequence[Job], to: Path) -> "Copies":
         """Return where to copy the files of a job, under the settings of each of its members."""
-        job, to = placed(members[0].path), to.absolute()
+        job, to = resolve_parent(members[0].path), to.absolute()
         named = [user_files(member.tables) for member in members]
-        sources = {file: placed(job.parent / file) for files in named for file in files.values()}
-        found = {job}.union(*map(with_neighbours, sources.values()))
+        sources = {file: resolve_parent(job.parent / file) for files in named for file in files.values()}
+        found = {job}.union(*map(local_imports, sources.values()))
         root = Path(os.path.commonpath([path.parent for path in found]))
         targets = {path: to / path.relative_to(root) for path in sorted(found)}
-        more = [tuple(moved(files, targets[job], sources, targets)) for files in named]
-        return cls(targets, targets[job], tuple(more))
+        settings = [tuple(path_settings(files, targets[job], sources, targets)) for files in named]
+        return cls(targets, targets[job], tuple(settings))
 
     def make(self) -> None:
-        """Copy everything."""
+        """Copy all files."""
         for source, target in self.targets.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)
 
 
-def moved(
+def path_settings(
     files: dict[str, str], job: Path, sources: dict[str, Path], targets: dict[Path, Path]
 ) -> Iterator[str]:
-    """Settings for files that the copy of a job does not name any more, such as by an absolute path."""
+    """Yield settings for files that the copied job would look for elsewhere, such as absolute paths."""
     for name, file in files.items():
         target = targets[sources[file]]
         if os.path.normpath(job.parent / file) != str(target):
             yield f"{name}={json.dumps(str(target))}"
 
 
-def placed(path: Path) -> Path:
-    """An absolute path without links on the way, though it may be one itself."""
+def resolve_parent(path: Path) -> Path:
+    """Return an absolute path whose folders are no links, though the file itself may be one."""
     return path.parent.resolve() / path.name
 
 
-def with_neighbours(source: Path) -> Iterator[Path]:
-    """A Python file, and all files beside it that it imports, directly or not."""
-    waiting, met = [source], set[Path]()
-    while waiting:
-        path = waiting.pop()
-        if path in met:
+def local_imports(source: Path) -> Iterator[Path]:
+    """Yield a Python file and all files beside it that it imports, directly or not."""
+    pending, seen = [source], set[Path]()
+    while pending:
+        path = pending.pop()
+        if path in seen:
             continue
-        met.add(path)
+        seen.add(path)
         yield path
         for name in imported_names(path):
-            beside = source.parent / name
-            waiting += [beside.with_suffix(".py")] if beside.with_suffix(".py").is_file() else []
-            waiting += sorted(beside.rglob("*.py")) if beside.is_dir() else []
+            module = source.parent / name
+            pending += [module.with_suffix(".py")] if module.with_suffix(".py").is_file() else []
+            pending += sorted(module.rglob("*.py")) if module.is_dir() else []
 
 
 def imported_names(path: Path) -> set[str]:
-    """The first part of the name of each module that a file imports."""
+    """Return the top-level names of the modules that a file imports."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:

@@ -1,92 +1,95 @@
-"""One start of a run in a Slurm job: refused where it would be in vain, watched, and brought to an end."""
+"""One start of a run in a Slurm job: checked, watched, and recorded."""
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
-from mpi_ata.errors import RunError, UsageError
+from mpi_ata.errors import CONTINUE, RunError, UsageError
 from mpi_ata.launch import allocated_cores
 from mpi_ata.runfile.progress import Progress, read_progress
 from mpi_ata.slurm import commands
-from mpi_ata.slurm.batch import Batch, request_requeue, should_requeue
+from mpi_ata.slurm.batch import Batch, Echo, request_requeue, should_requeue
 from mpi_ata.slurm.submission_dir import Attempt
 from mpi_ata.slurm.watch import Watch
 
-TO_BE_CONTINUED = 85
-FRUITLESS = 3  # starts in a row that may begin at the same round
+MAX_STALLED = 3  # starts in a row that begin at the same round
 
 
-def carry_out(batch: Batch, tell: Callable[[str], None]) -> int:
-    """Run until it is finished or its time is up; the exit code of the batch script."""
+def run_batch(batch: Batch, echo: Echo) -> int:
+    """Run until the run is finished or its time is up, and return the exit code of the batch script."""
     try:
-        return _carry_out(batch, tell)
+        return start(batch, echo)
     except (RunError, UsageError) as error:
-        batch.kept.failure(batch.run).write_text(str(error))
+        batch.failure_file.write_text(str(error))
         raise
 
 
-def _carry_out(batch: Batch, tell: Callable[[str], None]) -> int:
-    watch = Watch(batch, id := commands.own_id(), tell)
+def start(batch: Batch, echo: Echo) -> int:
+    """Start the ranks unless there is nothing to do, and wait for their end."""
+    watch = Watch(batch, id := commands.own_id(), echo)
     before = read_progress(batch.run)
     if before.finished:
-        tell(f"{batch.run} is finished already, after {before.rounds:,} rounds")
+        echo(f"{batch.run} is already finished, after {before.rounds:,} rounds")
         return 0
-    if batch.kept.stopped(batch.run).exists():
-        tell(f"{batch.run} was stopped; to go on with it, submit it again with --resume")
-        return TO_BE_CONTINUED
+    if batch.stopped:
+        echo(f"{batch.run} was stopped; to resume it, submit it again with --resume")
+        return CONTINUE
     check_progress(batch, before, id)
-    batch.kept.failure(batch.run).unlink(missing_ok=True)
-    attempt = Attempt(
-        id or "", time.time(), allocated_cores(), before.rounds, os.environ.get("SLURM_JOB_NODELIST", "")
-    )
-    batch.kept.note(batch.run, attempt)
+    batch.failure_file.unlink(missing_ok=True)
+    attempt = new_attempt(id, before)
+    batch.submission_dir.record_attempt(batch.run, attempt)
     with watch:
         code = watch.wait()
-    word, exit_code = concluded(batch, watch, code, tell)
-    batch.kept.note(batch.run, replace(attempt, ended=time.time(), end=word))
+    end, exit_code = conclude(batch, watch, code, echo)
+    batch.submission_dir.record_attempt(batch.run, replace(attempt, ended=time.time(), end=end))
     return exit_code
 
 
+def new_attempt(id: str | None, before: Progress) -> Attempt:
+    """Return the record of a start that begins now."""
+    nodes = os.environ.get("SLURM_JOB_NODELIST", "")
+    return Attempt(id or "", time.time(), allocated_cores(), before.rounds, nodes)
+
+
 def check_progress(batch: Batch, before: Progress, id: str | None) -> None:
-    """Refuse to start again and again at the same round."""
-    submitted = batch.kept.submitted().jobs
-    attempts = batch.kept.attempts(batch.run)
-    latest = [a for a in attempts if a.job == id or a.job.split("_")[0] in submitted]
-    fruitless = latest[-FRUITLESS:]
-    if len(fruitless) == FRUITLESS and all(attempt.rounds == before.rounds for attempt in fruitless):
-        raise RunError(
-            f"{FRUITLESS} starts in a row got no further than round {before.rounds:,}: see the log for why; "
-            "if a round takes longer than the time limit, ask for more time"
-        )
+    """Reject one more start at a round that several starts in a row did not get beyond."""
+    submitted = batch.submission_dir.manifest().jobs
+    attempts = batch.submission_dir.attempts(batch.run)
+    latest = [a for a in attempts if a.job == id or a.job.split("_")[0] in submitted][-MAX_STALLED:]
+    if len(latest) == MAX_STALLED and all(attempt.rounds == before.rounds for attempt in latest):
+        stalled = f"{MAX_STALLED} starts in a row got no further than round {before.rounds:,}"
+        advice = "see the log for why; if a round takes longer than the time limit, ask for more time"
+        raise RunError(f"{stalled}: {advice}")
 
 
-def concluded(batch: Batch, watch: Watch, code: int, tell: Callable[[str], None]) -> tuple[str, int]:
-    """What became of a start: a word for the record, and the exit code of the batch script."""
+def conclude(batch: Batch, watch: Watch, code: int, echo: Echo) -> tuple[str, int]:
+    """Return how a start ended, for its record, and the exit code of the batch script; requeue if needed."""
     after = read_progress(batch.run)
     if after.finished:
-        cancel_the_rest(batch)
-        tell(f"finished after {after.rounds:,} rounds: {batch.run}")
+        cancel_rest_of_chain(batch)
+        echo(f"finished after {after.rounds:,} rounds: {batch.run}")
         return "finished", 0
-    failure = batch.kept.failure(batch.run)
-    if failure.exists():
-        cancel_the_rest(batch)
+    if batch.failure_file.exists():
+        cancel_rest_of_chain(batch)
         return "failed", 2 if code == 2 else 1
-    tell(f"saved at round {after.rounds:,}, not finished (the launcher ended with {code}): {batch.run}")
-    if batch.kept.stopped(batch.run).exists():
-        return "stopped", TO_BE_CONTINUED
-    if watch.requeued:
-        return "requeued", TO_BE_CONTINUED
-    job = watch.ask()
-    if job is None and batch.requeue:
-        tell("Slurm cannot be asked to start it again: go on by hand with the same command")
-    if job is None or not should_requeue(batch, job):
-        return "left", TO_BE_CONTINUED
-    return ("requeued" if request_requeue(job, tell) else "left"), TO_BE_CONTINUED
+    echo(f"saved at round {after.rounds:,}, not finished (the launcher exited with {code}): {batch.run}")
+    if batch.stopped:
+        return "stopped", CONTINUE
+    return ("requeued" if watch.requeued or requeue_if_allowed(batch, watch, echo) else "left"), CONTINUE
 
 
-def cancel_the_rest(batch: Batch) -> None:
-    """Take back the later Slurm jobs of a chain, which have nothing left to do."""
-    own, chain = os.environ.get("SLURM_JOB_ID"), batch.kept.submitted().jobs
+def requeue_if_allowed(batch: Batch, watch: Watch, echo: Echo) -> bool:
+    """Requeue an unfinished run if that is wanted, and return whether Slurm accepted it."""
+    job = watch.slurm_job()
+    if job is None:
+        if batch.requeue:
+            echo("Slurm cannot be asked to requeue this job: resume it with the same command")
+        return False
+    return should_requeue(batch, job) and request_requeue(job, echo)
+
+
+def cancel_rest_of_chain(batch: Batch) -> None:
+    """Cancel the later Slurm jobs of a chain, which have nothing left to do."""
+    own, chain = os.environ.get("SLURM_JOB_ID"), batch.submission_dir.manifest().jobs
     if not batch.requeue and own in chain:
         commands.cancel(*chain[chain.index(own) + 1 :])

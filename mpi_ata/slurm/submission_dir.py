@@ -1,6 +1,6 @@
-"""What is kept beside the file of a run: the job as it was submitted, its script and log, and how it went.
+"""The folder of a submission: the job as it was submitted, its script and log, and a record of its starts.
 
-For RUN.h5 that is the folder RUN.job; the members of a sweep, RUN-0.h5, RUN-1.h5, ..., share one.
+For RUN.h5 it is RUN.job; the members of a sweep, RUN-0.h5, RUN-1.h5, ..., share one.
 """
 
 import json
@@ -18,80 +18,9 @@ SUFFIX = ".job"
 class Manifest:
     """Which Slurm jobs were submitted for which runs."""
 
-    jobs: tuple[str, ...] = ()  # by their ids
+    jobs: tuple[str, ...] = ()  # their ids
     runs: tuple[Path, ...] = ()
-    past: tuple[str, ...] = ()  # Slurm jobs that were at these runs before
-
-
-@dataclass(frozen=True)
-class SubmissionDir:
-    """The folder of a submission."""
-
-    folder: Path
-
-    @property
-    def script(self) -> Path:
-        """The batch script."""
-        return self.folder / "batch.sh"
-
-    @property
-    def files(self) -> Path:
-        """Job file, problem file and the like, as they were."""
-        return self.folder / "files"
-
-    def failure(self, run: Path) -> Path:
-        """Where a run that cannot go on says why; it is not started again then."""
-        return self.folder / f"{run.stem}.failed"
-
-    def stopped(self, run: Path) -> Path:
-        """What tells a run, as long as it is there, that it shall end and not be started again."""
-        return self.folder / f"{run.stem}.stop"
-
-    def clear(self, run: Path) -> None:
-        """Let a run start anew."""
-        self.failure(run).unlink(missing_ok=True)
-        self.stopped(run).unlink(missing_ok=True)
-
-    @property
-    def manifest(self) -> Path:
-        """Where it is noted which Slurm jobs were submitted."""
-        return self.folder / "submitted.json"
-
-    def submitted(self) -> Manifest:
-        """Which Slurm jobs were submitted for which runs, as far as it is known."""
-        try:
-            found = json.loads(self.manifest.read_text())
-            jobs, past = (tuple(map(str, found[name])) for name in ("jobs", "past"))
-            return Manifest(jobs, tuple(map(Path, found["runs"])), past)
-        except (OSError, ValueError, TypeError, KeyError):
-            return Manifest()
-
-    def submit(self, jobs: Sequence[str], runs: Sequence[Path]) -> None:
-        """Note which Slurm jobs were submitted for which runs."""
-        known = self.submitted()
-        past = [job for job in [*known.past, *known.jobs] if job not in jobs]
-        note = {"jobs": list(jobs), "runs": [str(run) for run in runs], "past": past}
-        replace_text(self.manifest, json.dumps(note))
-
-    def attempts(self, run: Path) -> list["Attempt"]:
-        """The starts of a run so far; a line that was cut off by a kill is left out."""
-        try:
-            lines = (self.folder / f"{run.stem}.attempts").read_text().splitlines()
-        except OSError:
-            return []
-        found: dict[float, Attempt] = {}
-        for line in lines:
-            try:
-                attempt = Attempt(**json.loads(line))
-            except (ValueError, TypeError):
-                continue
-            found[attempt.began] = attempt
-        return list(found.values())
-
-    def note(self, run: Path, attempt: "Attempt") -> None:
-        """Note a start of a run, or once more what became of it."""
-        with suppress(OSError), (self.folder / f"{run.stem}.attempts").open("a") as file:
-            file.write(json.dumps(asdict(attempt)) + "\n")
+    past: tuple[str, ...] = ()  # ids of earlier Slurm jobs for these runs
 
 
 @dataclass(frozen=True)
@@ -104,32 +33,124 @@ class Attempt:
     rounds: int  # when it began
     nodes: str = ""
     ended: float | None = None
-    end: str = ""  # in a word
+    end: str = ""  # finished, failed, stopped, requeued or left
 
 
-def all_submissions(folder: Path) -> list[SubmissionDir]:
-    """All submissions whose runs are in a folder, the oldest first."""
-    found = [kept for kept in map(SubmissionDir, folder.glob(f"*{SUFFIX}")) if kept.manifest.is_file()]
-    return sorted(found, key=lambda kept: kept.manifest.stat().st_mtime)
+@dataclass(frozen=True)
+class SubmissionDir:
+    """The folder of a submission, and the names of the files in it."""
+
+    path: Path
+
+    @classmethod
+    def of_run(cls, run: Path) -> "SubmissionDir":
+        """Return the folder that belongs to a run file."""
+        return cls(run.with_suffix(SUFFIX))
+
+    @property
+    def script(self) -> Path:
+        """Return the batch script."""
+        return self.path / "batch.sh"
+
+    @property
+    def files(self) -> Path:
+        """Return the folder of the copied job file, problem file and so on."""
+        return self.path / "files"
+
+    @property
+    def source(self) -> Path:
+        """Return the copy of the shell file that the script sources."""
+        return self.path / "source.sh"
+
+    @property
+    def log(self) -> Path:
+        """Return the log's name without what Slurm appends."""
+        return self.path / "slurm"
+
+    @property
+    def manifest_file(self) -> Path:
+        """Return the file that says which Slurm jobs were submitted."""
+        return self.path / "submitted.json"
+
+    def failure_file(self, run: Path) -> Path:
+        """Return the file that says why a run failed; while it exists, the run is not requeued."""
+        return self.path / f"{run.stem}.failed"
+
+    def stop_file(self, run: Path) -> Path:
+        """Return the file that stops a run, and keeps it from being started while it exists."""
+        return self.path / f"{run.stem}.stop"
+
+    def attempts_file(self, run: Path) -> Path:
+        """Return the file that records the starts of a run, as lines of JSON."""
+        return self.path / f"{run.stem}.attempts"
+
+    def clear(self, run: Path) -> None:
+        """Allow a run that failed or was stopped to start again."""
+        self.failure_file(run).unlink(missing_ok=True)
+        self.stop_file(run).unlink(missing_ok=True)
+
+    def exists(self) -> bool:
+        """Return whether something was submitted from this folder."""
+        return self.manifest_file.is_file()
+
+    def manifest(self) -> Manifest:
+        """Return which Slurm jobs were submitted for which runs; empty if that is unreadable."""
+        try:
+            found = json.loads(self.manifest_file.read_text())
+            jobs, past = (tuple(map(str, found[name])) for name in ("jobs", "past"))
+            return Manifest(jobs, tuple(map(Path, found["runs"])), past)
+        except (OSError, ValueError, TypeError, KeyError):
+            return Manifest()
+
+    def record_jobs(self, jobs: Sequence[str], runs: Sequence[Path]) -> None:
+        """Record which Slurm jobs were submitted for which runs."""
+        before = self.manifest()
+        past = [job for job in [*before.past, *before.jobs] if job not in jobs]
+        manifest = {"jobs": list(jobs), "runs": [str(run) for run in runs], "past": past}
+        write_atomically(self.manifest_file, json.dumps(manifest))
+
+    def attempts(self, run: Path) -> list[Attempt]:
+        """Return the starts of a run so far; a line that a kill cut off is skipped."""
+        try:
+            lines = self.attempts_file(run).read_text().splitlines()
+        except OSError:
+            return []
+        found: dict[float, Attempt] = {}
+        for line in lines:
+            with suppress(ValueError, TypeError):
+                attempt = Attempt(**json.loads(line))
+                found[attempt.began] = attempt
+        return list(found.values())
+
+    def record_attempt(self, run: Path, attempt: Attempt) -> None:
+        """Record a start of a run, or the same start again once it has ended."""
+        with suppress(OSError), self.attempts_file(run).open("a") as file:
+            file.write(json.dumps(asdict(attempt)) + "\n")
 
 
-def billed(attempts: Sequence[Attempt], last_sign: float | None) -> float:
-    """Core-seconds that were allocated; `last_sign`: when the run file was written last, if at all.
+def find_submissions(folder: Path) -> list[SubmissionDir]:
+    """Return all submissions whose runs are in a folder, the oldest first."""
+    found = [each for each in map(SubmissionDir, folder.glob(f"*{SUFFIX}")) if each.exists()]
+    return sorted(found, key=lambda each: each.manifest_file.stat().st_mtime)
 
-    A start that was killed had no time to say when: it lasted until the next one at most.
+
+def billed_core_seconds(attempts: Sequence[Attempt], last_seen: float | None) -> float:
+    """Return the allocated core-seconds; `last_seen` is when the run was last known to be alive.
+
+    A start that was killed has no recorded end; it cannot have lasted beyond the next start.
     """
-    total, following = 0.0, time.time()
+    total, next_start = 0.0, time.time()
     for attempt in reversed(attempts):
         ended = attempt.ended
         if ended is None:
-            ended = min(following, max(last_sign or attempt.began, attempt.began))
+            ended = min(next_start, max(last_seen or attempt.began, attempt.began))
         total += attempt.cores * max(0.0, ended - attempt.began)
-        following = attempt.began
+        next_start = attempt.began
     return total
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write a file such that nobody ever reads half of it."""
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that nobody ever reads half of it."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
     new.write_text(text)
     new.replace(path)

@@ -1,43 +1,41 @@
-"""Watches over the launcher in a batch script: passes signals on to the ranks, and tells them in time."""
+"""Watches the launcher in a batch script: forwards signals to the ranks, and makes them save in time."""
 
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 from mpi_ata import launch
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.signals import SIGNAL_VARIABLE
-from mpi_ata.runfile.progress import Progress, read_progress
+from mpi_ata.runfile.progress import read_progress
 from mpi_ata.slurm import commands
-from mpi_ata.slurm.batch import Batch, request_requeue, should_requeue
-from mpi_ata.slurm.commands import SlurmJob
-from mpi_ata.slurm.script import LEAD
+from mpi_ata.slurm.batch import Batch, Echo, request_requeue, should_requeue
+from mpi_ata.slurm.lead import LEAD, measured_lead
+from mpi_ata.slurm.slurm_job import SlurmJob
 
-LOOK = 0.2  # seconds between looks at the launcher
-EARLIEST = 2.0 * LEAD + 30  # seconds before the end: the earliest that Slurm warns of it
-MARGIN = 10.0  # seconds that ending all ranks and asking Slurm may take, beside round and save
+POLL = 0.2  # seconds between two checks of the launcher and the signals
+EARLIEST = 2.0 * LEAD + 30  # seconds before the time limit: Slurm's warning never comes earlier
 
 
 class Watch:
-    """A launcher at work, and the signals that are meant for its ranks."""
+    """A running launcher, and the signals that are meant for its ranks."""
 
-    def __init__(self, batch: Batch, id: str | None, tell: Callable[[str], None]) -> None:
-        self._batch, self._id, self._tell = batch, id, tell
-        self._number = signal.Signals[f"SIG{batch.signal}"]
-        self._warned = self._ended = False  # which signals came since they were last looked at
-        self._passed = False  # whether the ranks have been told
-        self._look_at = 0.0  # when to look at the time again
-        self._slurm_job: SlurmJob | None = None
-        self.requeued = False  # whether Slurm has been asked already
-        signal.signal(self._number, self._warn)  # first of all: it may come at any time
-        signal.signal(signal.SIGTERM, self._end)
+    def __init__(self, batch: Batch, id: str | None, echo: Echo) -> None:
+        self._batch, self._id, self._echo = batch, id, echo
+        self._signal = signal.Signals[f"SIG{batch.signal}"]
+        self._got_warning = self._got_term = False  # signals since the last poll
+        self._forwarded = False  # whether the ranks have been asked to save
+        self._next_check = 0.0  # when to compare the time left with the lead
+        self._latest: SlurmJob | None = None
+        self.requeued = False  # whether Slurm has requeued this job already
+        signal.signal(self._signal, self._on_warning)  # before anything else: it may come at any time
+        signal.signal(signal.SIGTERM, self._on_term)
 
     def __enter__(self) -> "Watch":
         environment = os.environ | {
-            launch.FAILURE: str(self._batch.kept.failure(self._batch.run).absolute()),
+            launch.FAILURE: str(self._batch.failure_file.absolute()),
             SIGNAL_VARIABLE: self._batch.signal,
         }
         launch.set_mpi_defaults(environment)
@@ -49,75 +47,65 @@ class Watch:
             self._child.kill()
             self._child.wait()
 
-    def _warn(self, *_: object) -> None:
-        self._warned = True
+    def _on_warning(self, *_: object) -> None:
+        self._got_warning = True
 
-    def _end(self, *_: object) -> None:
-        self._ended = True
+    def _on_term(self, *_: object) -> None:
+        self._got_term = True
 
     def wait(self) -> int:
-        """The exit code of the launcher."""
+        """Wait for the launcher and return its exit code."""
         while True:
             try:
-                return self._child.wait(LOOK)
+                return self._child.wait(POLL)
             except subprocess.TimeoutExpired:
-                self._attend()
+                self._poll()
 
-    def _attend(self) -> None:
-        """Tell the ranks to save and leave when it is time: when somebody says so, or little time is left."""
-        warned, self._warned = self._warned, False
-        ended, self._ended = self._ended, False
-        if ended or (warned and not self._too_early()):
-            self._pass_on()
-        elif not self._passed and time.monotonic() >= self._look_at and self._time_is_up():
-            self._tell("the time of this Slurm job is nearly up")
-            self._pass_on()
+    def _poll(self) -> None:
+        """Ask the ranks to save and leave if a signal says so, or if little time is left."""
+        warning, self._got_warning = self._got_warning, False
+        term, self._got_term = self._got_term, False
+        if term or (warning and not self._warned_too_early()):
+            self._forward()
+        elif not self._forwarded and time.monotonic() >= self._next_check and self._time_is_up():
+            self._echo("the time of this Slurm job is nearly up")
+            self._forward()
 
-    def _pass_on(self) -> None:
-        if not self._passed:
-            self._tell(f"asking the run to save and leave, by {self._batch.signal}")
-        self._passed = True
-        self._child.send_signal(self._number)
-        job = self.ask()
+    def _forward(self) -> None:
+        if not self._forwarded:
+            self._echo(f"asking the run to save and leave, by {self._batch.signal}")
+        self._forwarded = True
+        self._child.send_signal(self._signal)
+        job = self.slurm_job()
         if job is not None and job.timed_out and not self.requeued and should_requeue(self._batch, job):
-            self.requeued = request_requeue(job, self._tell)  # at once: Slurm may kill us soon
+            self.requeued = request_requeue(job, self._echo)  # now: Slurm may kill this process soon
 
-    def _too_early(self) -> bool:
-        """Whether a warning is Slurm's of the time limit, which may come a minute before it is due."""
-        job = self.ask()
-        if job is None or job.left is None or job.preempted or job.state != "RUNNING":
+    def _warned_too_early(self) -> bool:
+        """Return whether Slurm warned of the time limit earlier than needed, which it may by a minute."""
+        job = self.slurm_job()
+        if job is None or job.time_left is None or job.preempted or job.state != "RUNNING":
             return False
-        self._look_at = time.monotonic()
-        return (
-            self._lead(job) < job.left < EARLIEST and not self._batch.kept.stopped(self._batch.run).exists()
-        )
+        self._next_check = time.monotonic()
+        return self._lead(job) < job.time_left < EARLIEST and not self._batch.stopped
 
     def _time_is_up(self) -> bool:
-        """Whether the ranks must save now; looks at Slurm's clock rarely, and again before it says so."""
-        job = self.ask()
-        left = job.left if job else None
+        """Return whether the ranks must save now, and schedule the next check at half the time to spare."""
+        job = self.slurm_job()
+        left = job.time_left if job else None
         spare = 1200.0 if job is None or left is None else left - self._lead(job)
-        self._look_at = time.monotonic() + max(1.0, min(600.0, spare / 2))
+        self._next_check = time.monotonic() + max(1.0, min(600.0, spare / 2))
         return spare <= 0
 
     def _lead(self, job: SlurmJob) -> float:
-        """How many seconds before the end the ranks must be told."""
+        """Return how many seconds before the end the ranks must be asked to save."""
         if self._batch.lead is not None:
             return float(self._batch.lead)
-        return needed(read_progress(self._batch.run), job.time_limit)
+        return measured_lead(read_progress(self._batch.run), job.time_limit)
 
-    def ask(self) -> SlurmJob | None:
-        """The Slurm job of this batch, as Slurm sees it now, or has seen it last."""
+    def slurm_job(self) -> SlurmJob | None:
+        """Return the Slurm job of this batch as Slurm describes it now, or did when it last answered."""
         if self._id is not None:
             with suppress(RunError, UsageError):
                 found = commands.jobs(self._id)
-                self._slurm_job = found[0] if found else None
-        return self._slurm_job
-
-
-def needed(now: Progress, limit: float | None) -> float:
-    """The seconds that finishing a round, saving and leaving take: by what was measured, if anything."""
-    limit = limit or 4.0 * LEAD
-    if not now.rate:
-        return min(LEAD, limit / 4)
-    return min(MARGIN + 3 * (1 / now.rate + now.saving), limit / 2)
+                self._latest = found[0] if found else None
+        return self._latest
