@@ -64,6 +64,9 @@ def errors_in_one_sentence(command: Command) -> Command:
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key of the job."
 )
+out_option = click.option(
+    "--out", type=click.Path(path_type=Path), help="The run file.  [default: a fresh name in runs/]"
+)
 
 
 def job_options(command: Command) -> Command:
@@ -130,9 +133,7 @@ def lead_options(command: Command) -> Command:
 def output_options(command: Command) -> Command:
     """Add the options that say where a run is recorded, and what it starts from."""
 
-    @click.option(
-        "--out", type=click.Path(path_type=Path), help="The run file.  [default: a fresh name in runs/]"
-    )
+    @out_option
     @click.option("--resume", is_flag=True, help="Continue the run in --out, if there is one.")
     @prior_options
     @wraps(command)

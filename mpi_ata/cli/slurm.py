@@ -9,16 +9,21 @@ from typing import Any
 
 import click
 
-from mpi_ata.cli.options import errors_in_one_sentence, lead_options, prior_options, set_option, show
+from mpi_ata.cli.options import (
+    errors_in_one_sentence,
+    lead_options,
+    out_option,
+    prior_options,
+    set_option,
+    show,
+)
 from mpi_ata.view.slurm import status_table, submission_text
 
 
 @click.command(name="submit")
 @click.argument("job", type=click.Path(path_type=Path))
 @click.option("--nodes", "-N", type=click.IntRange(min=1), help="Number of nodes.")
-@click.option(
-    "--ntasks", "-n", type=click.IntRange(min=1), help="Number of ranks: the manager and the workers."
-)
+@click.option("--ntasks", "-n", type=click.IntRange(min=1), help="Number of ranks: manager and workers.")
 @click.option("--ntasks-per-node", type=click.IntRange(min=1), help="Ranks per node.")
 @click.option("--cpus-per-task", "-c", type=click.IntRange(min=1), help="Cores per rank.")
 @click.option("--time", "-t", help="Time limit of each start, such as 02:00:00.")
@@ -39,9 +44,7 @@ from mpi_ata.view.slurm import status_table, submission_text
     type=click.IntRange(min=1),
     help="Submit this many Slurm jobs, each resuming the one before, instead of requeueing.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="The run file.  [default: a fresh name in runs/]"
-)
+@out_option
 @click.option("--resume", is_flag=True, help="Continue the run in --out, if there is one.")
 @prior_options
 @lead_options
@@ -50,9 +53,7 @@ from mpi_ata.view.slurm import status_table, submission_text
     type=click.Path(path_type=Path),
     help="A shell file to source first, for instance with `module load`.",
 )
-@click.option(
-    "--no-check", is_flag=True, help="Do not build the problem here, as when its data is on the nodes."
-)
+@click.option("--no-check", is_flag=True, help="Do not build the problem here: its data is on the nodes.")
 @click.option("--dry-run", is_flag=True, help="Print the script and the command, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on the last line.")
 @errors_in_one_sentence
