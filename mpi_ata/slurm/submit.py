@@ -16,7 +16,7 @@ from mpi_ata.layout import ranks_for, workers_in
 from mpi_ata.problems import Problem
 from mpi_ata.runfile.checkpoints import fresh_name
 from mpi_ata.runfile.progress import read_progress
-from mpi_ata.runfile.store import check_place
+from mpi_ata.runfile.store import check_writable_path
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.batch import warm_start_args
 from mpi_ata.slurm.copies import Copies
@@ -207,7 +207,7 @@ def check_not_running(found: Prepared) -> None:
 def check_writable(run: Path) -> None:
     """Refuse a place where no run file can be written."""
     there = next(path for path in run.parents if path.exists())
-    check_place(there / run.name)
+    check_writable_path(there / run.name)
 
 
 def submit(submission: Submission, dry_run: bool = False) -> dict[str, Any]:
