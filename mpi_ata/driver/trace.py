@@ -90,7 +90,7 @@ class Trace:
 
     @property
     def mean_delay(self) -> float:
-        """Return how many updates came between start and use of a gradient, on average; NaN if synchronous."""
+        """Return the mean number of updates between start and use of a gradient; NaN if synchronous."""
         return self.delay_sum / self.delays if self.delays else math.nan
 
     @property
@@ -206,7 +206,8 @@ class Trace:
             self.metrics.setdefault(name, [math.nan] * len(self.rows))
         if len(self.metrics) > MAX_METRICS:
             raise RunError(
-                f"evaluate() of the problem returned {len(self.metrics)} names; at most {MAX_METRICS} are kept"
+                f"evaluate() of the problem returned {len(self.metrics)} names; "
+                f"at most {MAX_METRICS} are kept"
             )
         self.rows.append(Row(*(getattr(self, name) for name in Row._fields)))
         for name, column in self.metrics.items():

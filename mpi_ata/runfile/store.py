@@ -57,7 +57,7 @@ class RunFile:
         return self._target.exists() or self.previous.exists()
 
     def load(self) -> tuple[dict[str, Any], dict[str, State], str]:
-        """Return attributes and groups of the newest intact save, and a complaint about a newer one that is not."""
+        """Return attributes and groups of the newest intact save, and a complaint about a damaged one."""
         self._seal = _seal_of(self._target)
         if self._seal is None and self.previous.exists():
             return *read(self.previous), ""
