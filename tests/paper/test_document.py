@@ -1,4 +1,4 @@
-"""The document on the paper tells of every experiment, and can be written anew."""
+"""The document on the paper covers every experiment, and its results can be regenerated."""
 
 import os
 import shlex
@@ -33,13 +33,13 @@ After
 """
 
 
-def test_every_experiment_has_its_results_in_the_document() -> None:
+def test_the_document_has_results_for_every_experiment() -> None:
     blocks = list(RESULTS.finditer(DOCUMENT.read_text()))
     assert {shlex.split(block[2])[1] for block in blocks} == set(paper.commands)
     assert all(block[0].count("\n| ") > 3 for block in blocks)
 
 
-def test_figures_in_the_document_are_small_and_all_of_them_are_shown() -> None:
+def test_figures_are_small_and_the_document_shows_all_of_them() -> None:
     text = DOCUMENT.read_text()
     for figure in FIGURES.iterdir():
         assert figure.stat().st_size < 150_000
