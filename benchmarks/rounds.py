@@ -253,7 +253,7 @@ def crowd_table(rows: list[Figures]) -> str:
 
 
 def bottleneck(rows: list[Figures]) -> str:
-    """Return the size from which rank 0 is the bottleneck: a round takes twice as long as for the smallest."""
+    """Return from which size rank 0 is the bottleneck: rounds take twice as long as for the smallest."""
     known = [(row["bytes"], row["mpi_ata"]) for row in rows if row["mpi_ata"]]
     for (smaller, faster), (larger, slower) in pairwise(known):
         if slower < (half := known[0][1] / 2) <= faster:
