@@ -1,4 +1,4 @@
-"""The document on the paper covers every experiment, and its results can be regenerated."""
+"""The document on the paper covers every experiment, and its results can be updated."""
 
 import os
 import shlex
@@ -9,7 +9,7 @@ import pytest
 from mpi_ata.cli.paper import paper
 from mpi_ata.paper import figures
 from tests.paper import document
-from tests.paper.document import DOCUMENT, FIGURES, RESULTS, written
+from tests.paper.document import DOCUMENT, FIGURES, RESULTS, update
 
 SMALL = """\
 Before
@@ -39,7 +39,7 @@ def test_the_document_has_results_for_every_experiment() -> None:
     assert all(block[0].count("\n| ") > 3 for block in blocks)
 
 
-def test_figures_are_small_and_the_document_shows_all_of_them() -> None:
+def test_figures_of_the_document_are_small_and_all_of_them_are_used() -> None:
     text = DOCUMENT.read_text()
     for figure in FIGURES.iterdir():
         assert figure.stat().st_size < 150_000
@@ -52,7 +52,7 @@ def test_results_are_written_below_their_commands_and_nothing_else_changes(
 ) -> None:
     monkeypatch.setattr(document, "FIGURES", tmp_path / "figures")
     runs = tmp_path / "runs"
-    before, *results, after = written(SMALL, runs, []).split("<!-- ")
+    before, *results, after = update(SMALL, runs, []).split("<!-- ")
     assert (before, after) == (SMALL.split("<!-- ")[0], SMALL.split("<!-- ")[-1])
     assert "old" not in results[0]
     assert "| ofta | 3 | 20 |" in results[0]
@@ -64,4 +64,4 @@ def test_results_are_written_below_their_commands_and_nothing_else_changes(
         "| ofta",
     ]
     assert os.listdir(tmp_path / "figures") == ["table1.png"]
-    assert written(SMALL, runs, ["table2"]) == SMALL
+    assert update(SMALL, runs, ["table2"]) == SMALL
