@@ -1,4 +1,4 @@
-"""What one decision costs beside a full sort of the scores, and how that grows with n and B.
+"""The cost of one decision compared with a full sort of the scores, and how it grows with n and B.
 
 python -m benchmarks.allocation
 """
@@ -25,7 +25,7 @@ SIZES = [
 
 
 def measure(n: int, budget: int) -> list[str]:
-    """The cost of bounds and allocation, of the allocation alone, and of np.sort."""
+    """Return a row with the cost of bounds and allocation, of the allocation alone, and of np.sort."""
     rng = np.random.default_rng(1)
     means = rng.uniform(0.1, 1.0, n)
     allocator = ATAEmpirical(n, budget)

@@ -1,8 +1,8 @@
-"""Rounds a second of the bandit alone, compiled and by the allocator classes: 51 workers, 23 tasks.
+"""Rounds per second of the bandit alone, compiled and by the allocator classes: 51 workers, 23 tasks.
 
 python -m benchmarks.bandit
 
-Seconds are those of the processor, so that what else runs on it matters little.
+Rates are per second of CPU time, so that other load on the machine matters little.
 """
 
 import time
@@ -15,21 +15,21 @@ GOAL = 200_000
 
 
 def rate(plan: Plan, rounds: int) -> float:
-    """Rounds a second, after those in which everything is compiled."""
+    """Return rounds per second, after a warm-up in which everything is compiled."""
     warm, whole = rounds // 10, rounds + rounds // 10
-    moments = [time.process_time() for _ in bandit.checkpoints(plan.job(), [warm, whole])]
+    moments = [time.process_time() for _ in bandit.play_bandit(plan.job(), [warm, whole])]
     return rounds / (moments[1] - moments[0])
 
 
 def measure(plan: Plan) -> list[str]:
-    """Compiled rounds beside those of the classes."""
-    compiled = bandit.compiled
+    """Return a row with the rates of compiled rounds and of the classes."""
+    compiled = bandit.compiled_play
     fast = rate(plan, 1_000_000)
-    bandit.compiled = lambda *_: None
+    bandit.compiled_play = lambda *_: None
     try:
         slow = rate(plan, 5_000)
     finally:
-        bandit.compiled = compiled
+        bandit.compiled_play = compiled
     return [plan.allocator, plan.law, f"{fast:,.0f}", f"{GOAL:,}", f"{slow:,.0f}", f"{fast / slow:,.0f}"]
 
 
@@ -37,8 +37,13 @@ def main() -> None:
     """Print the table."""
     names = ("ata", "ata-half", "ata-empirical")
     requests = [Request(law=law, allocators=names) for law in ("linear", "sqrt")]
-    plans = [plan for request in requests for plan in PRIOR.asked(request).plans() if plan.allocator in names]
-    header = ["allocator", "law", "compiled", "goal", "classes", "times"]
+    plans = [
+        plan
+        for request in requests
+        for plan in PRIOR.with_request(request).plans()
+        if plan.allocator in names
+    ]
+    header = ["allocator", "law", "compiled", "goal", "classes", "ratio"]
     print(table([measure(plan) for plan in plans], header))
 
 

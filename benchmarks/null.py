@@ -1,4 +1,4 @@
-"""A job that computes nothing, so that what remains is what a round costs; see null.toml."""
+"""A job that computes nothing, which leaves the overhead of a round; see null.toml."""
 
 import numpy as np
 
@@ -7,25 +7,25 @@ from mpi_ata.arrays import Array, IntArray
 
 
 class Null:
-    """A task that returns what was there before it."""
+    """A problem whose tasks return an array made beforehand."""
 
     def __init__(self, size: int) -> None:
-        self.x0 = np.ones(size)  # not zeros, whose pages would all be the same one
+        self.x0 = np.ones(size)  # not zeros, whose pages the kernel would all map to the same one
         self._answer = np.ones(size)
 
     def gradient(self, x: Array, task: Task) -> Array:
-        """Nothing is computed."""
+        """Return the same array for every task."""
         return self._answer
 
 
 class OneEach(ATAEmpirical):
-    """Decides like ATA-Empirical, then gives one task to each of the first `budget` workers all the same."""
+    """Decides like ATA-Empirical, but then gives one task to each of the first `budget` workers."""
 
     def __init__(self, n: int, budget: int) -> None:
         super().__init__(n, budget)
         self._quotas = (np.arange(n) < budget).astype(np.int64)
 
     def allocate(self) -> IntArray:
-        """Fixed quotas, at the price of a decision."""
+        """Return fixed quotas, at the cost of a decision."""
         super().allocate()
         return self._quotas

@@ -1,10 +1,10 @@
-"""Rounds per second with a null task, beside a bare mpi4py loop and other libraries; what idling costs.
+"""Rounds per second with a null task, compared with a bare mpi4py loop and other libraries; idle cost.
 
 python -m benchmarks.rounds [--quick] [--json] [--readme]
 
-The floor is a bare mpi4py loop: the exchange by non-blocking messages, and the sum; no decision, update or
-accounts. Everything runs on one node. Figures are those of the best of many short windows, and in brackets of
-the median one.
+The floor is a bare mpi4py loop: the exchange by non-blocking messages and the sum, without decisions, updates
+or accounting. Everything runs on one node. Rates are those of the best of many short windows, with the median
+window in brackets.
 """
 
 import argparse
@@ -23,14 +23,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpi_ata.launch import find_mpirun, set_mpi_defaults
+from mpi_ata.layout import ranks_for
 from mpi_ata.view.text import ratio, table
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILDREN = "benchmarks.rounds_children"
 CONTENDERS = ("mpi_ata", "floor", "futures", "libensemble")
-TIMEOUT = 60  # seconds for one contender, with all that starting its ranks takes
-HUGE = 1_000_000  # numbers; libEnsemble is not asked to carry so many
-BEGIN, END = "<!-- benchmarks.rounds -->", "<!-- end of benchmarks.rounds -->"  # of its place in the README
+TIMEOUT = 60  # seconds for one contender, including the start of its ranks
+HUGE = 1_000_000  # numbers; too many for libEnsemble
+BEGIN, END = "<!-- benchmarks.rounds -->", "<!-- end of benchmarks.rounds -->"  # of the block in the README
 
 Figures = dict[str, Any]
 
@@ -38,7 +39,7 @@ Figures = dict[str, Any]
 class Plan(NamedTuple):
     """What is measured, and for how long."""
 
-    workers: tuple[tuple[int, int], ...] = ((4, 4), (16, 16), (16, 3))  # all of them, active
+    workers: tuple[tuple[int, int], ...] = ((4, 4), (16, 16), (16, 3))  # in total, active
     sizes: tuple[int, ...] = (1, 80_000, 1_000_000)  # float64 numbers each way
     idle: tuple[int, ...] = (4, 16)
     growth: tuple[int, ...] = (1, 1_000, 10_000, 100_000, 1_000_000, 12_500_000)
@@ -52,7 +53,7 @@ QUICK = Plan(((4, 4),), (1, 80_000, 1_000_000), (4,), (1, 1_000, 10_000, 100_000
 
 
 class Bench:
-    """Starts contenders, one after another."""
+    """Runs the contenders, one after another."""
 
     def __init__(self) -> None:
         self._mpirun = find_mpirun()
@@ -64,11 +65,11 @@ class Bench:
     def measure(
         self, role: str, workers: int, active: int = 1, size: int = 1, seconds: float = 2.0
     ) -> Figures:
-        """What a contender found out; nothing where it failed or took too long."""
+        """Return what a contender measured; nothing if it failed or timed out."""
         what = f"{role}, {active} of {workers} workers, {bytes_text(8 * size)}"
         _progress(what)
         module = ["-m", "mpi4py.futures", "-m", CHILDREN] if role == "futures" else ["-m", CHILDREN]
-        ranks = ["-n", str(workers + 1), sys.executable, *module, role]
+        ranks = ["-n", str(ranks_for(workers)), sys.executable, *module, role]
         numbers = {"size": size, "active": active, "seconds": seconds, "alarm": TIMEOUT + 10}
         arguments = [f"--{name}={number}" for name, number in numbers.items()]
         with tempfile.TemporaryDirectory(prefix="mpi_ata-rounds-") as folder:
@@ -79,12 +80,12 @@ class Bench:
             return figures
 
     def rates(self, role: str, workers: int, active: int, size: int, seconds: float) -> Figures:
-        """Rounds a second of a contender, under its name, and in the median window; None where it failed."""
+        """Return rounds per second of a contender, in the best and the median window; None if it failed."""
         found = self.measure(role, workers, active, size, seconds)
         return {role: found.get("rate"), f"{role} median": found.get("median")}
 
     def _run(self, command: list[str], folder: Path) -> str:
-        """Run a command in a session of its own, in a folder that may be littered; how it ended."""
+        """Run a command in its own session and in a temporary folder, and return how it ended."""
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
             process = subprocess.Popen(
                 command,
@@ -98,23 +99,23 @@ class Bench:
             try:
                 return f"exit code {process.wait(TIMEOUT)}"
             except subprocess.TimeoutExpired:
-                return f"not done after {TIMEOUT} s"
+                return f"timed out after {TIMEOUT} s"
             finally:
                 if process.poll() is None:
                     _end(process)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Let mpirun end its ranks, then make sure; ranks outside of its group have set themselves an alarm."""
-    for end, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+    """Let mpirun end its ranks, then kill it; ranks outside its process group end by their own alarm."""
+    for number, timeout in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, end)
+            os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
+            process.wait(timeout)
 
 
 def _last_line(path: Path) -> Figures:
-    """The JSON on the last line of a file; nothing where there is none."""
+    """Return the JSON object on the last line of a file; nothing if there is none."""
     lines = path.read_text(errors="replace").strip().splitlines() or [""]
     try:
         figures = json.loads(lines[-1])
@@ -133,14 +134,14 @@ def _progress(text: str) -> None:
 
 
 def bytes_text(count: float) -> str:
-    """So many bytes, as a person says it."""
+    """Return a number of bytes in B, KB or MB."""
     if count < 1_000:
         return f"{count:g} B"
     return f"{count / 1e3:g} KB" if count < 500_000 else f"{count / 1e6:g} MB"
 
 
-def compared(bench: Bench, plan: Plan) -> list[Figures]:
-    """Rounds a second of all contenders, those of one row directly after each other."""
+def compare_contenders(bench: Bench, plan: Plan) -> list[Figures]:
+    """Return rounds per second of all contenders, those of one row measured right after each other."""
     rows = []
     for workers, active in plan.workers:
         for size in plan.sizes:
@@ -156,8 +157,8 @@ def _has_libensemble() -> bool:
     return importlib.util.find_spec("libensemble") is not None
 
 
-def compared_table(rows: list[Figures]) -> str:
-    """Rounds a second, and mpi_ata in multiples of the others."""
+def contenders_table(rows: list[Figures]) -> str:
+    """Return rounds per second, and the ratios of mpi_ata to the others."""
     header = ["active", "each way", *(f"{role} [1/s]" for role in CONTENDERS)]
     header += [f"/ {role}" for role in CONTENDERS[1:]]
     body = [
@@ -172,13 +173,13 @@ def compared_table(rows: list[Figures]) -> str:
     return table(body, header)
 
 
-def idled(bench: Bench, plan: Plan) -> list[Figures]:
-    """What workers without orders cost."""
+def measure_idle(bench: Bench, plan: Plan) -> list[Figures]:
+    """Return what workers without orders cost."""
     return [{"workers": n, **bench.measure("idle", n, seconds=plan.idle_seconds)} for n in plan.idle]
 
 
 def idle_table(rows: list[Figures]) -> str:
-    """Idle CPU of a worker, from an order sent to its task begun, and what an order costs beside its task."""
+    """Return the idle CPU of a worker, its wake-up time, and the overhead of an order."""
     columns = {
         "idle CPU [%]": ("cpu", 1.0),
         "worst [%]": ("cpu_worst", 1.0),
@@ -197,8 +198,8 @@ def idle_table(rows: list[Figures]) -> str:
     return table(body, ["workers", *columns])
 
 
-def grown(bench: Bench, plan: Plan) -> list[Figures]:
-    """Rounds a second of four workers as x grows."""
+def measure_growth(bench: Bench, plan: Plan) -> list[Figures]:
+    """Return rounds per second of four workers as x grows."""
     rows = []
     for size in plan.growth:
         row: Figures = {"workers": 4, "bytes": 8 * size}
@@ -209,7 +210,7 @@ def grown(bench: Bench, plan: Plan) -> list[Figures]:
 
 
 def growth_table(rows: list[Figures]) -> str:
-    """Rounds a second, and what passes through rank 0 in them, there and back."""
+    """Return rounds per second, and the traffic through rank 0 in both directions."""
     roles = ("mpi_ata", "floor")
     header = ["each way", *(f"{role} [1/s]" for role in roles), "/ floor"]
     header += [f"{role} [MB/s]" for role in roles]
@@ -225,8 +226,8 @@ def growth_table(rows: list[Figures]) -> str:
     return table(body, header)
 
 
-def crowded(bench: Bench, plan: Plan) -> list[Figures]:
-    """Rounds a second as workers become more, for a small x."""
+def measure_crowd(bench: Bench, plan: Plan) -> list[Figures]:
+    """Return rounds per second as the number of workers grows, for a small x."""
     rows = []
     for workers in plan.crowds:
         row: Figures = {"workers": workers}
@@ -237,7 +238,7 @@ def crowded(bench: Bench, plan: Plan) -> list[Figures]:
 
 
 def crowd_table(rows: list[Figures]) -> str:
-    """Rounds a second, and orders in them."""
+    """Return rounds and orders per second."""
     body = [
         [
             f"{row['workers']}",
@@ -252,29 +253,29 @@ def crowd_table(rows: list[Figures]) -> str:
 
 
 def bottleneck(rows: list[Figures]) -> str:
-    """From which size on the star through rank 0 sets the pace: where a round takes twice the least time."""
+    """Return from which size rank 0 is the bottleneck: rounds take twice as long as for the smallest."""
     known = [(row["bytes"], row["mpi_ata"]) for row in rows if row["mpi_ata"]]
     for (smaller, faster), (larger, slower) in pairwise(known):
         if slower < (half := known[0][1] / 2) <= faster:
             share = math.log(faster / half) / math.log(faster / slower)
             size = smaller * (larger / smaller) ** share
             return (
-                f"From about {bytes_text(float(f'{size:.1g}'))} each way on, carrying and adding arrays at "
-                f"rank 0 takes longer than all the rest of a round with {rows[0]['workers']} workers."
+                f"From about {bytes_text(float(f'{size:.1g}'))} each way, transferring and adding arrays at "
+                f"rank 0 takes longer than the rest of a round with {rows[0]['workers']} workers."
             )
-    return "In none of these sizes did carrying arrays through rank 0 take longer than the rest of a round."
+    return "For none of these sizes did transferring arrays take longer than the rest of a round."
 
 
 def machine() -> str:
-    """What was measured on."""
+    """Return the machine that this ran on."""
     version = subprocess.check_output([find_mpirun(), "--version"], text=True).strip().splitlines()[0]
-    first = os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
-    priority = ", at real-time priority beside other work" if first else ""
+    real_time = os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
+    priority = ", at real-time priority next to other work" if real_time else ""
     return f"{os.cpu_count()} cores, Python {platform.python_version()}, {version.strip()}{priority}"
 
 
-def written(text: str, found: dict[str, list[Figures]]) -> str:
-    """The README with these figures in their place."""
+def update_readme(text: str, found: dict[str, list[Figures]]) -> str:
+    """Return the README with these results in its block."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     header = ["active workers", "each way", *CONTENDERS, *(f"/ {role}" for role in CONTENDERS[1:])]
@@ -285,9 +286,9 @@ def written(text: str, found: dict[str, list[Figures]]) -> str:
         cells += [_ratio(row.get("mpi_ata"), row.get(role)) for role in CONTENDERS[1:]]
         lines.append("| " + " | ".join(cells) + " |")
     idle = [row for row in found["idle"] if "cpu" in row]
-    sentences = [f"Rounds a second with a null task ({machine()}).", bottleneck(found["growth"])]
+    sentences = [f"Rounds per second with a null task ({machine()}).", bottleneck(found["growth"])]
     sentences += [
-        f"With {row['workers']} workers, one that idles uses {row['cpu']:.2g} % of a core, and begins "
+        f"With {row['workers']} workers, an idle one uses {row['cpu']:.2g} % of a core, and starts "
         f"{1e3 * row['wake_up']:.2g} ms after its order was sent."
         for row in idle
     ]
@@ -302,7 +303,7 @@ def _rate(value: float | None) -> str:
 
 
 def _rates(row: Figures, role: str) -> str:
-    """The best window, and the median one in brackets."""
+    """Return the rate of the best window, and of the median one in brackets."""
     median = row.get(f"{role} median")
     return _rate(row.get(role)) + (f" ({_rate(median)})" if median else "")
 
@@ -312,29 +313,29 @@ def _ratio(a: float | None, b: float | None) -> str:
 
 
 def main() -> None:
-    """Measure, then print tables or one JSON object, or write the README's table."""
+    """Measure, then print tables or a JSON object, or update the README's table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="about a minute, 4 workers only")
     parser.add_argument("--json", action="store_true", help="one object instead of tables")
-    parser.add_argument("--readme", action="store_true", help="write the table in README.md anew")
+    parser.add_argument("--readme", action="store_true", help="update the table in README.md")
     options = parser.parse_args()
     bench, plan = Bench(), QUICK if options.quick else Plan()
     if not _has_libensemble():
-        print("libEnsemble is not installed; pip install libensemble adds it", file=sys.stderr)
+        print("libEnsemble is not installed; add it with pip install libensemble", file=sys.stderr)
     found = {
-        "rounds": compared(bench, plan),
-        "idle": idled(bench, plan),
-        "growth": grown(bench, plan),
-        "crowd": crowded(bench, plan),
+        "rounds": compare_contenders(bench, plan),
+        "idle": measure_idle(bench, plan),
+        "growth": measure_growth(bench, plan),
+        "crowd": measure_crowd(bench, plan),
     }
     _progress("")
     if options.readme:
         readme = ROOT / "README.md"
-        readme.write_text(written(readme.read_text(), found))
+        readme.write_text(update_readme(readme.read_text(), found))
     if options.json:
         print(json.dumps(found))
         return
-    print(f"Rounds a second, null task\n\n{compared_table(found['rounds'])}\n")
+    print(f"Rounds per second, null task\n\n{contenders_table(found['rounds'])}\n")
     print(f"Workers without orders, and single orders\n\n{idle_table(found['idle'])}\n")
     print(f"Growth with the size of x, 4 workers\n\n{growth_table(found['growth'])}\n")
     print(bottleneck(found["growth"]))

@@ -1,4 +1,4 @@
-"""The contenders of benchmarks.rounds: started by mpirun, rank 0 prints JSON on the last line.
+"""The contenders of benchmarks.rounds, started by mpirun; rank 0 prints JSON on the last line.
 
 mpirun -n 5 python -m benchmarks.rounds_children floor --size 80000 --active 4
 """
@@ -29,25 +29,25 @@ from mpi_ata.driver.plan import resolve_on_ranks
 
 Figures = dict[str, float]
 ORDER, END = 1, 2  # tags of the floor
-WINDOWS = 20  # in which rounds are counted; the best one is what the machine can do
-LEAST = 15  # rounds
-HISTORY = 1 << 30  # the most bytes that libEnsemble's history may take
+WINDOWS = 20  # in which rounds are counted; the best one shows what the machine can do
+MIN_ROUNDS = 15
+MAX_HISTORY = 1 << 30  # bytes, of libEnsemble's history
 answers: dict[int, Array] = {}  # what the tasks of futures return, by size
 
 
 class Clocks:
-    """A task that returns when it began and the processor time that its rank has used so far."""
+    """A problem whose tasks return when they began and the CPU time that their rank has used so far."""
 
     def __init__(self) -> None:
         self.x0 = np.ones(2)
 
     def gradient(self, x: Array, task: Task) -> Array:
-        """The monotonic clock, which all processes of a node share, and user + system seconds."""
+        """Return the monotonic clock, which all processes of a node share, and user + system seconds."""
         return np.array([time.perf_counter(), time.process_time()])
 
 
 def timed(step: Callable[[], object], seconds: float) -> Figures:
-    """Rounds a second of a step that is one round."""
+    """Return rounds per second of a step that is one round."""
     times = [time.perf_counter()]
     while not _enough(times, seconds):
         step()
@@ -56,13 +56,13 @@ def timed(step: Callable[[], object], seconds: float) -> Figures:
 
 
 def _enough(times: list[float], seconds: float) -> bool:
-    return times[-1] - times[0] > 1.25 * seconds and len(times) > LEAST
+    return times[-1] - times[0] > 1.25 * seconds and len(times) > MIN_ROUNDS
 
 
 def _rates(times: list[float]) -> Figures:
-    """Rounds a second, from the time of each: others use the machine too, so in many short windows.
+    """Return rounds per second in the best and the median of many short windows, as the machine is shared.
 
-    They follow one another; the first fifth of the rounds, in which everything warms up, is in none.
+    The windows are consecutive, and leave out the first fifth of the rounds as a warm-up.
     """
     times = times[len(times) // 5 :]
     window = max(3, len(times) // WINDOWS)
@@ -71,7 +71,7 @@ def _rates(times: list[float]) -> Figures:
 
 
 def ours(size: int, active: int, seconds: float) -> Figures | None:
-    """The whole of mpi_ata: a job is run and kept in its file."""
+    """Run mpi_ata as users do: a job that is saved in its run file."""
     times = list[float]()
 
     class Watching(Observer):
@@ -89,7 +89,7 @@ def ours(size: int, active: int, seconds: float) -> Figures | None:
 
 
 def floor(size: int, active: int, seconds: float) -> Figures | None:
-    """A bare loop over the same exchange, which adds up the results: no decision, update or accounts."""
+    """Run a bare loop of the same exchange and sum, without decisions, updates or accounting."""
     comm = MPI.COMM_WORLD
     if comm.Get_rank():
         _floor_worker(comm, size)
@@ -126,17 +126,17 @@ def _floor_worker(comm: MPI.Comm, size: int) -> None:
 
 
 def answer(x: Array) -> Array:
-    """A null task for futures."""
+    """Compute a null task for futures."""
     if x.size not in answers:
         answers[x.size] = np.ones(x.size)
     return answers[x.size]
 
 
 def futures(size: int, active: int, seconds: float) -> Figures:
-    """A pool of mpi4py.futures, which this rank is the master of."""
+    """Run a pool of mpi4py.futures, whose manager is this rank."""
     from mpi4py.futures import MPIPoolExecutor
 
-    from benchmarks.rounds_children import answer as task  # here it is of __main__, which workers have not
+    from benchmarks.rounds_children import answer as task  # not from __main__, which workers cannot import
 
     x = np.ones(size)
     with MPIPoolExecutor() as pool:
@@ -149,13 +149,13 @@ def futures(size: int, active: int, seconds: float) -> Figures:
 
 
 def libensemble(size: int, active: int, seconds: float) -> Figures | None:
-    """The same over libEnsemble: a generator beside the manager gives out points in rounds."""
+    """Run libEnsemble: a generator on the manager hands out points in rounds."""
     from libensemble.libE import libE  # type: ignore[import-not-found,import-untyped,unused-ignore]
     from libensemble.message_numbers import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
         FINISHED_PERSISTENT_GEN_TAG,
     )
 
-    limit = min(HISTORY // (16 * size), 200_000) // active * active
+    limit = min(MAX_HISTORY // (16 * size), 200_000) // active * active
     found: Figures = {}
     result = np.ones(1, [("g", float, (size,))])
 
@@ -178,7 +178,7 @@ def libensemble(size: int, active: int, seconds: float) -> Figures | None:
 
 
 def _generated(size: int, active: int, seconds: float, limit: int, info: Any) -> Figures:
-    """Rounds a second that a persistent generator sees, as long as the history has room."""
+    """Return rounds per second of a persistent generator, as long as the history has room."""
     from libensemble.message_numbers import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
         EVAL_GEN_TAG,
     )
@@ -196,7 +196,7 @@ def _generated(size: int, active: int, seconds: float, limit: int, info: Any) ->
 
 
 def _alloc(W: Any, H: Any, sim: Any, gen: Any, alloc: Any, persis_info: Any, info: Any) -> Any:
-    """Start the generator, give each of its points to a worker, and all results back to it at once."""
+    """Start the generator, give each of its points to a worker, and return all results to it at once."""
     from libensemble.tools.alloc_support import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
         AllocSupport,
     )
@@ -220,7 +220,7 @@ def _alloc(W: Any, H: Any, sim: Any, gen: Any, alloc: Any, persis_info: Any, inf
 
 
 def idle(size: int, active: int, seconds: float) -> Figures | None:
-    """What a worker without orders costs, and how soon it is at work."""
+    """Measure the idle CPU time of workers, and how fast they start a task."""
     with mpi_cluster(Clocks(), None, 0, False, b"") as cluster:
         if cluster is None:
             return None
@@ -228,20 +228,20 @@ def idle(size: int, active: int, seconds: float) -> Figures | None:
         time.sleep(seconds)
         used = _clocks(cluster, 2) - first
         percent = 100 * used[:, 1] / used[:, 0]
-        rested = [_woken(cluster, k, pause=0.02) for k in range(3, 103)]
+        idle_orders = [_woken(cluster, k, pause=0.02) for k in range(3, 103)]
         busy = [_woken(cluster, k, pause=0.0) for k in range(103, 403)]
         return {
             "cpu": float(percent.mean()),
             "cpu_worst": float(percent.max()),
-            "wake_up": statistics.median(wake_up for wake_up, _ in rested),
-            "wake_up_worst": max(wake_up for wake_up, _ in rested),
-            "overhead": statistics.median(overhead for _, overhead in rested),
+            "wake_up": statistics.median(wake_up for wake_up, _ in idle_orders),
+            "wake_up_worst": max(wake_up for wake_up, _ in idle_orders),
+            "overhead": statistics.median(overhead for _, overhead in idle_orders),
             "overhead_busy": statistics.median(overhead for _, overhead in busy),
         }
 
 
 def _clocks(cluster: MPICluster, round: int) -> Array:
-    """The clocks of all workers."""
+    """Return the clocks of all workers."""
     clocks = np.empty((cluster.n, 2))
     cluster.start(np.arange(cluster.n), np.ones(2), round)
     for _ in range(cluster.n):
@@ -251,7 +251,7 @@ def _clocks(cluster: MPICluster, round: int) -> Array:
 
 
 def _woken(cluster: MPICluster, round: int, pause: float) -> tuple[float, float]:
-    """Seconds from an order to its task, and its overhead; the workers take turns if they may rest."""
+    """Return the seconds from an order to its task, and its overhead; with a pause, workers take turns."""
     time.sleep(pause)
     worker = np.array([round % cluster.n if pause else 0])
     sent = time.perf_counter()
@@ -264,13 +264,13 @@ ROLES = {"mpi_ata": ours, "floor": floor, "futures": futures, "libensemble": lib
 
 
 def main() -> None:
-    """Play one role; only rank 0 has something to say."""
+    """Run one role; only rank 0 prints."""
     parser = argparse.ArgumentParser()
     parser.add_argument("role", choices=ROLES)
     parser.add_argument("--size", type=int, default=1, help="float64 numbers each way")
     parser.add_argument("--active", type=int, default=1, help="workers with a task")
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--alarm", type=int, default=60, help="seconds after which a rank ends itself")
+    parser.add_argument("--alarm", type=int, default=60, help="seconds after which a rank ends")
     options = parser.parse_args()
     signal.alarm(options.alarm)
     figures = ROLES[options.role](options.size, options.active, options.seconds)

@@ -1,4 +1,4 @@
-"""Rounds a second of simulated SGD on one core, and where the time goes.
+"""Rounds per second of simulated SGD on one core, and where the time goes.
 
 python -m benchmarks.simulation
 """
@@ -30,7 +30,7 @@ GOALS = {"ata": 2000, "gta": 1000}  # at n = 459
 
 
 class Timed:
-    """Adds up the seconds spent inside of some methods of an object."""
+    """Adds up the seconds spent in some methods of an object."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -52,7 +52,7 @@ class Timed:
 
 
 def parts(name: str, n: int) -> tuple[Quadratic, Allocator, VirtualCluster, SGD]:
-    """A fresh run of the paper's quadratic."""
+    """Return the parts of a new run of the paper's quadratic."""
     problem, times = Quadratic(dimension=100, noise=0.01), DrawnTimes(Sqrt(n), seed=1)
     allocators: dict[str, Callable[[], Allocator]] = {
         "ata": lambda: ATA(n, BUDGET, alpha=4 * 29 * n**0.5),
@@ -66,7 +66,7 @@ def parts(name: str, n: int) -> tuple[Quadratic, Allocator, VirtualCluster, SGD]
 
 
 def measure(name: str, n: int, rounds: int) -> list[str]:
-    """Rounds a second, and the shares of gradients, of decisions, and of the cluster around the gradients."""
+    """Return rounds per second, and the shares of gradients, decisions, and the rest of the cluster."""
 
     def go(problem: Quadratic, cluster: VirtualCluster, method: SGD) -> None:
         for _ in run(method, cluster, problem, Stop(rounds=rounds)):

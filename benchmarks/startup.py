@@ -1,4 +1,4 @@
-"""What a worker's rank imports, and how long that takes beside what it cannot do without.
+"""The import time of a worker's rank, compared with that of the libraries it needs in any case.
 
 python -m benchmarks.startup
 """
@@ -9,7 +9,7 @@ import sys
 from benchmarks.timing import best
 from mpi_ata.view.text import table
 
-# A process without a launcher would be a world of its own, of which Open MPI leaves a file in /dev/shm.
+# Initialised without a launcher, Open MPI would leave a file in /dev/shm.
 IMPORT_ONLY = "import mpi4py; mpi4py.rc.initialize = False; "
 PROGRAMS = {
     "Python alone": "pass",
@@ -20,7 +20,7 @@ PROGRAMS = {
 
 
 def seconds(program: str) -> float:
-    """How long a Python process takes to run a program, start and end included."""
+    """Return how long Python takes to run a program, including start and exit."""
     return best(lambda: subprocess.run([sys.executable, "-c", program], check=True), seconds=3.0)
 
 

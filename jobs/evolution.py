@@ -1,9 +1,8 @@
-"""A task need not be a gradient: any array from a point will do, here a trial of an evolution strategy.
+"""A task need not be a gradient: it can return any array, here from a trial of an evolution strategy.
 
-Named by jobs/evolution.toml.  The loss is the share of points on the wrong side of a plane: it has steps and
-no slope, so its gradient is 0 wherever it exists.  A task tries one random change and its opposite, and
-returns the change, weighted by how much better its opposite did; the same loop, allocators and methods do
-the rest.
+Used by jobs/evolution.toml.  The loss is the share of points on the wrong side of a plane: it is piecewise
+constant, so its gradient is 0 wherever it exists.  A task tries a random change and its opposite, and returns
+the change, weighted by how much better the opposite did; loop, allocators and methods stay the same.
 """
 
 import numpy as np
@@ -20,10 +19,10 @@ class WrongSide:
         self.label = np.where(rng.random(points) < 0.5, -1.0, 1.0)
         self.t = rng.standard_normal((points, dimension)) + 1.5 / np.sqrt(dimension) * self.label[:, None]
         self.x0 = rng.standard_normal(dimension + 1)
-        self.spread = spread  # how far a trial goes
+        self.spread = spread  # size of a trial step
 
     def gradient(self, x: Array, task: Task) -> Array:
-        """One task: what a random change is worth."""
+        """One task: a random change, weighted by its effect on the loss."""
         change = task.rng.standard_normal(len(x))
         better = self.loss(x + self.spread * change) - self.loss(x - self.spread * change)
         return change * better / (2 * self.spread)

@@ -1,7 +1,7 @@
 """Unequal data, not unequal nodes: each worker owns a stretch of a curve, and together they fit a line to it.
 
-Named by jobs/heterogeneous_data.toml and jobs/malenia.toml.  Worker i alone has the points of its stretch,
-so whoever is asked more often must not count for more: the line would follow the fast workers' stretches.
+Used by jobs/heterogeneous_data.toml and jobs/malenia.toml.  Only worker i has the points of its stretch, so
+workers that do more tasks must not get more weight: the line would follow the stretches of the fast workers.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ class Stretches:
         self.x0 = np.zeros(2)
 
     def setup(self, worker: int | None, n: int) -> None:
-        """On a worker's rank load its own data only; where no single worker lives, all of it."""
+        """Load the data of one worker, or all data on the manager and in a simulation (worker is None)."""
         mine = range(n) if worker is None else [worker]
         self.t = {i: (i + np.random.default_rng(i).uniform(0, 1, self.points)) * 2 / n - 1 for i in mine}
         if worker is None:
@@ -27,12 +27,12 @@ class Stretches:
             self.minimum = self.loss(np.linalg.lstsq(*self.all)[0])
 
     def gradient(self, x: Array, task: Task) -> Array:
-        """One task: the gradient at one of the worker's own points; task.worker says whose."""
+        """One task: the gradient at one of the points of task.worker."""
         t = task.rng.choice(self.t[task.worker])
         error = x[0] * t + x[1] - np.exp(t)
         return np.array([error * t, error])
 
     def loss(self, x: Array) -> float:
-        """Half the mean squared error over everybody's points."""
+        """Half the mean squared error over the points of all workers."""
         inputs, outputs = self.all
         return float(np.mean((inputs @ x - outputs) ** 2) / 2)

@@ -1,6 +1,6 @@
-"""A first problem of one's own: fit a line through noisy points, one random point a task.
+"""A custom problem: fit a line to noisy points, one random point per task.
 
-Named by jobs/own_problem.toml; the keys of its [problem] table are the parameters of __init__.
+Used by jobs/own_problem.toml; the keys of its [problem] table are the parameters of __init__.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
-"""A PyTorch script as a problem: model, loss and data as they were, without the loop around them.
+"""A PyTorch script as a problem: model, loss and data as they were, without the training loop.
 
-Where the script had DataLoader, zero_grad, backward and step, tasks draw batches and give gradients, and
-jobs/pytorch_script.toml says which method makes steps of them.
+DataLoader, zero_grad, backward and step are gone: tasks draw batches and return gradients, and
+jobs/pytorch_script.toml chooses the method that updates the weights.
 """
 
 import torch
@@ -12,7 +12,7 @@ from mpi_ata import TorchProblem
 
 
 def spirals(points: int, seed: int) -> TensorDataset:
-    """Points on three spirals around each other, and on which."""
+    """Points on three interleaved spirals, labelled by spiral."""
     noise = torch.Generator().manual_seed(seed)
     label, t = torch.arange(points) % 3, torch.rand(points, generator=noise)
     angle = 5 * t + 2.1 * label + 0.15 * torch.randn(points, generator=noise)
@@ -20,7 +20,7 @@ def spirals(points: int, seed: int) -> TensorDataset:
 
 
 class Spirals(TorchProblem):
-    """Tell the spirals apart."""
+    """Classify points by spiral."""
 
     def __init__(self, batch_size: int = 16, hidden: int = 64, seed: int = 0) -> None:
         def model() -> nn.Module:

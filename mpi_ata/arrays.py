@@ -1,4 +1,4 @@
-"""The kinds of arrays that travel through the package, and states made of them."""
+"""Array types, states made of arrays, and operations on large arrays."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,24 +9,24 @@ import numpy.typing as npt
 Array = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.int64]
 
-State = dict[str, npt.NDArray[Any]]  # all that something must remember, as plain named arrays
+State = dict[str, npt.NDArray[Any]]  # everything needed to restore an object, as plain named arrays
 
-FEW = 64  # numbers that are added up faster one by one than as an array
+FEW = 64  # numbers that Python adds up faster than numpy
 
 
 def total(counts: IntArray) -> int:
-    """The sum of counts, one for each worker."""
+    """Return the sum of counts, one per worker."""
     return sum(counts.tolist()) if len(counts) <= FEW else int(np.add.reduce(counts))
 
 
-BLOCK = 1 << 15  # numbers: several arrays of so many stay in the cache while they are worked on
-LARGE = 4 * BLOCK  # below this the whole of them does
+BLOCK = 1 << 15  # numbers: several arrays of this size fit into the cache together
+LARGE = 4 * BLOCK  # numbers: smaller arrays fit into the cache as a whole
 
 
 def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Views of large arrays, part by part: memory is walked through once for all that is done to them.
+    """Yield views of large arrays block by block, so that several operations read memory only once.
 
-    Where arrays are small, or do not lie in memory in one piece, they are the only part.
+    Small and non-contiguous arrays are yielded as a single block.
     """
     size = arrays[0].size
     if size < LARGE or not all(array.flags.c_contiguous for array in arrays):
@@ -38,7 +38,7 @@ def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 
 
 def entry(state: State, name: str, like: npt.ArrayLike) -> npt.NDArray[Any]:
-    """A copy of one array of a state, refused where it has not the shape and kind of numbers of `like`."""
+    """Return a copy of one array of a state; its shape and dtype must be those of `like`."""
     if name not in state:
         raise ValueError(f"the state has no {name!r}; it has: {', '.join(state) or 'nothing'}")
     found, wanted = np.array(state[name]), np.asarray(like)

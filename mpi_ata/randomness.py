@@ -1,9 +1,9 @@
 """Random numbers that depend on where they are used, never on what was drawn before.
 
-Philox is a counter-based generator: it enciphers a 256-bit counter under a 128-bit key.
-The key holds the seed and the purpose, the upper counter words say round, worker and task number,
-and the lowest word is left to count what is drawn.  So every stream is exact and apart from every
-other, no random state is ever saved, and any rank can make any stream.
+Philox is a counter-based generator: it encrypts a 256-bit counter with a 128-bit key.
+The key holds the seed and the purpose, the upper counter words hold round, worker and task number,
+and the lowest word counts what is drawn.  So streams are reproducible and never overlap, no random
+state is ever saved, and any rank can create any stream.
 """
 
 from enum import IntEnum
@@ -23,7 +23,7 @@ class Purpose(IntEnum):
 
 
 class _Key(ISeedSequence):
-    """Hands Philox its key as it is; without it numpy would fetch entropy for each generator."""
+    """Passes Philox its key unchanged; otherwise numpy would fetch entropy for each generator."""
 
     def __init__(self, *words: int) -> None:
         self.words = np.array(words, np.uint64)
@@ -39,9 +39,9 @@ class Streams:
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed={seed} must be from 0 to 2**64 - 1")
         self._key = _Key(seed, purpose)
-        self._counter = np.zeros(4, np.uint64)  # kept: converting a list would double the cost of a stream
+        self._counter = np.zeros(4, np.uint64)  # reused: converting a list would double the cost of a stream
 
     def at(self, round: int, worker: int = 0, number: int = 0) -> Generator:
-        """The stream of this round, worker and task number, from its beginning."""
+        """Return the stream of this round, worker and task number, from its beginning."""
         self._counter[1], self._counter[2], self._counter[3] = number, worker, round
         return Generator(Philox(self._key, counter=self._counter))  # type: ignore[arg-type]  # any ISeedSequence will do

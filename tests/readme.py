@@ -1,6 +1,6 @@
-"""Keeps README.md true: its console blocks, quoted files and tables are made by what they show.
+"""Keep README.md true: its console blocks and quoted files are generated from what they show.
 
-`python -m tests.readme` writes it anew; the tests hold it to that.
+`python -m tests.readme` rewrites them; the tests check that they are up to date.
 """
 
 import re
@@ -17,19 +17,19 @@ QUOTED = re.compile(r"(<!-- file: (\S+) -->\n```\w+\n)(?:(?!```).*\n)*```")
 
 
 def output_of(command: str) -> str:
-    """What a command of the README prints, with the elapsed time left out."""
+    """Return what a command of the README prints, without the lines that vary from run to run."""
     words = shlex.split(command)
     done = subprocess.run([COMMAND, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
     return re.sub(r"(?m)^(elapsed|saved) .*\n", "", done.stdout)
 
 
 def with_output(block: re.Match[str]) -> str:
-    """A console block with what its command prints now."""
+    """Return a console block with what its command prints now."""
     return f"```console\n$ {block[1]}\n{output_of(block[1])}```"
 
 
 def with_file(block: re.Match[str]) -> str:
-    """A block that quotes a file, with the file as it is now."""
+    """Return a block that quotes a file, with the file as it is now."""
     return f"{block[1]}{(ROOT / block[2]).read_text()}```"
 
 

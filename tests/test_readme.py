@@ -1,4 +1,4 @@
-"""What the README shows is what the program does."""
+"""The README shows what the program does."""
 
 import re
 import subprocess
@@ -14,22 +14,22 @@ COMPARISONS = [block for block in CONSOLE.finditer(TEXT) if "compare" in block[1
 
 
 @pytest.mark.parametrize("block", CONSOLE_BLOCKS, ids=lambda block: block[1])
-def test_a_command_prints_what_the_readme_says(block: re.Match[str]) -> None:
+def test_a_command_prints_what_the_readme_shows(block: re.Match[str]) -> None:
     assert with_output(block) == block[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", COMPARISONS, ids=lambda block: block[1])
-def test_a_table_is_what_the_readme_says(block: re.Match[str]) -> None:
+def test_a_comparison_prints_what_the_readme_shows(block: re.Match[str]) -> None:
     assert with_output(block) == block[0]
 
 
 @pytest.mark.parametrize("block", list(QUOTED.finditer(TEXT)), ids=lambda block: block[2])
-def test_a_quoted_file_is_quoted_as_it_is(block: re.Match[str]) -> None:
+def test_a_quoted_file_matches_the_file(block: re.Match[str]) -> None:
     assert with_file(block) == block[0]
 
 
-def test_the_blocks_are_found() -> None:
+def test_the_readme_has_blocks_to_check() -> None:
     assert len(CONSOLE_BLOCKS) >= 2
     assert len(COMPARISONS) >= 1
     assert len(list(QUOTED.finditer(TEXT))) >= 2
@@ -41,14 +41,14 @@ def test_the_python_example_runs() -> None:
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["100", "200", "300"]
 
 
-def test_every_make_target_named_in_the_documents_exists() -> None:
+def test_every_make_target_in_the_documents_exists() -> None:
     targets = re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text())
     documents = TEXT + (ROOT / "CONTRIBUTING.md").read_text()
     named = re.findall(r"(?m)(?:^\$ |`)make ([\w-]+)", documents)
     assert {"run", "test"} <= set(named) <= set(targets)
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_has_a_target() -> None:
     for document in [README, ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"

@@ -18,7 +18,7 @@ from mpi_ata.view.progress import Line
 
 if TYPE_CHECKING:
     from mpi_ata.paper.experiments import Request
-    from mpi_ata.paper.progress import Standing, Watch
+    from mpi_ata.paper.progress import RunsProgress, Watch
     from mpi_ata.paper.report import Report
 
 
@@ -75,17 +75,17 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(markdown: bool, as_json: bool, **options: Any) -> None:
         line = Line(sys.stderr)
 
-        def watch(standing: "Standing") -> None:
+        def watch(progress: "RunsProgress") -> None:
             if line.due():
-                line.show(standing.text())
+                line.show(progress.text())
 
         try:
             report: Report | None = command(asked(options), watch, **options)
         except UsageError as error:
             raise reported(WrongUsage(str(error))) from None
         except RunError as error:
-            goes_on = getattr(error, "kept", False)
-            raise reported((StoppedEarly if goes_on else click.ClickException)(str(error))) from None
+            resumable = getattr(error, "resumable", False)
+            raise reported((StoppedEarly if resumable else click.ClickException)(str(error))) from None
         finally:
             line.clear()
         if report is not None:
@@ -193,7 +193,7 @@ def cifar(request: "Request", watch: "Watch", data: Path | None, full: bool) -> 
 
     experiment = experiments.CIFAR
     return make_cifar(
-        replace(experiment, rounds=experiments.FULL) if full else experiment, request, data, watch
+        replace(experiment, rounds=experiments.FULL_ROUNDS) if full else experiment, request, data, watch
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpi_ata.errors import UsageError
-from mpi_ata.runfile.store import RunFile, check_place
+from mpi_ata.runfile.store import RunFile, check_writable_path
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class OutputOptions:
         if self.out is None and self.resume:
             raise UsageError("--resume continues a run; name its file: --out RUN.h5 --resume")
         if self.out is not None:
-            check_place(self.out)
+            check_writable_path(self.out)
             self._check_not_overwritten(self.out)
         if not self.resumes():
             self.check_prior()

@@ -34,20 +34,20 @@ class Row(NamedTuple):
 
 
 class Regret:
-    """The paper's regret: by the true mean times, how much longer quotas take than the best ones."""
+    """The paper's regret: how much longer quotas take than the best ones, by the true mean times."""
 
     def __init__(self, means: Array, budget: int) -> None:
         self._means, self._budget = means, budget
         self.least = float((recursive_allocation(means, budget) * means).max())
 
     def of(self, quota: IntArray) -> float:
-        """That of one round; NaN where the quotas leave open who does how much, as greedy ones do."""
+        """Return the regret of one round; NaN where quotas do not sum to the budget, as greedy ones."""
         if quota.sum() != self._budget:
             return math.nan
         return float((quota * self._means).max()) - self.least  # (eq. 9)
 
 
-NAMES = 32  # of further figures: the history is bounded in bytes
+MAX_METRICS = 32  # the history is bounded in bytes
 TOTALS: tuple[str, ...] = ("round", "clock", "worker_time", "waste", "used", "wasted", "lost", "delays")
 TOTALS += (
     "delay_sum",
@@ -74,46 +74,46 @@ class Trace:
         self.loss = self.gap = math.nan  # as of the latest evaluation
         self.regret = math.nan  # a sum over the rounds, where the true means are known
         self._regret: Regret | None = None
-        self.evaluation: dict[str, float] = {}  # further figures of the latest evaluation
+        self.evaluation: dict[str, float] = {}  # metrics of the latest evaluation
         self.rows: list[Row] = []
-        self.figures: dict[str, list[float]] = {}  # those of each row, by name; NaN where a row has none
+        self.metrics: dict[str, list[float]] = {}  # those of each row, by name; NaN where a row has none
         self.earlier = 0.0  # worker time of workers that are gone
         self.capacity, self.stride, self.recorded = capacity, 1, 0
-        self.cores = 0  # that somebody pays for while the run lasts; none where workers are simulated
+        self.cores = 0  # billed while the run lasts; none where workers are simulated
         self._began, self._ended = time.monotonic(), math.inf
         self._before = (0.0, 0.0)  # elapsed and billed, in parts of the run before this one
 
     @property
     def started(self) -> int:
-        """Every task that was begun."""
+        """Return the number of tasks that were begun."""
         return self.used + self.wasted + self.lost
 
     @property
     def mean_delay(self) -> float:
-        """How many updates came between start and use of a gradient, on average; NaN in synchronous runs."""
+        """Return the mean number of updates between start and use of a gradient; NaN if synchronous."""
         return self.delay_sum / self.delays if self.delays else math.nan
 
     @property
     def elapsed(self) -> float:
-        """Wall time with everything in it."""
+        """Return the wall time with everything in it."""
         return min(time.monotonic(), self._ended) - self._began
 
     def end(self) -> None:
-        """Let elapsed be what it is now: the same for who saves it and who shows it."""
+        """Freeze elapsed, so that what is saved and what is shown are the same."""
         self._ended = time.monotonic()
 
     @property
     def billed(self) -> float:
-        """Cores x elapsed, idle ones included; their number may have changed from part to part."""
+        """Return cores x elapsed, idle ones included; a resumed run may have had another number of cores."""
         elapsed, billed = self._before
         return billed + self.cores * (self.elapsed - elapsed)
 
     def track_regret(self, regret: Regret) -> None:
-        """Add up the regret too, from now on."""
+        """Add up the regret from now on."""
         self._regret, self.regret = regret, 0.0
 
     def summary(self) -> dict[str, Any]:
-        """What the run came to, in plain numbers; None where one is not known."""
+        """Return the result in plain numbers; None where one is not known."""
         return {
             "rounds": self.round,
             "clock": self.clock,
@@ -133,22 +133,22 @@ class Trace:
         }
 
     def totals(self) -> State:
-        """The sums so far, and how the history is thinned."""
+        """Return the sums so far, and how the history is thinned."""
         return {name: np.array(getattr(self, name)) for name in TOTALS}
 
     def history(self) -> State:
-        """The rows, column by column."""
+        """Return the rows as columns."""
         columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in Row._fields)
         return {name: np.array(column) for name, column in zip(Row._fields, columns, strict=True)}
 
     def evaluations(self) -> State:
-        """The further figures of the rows, column by column, and the latest of each."""
-        columns = {name: np.array(column) for name, column in self.figures.items()}
+        """Return the metrics of the rows as columns, and the latest of each."""
+        columns = {name: np.array(column) for name, column in self.metrics.items()}
         latest = {f"latest.{name}": np.array(value) for name, value in self.evaluation.items()}
         return columns | latest
 
     def restore(self, totals: State, history: State, evaluations: State) -> None:
-        """Go on from an earlier run's."""
+        """Continue from the totals and the history of an earlier part of the run."""
         sums = {name: entry(totals, name, getattr(self, name)).item() for name in TOTALS}
         self._before = sums.pop("elapsed"), sums.pop("billed")
         self._began -= self._before[0]
@@ -159,7 +159,7 @@ class Trace:
             if name.startswith("latest."):
                 self.evaluation[name.removeprefix("latest.")] = array.item()
             else:
-                self.figures[name] = entry({name: array}, name, np.zeros(len(self.rows))).tolist()
+                self.metrics[name] = entry({name: array}, name, np.zeros(len(self.rows))).tolist()
 
     def add(self, round: Round, ledger: Ledger) -> None:
         """Take in one round."""
@@ -191,23 +191,24 @@ class Trace:
         for name in self.evaluation:
             if "/" in name:
                 raise RunError(
-                    f"evaluate() of the problem gave the name {name!r}; a name may not contain '/'"
+                    f"evaluate() of the problem returned the name {name!r}; a name may not contain '/'"
                 )
         if self.recorded % self.stride == 0:
             self._keep()
         self.recorded += 1
         if len(self.rows) > self.capacity:
             self.rows = self.rows[::2]
-            self.figures = {name: column[::2] for name, column in self.figures.items()}
+            self.metrics = {name: column[::2] for name, column in self.metrics.items()}
             self.stride *= 2
 
     def _keep(self) -> None:
         for name in self.evaluation:
-            self.figures.setdefault(name, [math.nan] * len(self.rows))
-        if len(self.figures) > NAMES:
+            self.metrics.setdefault(name, [math.nan] * len(self.rows))
+        if len(self.metrics) > MAX_METRICS:
             raise RunError(
-                f"evaluate() of the problem gave {len(self.figures)} names; at most {NAMES} are kept"
+                f"evaluate() of the problem returned {len(self.metrics)} names; "
+                f"at most {MAX_METRICS} are kept"
             )
         self.rows.append(Row(*(getattr(self, name) for name in Row._fields)))
-        for name, column in self.figures.items():
+        for name, column in self.metrics.items():
             column.append(self.evaluation.get(name, math.nan))

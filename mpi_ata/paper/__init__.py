@@ -1,1 +1,1 @@
-"""The paper's experiments: what is run, printed and drawn; the machinery is the package's own."""
+"""The paper's experiments: what they run, print and draw."""

@@ -1,4 +1,4 @@
-"""What each experiment of the paper consists of, and the figures that the paper prints for it."""
+"""The runs of each experiment of the paper, and the ratios that the paper prints for them."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -15,18 +15,18 @@ from mpi_ata.runfile.store import RunFile
 
 FOLDER = Path(__file__).parent
 QUADRATIC, NETWORK = "quadratic.toml", "cifar100.toml"
-GREEDY = "gta"  # what ratios refer to
+GREEDY = "gta"  # the baseline of all ratios
 BUDGET = 23
 
-# Beside the package's own names: the paper's ATA with half of the alpha that its text gives.
-HALF = "ata-half"
-NAMES = (*ALLOCATORS, HALF)
-USUAL = (GREEDY, "ofta", "uta", "ata", HALF, "ata-empirical")
+# In addition to the package's own names: the paper's ATA with half of the alpha that its text gives.
+ATA_HALF = "ata-half"
+NAMES = (*ALLOCATORS, ATA_HALF)
+DEFAULT_ALLOCATORS = (GREEDY, "ofta", "uta", "ata", ATA_HALF, "ata-empirical")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run to be made: names and numbers only, so that another process can make it."""
+    """A run to do: names and numbers only, so that it can be sent to another process."""
 
     law: str
     n: int
@@ -36,24 +36,24 @@ class Plan:
     file: Path
     settings: tuple[str, ...] = ()
     out: Path | None = None  # the run file
-    prior: int = 0  # rounds of the bandit alone that came before,
-    checkpoint: Path | None = None  # and the run file with what they taught
+    prior: int = 0  # rounds of the bandit alone that it starts from,
+    warm_start: Path | None = None  # and the run file with what they learned
 
     def job(self) -> Job:
-        """The job, ready to be executed."""
+        """Return the job of this run."""
         return load_job(self.file, self.settings)
 
-    def keeping(self) -> OutputOptions | None:
-        """Where the run is kept, and gone on with; nowhere, if there is no place for it."""
+    def output_options(self) -> OutputOptions | None:
+        """Return where the run is saved and resumed from; None if it is not saved."""
         if self.out is None:
             return None
-        known = (self.checkpoint,) if self.checkpoint else ()
-        return OutputOptions(self.out, resume=RunFile(self.out).exists(), warm_start=known)
+        prior = (self.warm_start,) if self.warm_start else ()
+        return OutputOptions(self.out, resume=RunFile(self.out).exists(), warm_start=prior)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for; what is None is as in the paper."""
+    """The user's choices; None stands for the paper's."""
 
     workers: tuple[int, ...] | None = None
     budget: int | None = None
@@ -68,7 +68,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Runs under several allocators for several numbers of workers."""
+    """Runs under several allocators, for several numbers of workers and seeds."""
 
     name: str
     law: str
@@ -76,31 +76,31 @@ class Experiment:
     title: str
     budget: int = BUDGET
     file: str = QUADRATIC
-    allocators: tuple[str, ...] = USUAL
+    allocators: tuple[str, ...] = DEFAULT_ALLOCATORS
     seeds: tuple[int, ...] = (1,)
     rounds: int = 40_000  # at most
     unit: float = 1.0
     out: Path | None = None  # folder for the run files,
-    prefix: str = ""  # with which their names begin
-    settings: tuple[str, ...] = ()  # further ones
+    prefix: str = ""  # of their names
+    settings: tuple[str, ...] = ()  # in addition to those that follow from the above
 
-    def asked(self, request: Request) -> "Experiment":
-        """The experiment as a user asks for it."""
+    def with_request(self, request: Request) -> "Experiment":
+        """Return the experiment with the user's choices."""
         names = request.allocators
-        asked: dict[str, Any] = {
+        choices: dict[str, Any] = {
             "workers": request.workers and tuple(dict.fromkeys(request.workers)),
             "budget": request.budget,
             "law": request.law,
-            "allocators": names and checked_names(names, self.allocators),
+            "allocators": names and check_names(names, self.allocators),
             "rounds": request.rounds,
             "out": request.out,
         }
         first, count = request.first_seed, request.seeds or len(self.seeds)
-        given = {key: value for key, value in asked.items() if value is not None}
-        return replace(self, seeds=tuple(range(first, first + count)), **given)
+        made = {key: value for key, value in choices.items() if value is not None}
+        return replace(self, seeds=tuple(range(first, first + count)), **made)
 
     def plans(self) -> list[Plan]:
-        """All runs, those that take longest first, so that no core is left with a long one in the end."""
+        """Return all runs, the longest first, so that no core is left with a long one at the end."""
         return [
             Plan(
                 self.law,
@@ -122,46 +122,46 @@ class Experiment:
         yield f"times.unit={self.unit}"
         yield f"run.workers={n}"
         yield f"run.seed={seed}"
-        yield f"allocator.name={'ata' if name == HALF else name}"
+        yield f"allocator.name={'ata' if name == ATA_HALF else name}"
         yield f"allocator.budget={self.budget}"
-        if name in ("ata", HALF):
-            yield f"allocator.alpha={alpha(self.law, n, half=name == HALF) * self.unit}"
+        if name in ("ata", ATA_HALF):
+            yield f"allocator.alpha={alpha(self.law, n, half=name == ATA_HALF) * self.unit}"
         yield f"stop.rounds={self.rounds}"
         yield from self.settings
 
     def heading(self, until: str) -> str:
-        """What stands above its results: what was run, until when, and how often."""
+        """Return the title of its results: what was run, until when, and with how many seeds."""
         count = len(self.seeds)
         repeats = f"{count} seed{'s, mean ± standard deviation' if count > 1 else ''}"
         return f"{self.title}: {self.law} law, B = {self.budget}, {until}, {repeats}"
 
-    def on_data(self, folder: Path) -> "Experiment":
-        """The same for the network on CIFAR-100, whose files are in this folder."""
+    def on_cifar(self, folder: Path) -> "Experiment":
+        """Return the experiment for the network on CIFAR-100, with the data from this folder."""
         data = f"problem.data={json.dumps(str(folder.resolve()))}"
         return replace(self, file=NETWORK, prefix="cifar100-", settings=(*self.settings, data))
 
 
 def alpha(law: str, n: int, half: bool = False) -> float:
-    """Twice the largest mean: the paper's alpha where it prints one, and its analogue where it does not."""
+    """Return twice the largest mean, which is the paper's alpha where it gives one, or half of that."""
     largest = float(LAWS[law](n).means.max())
     return largest if half else 2 * largest
 
 
 def learns(name: str) -> bool:
-    """Whether an allocator has a use for what is known of the workers."""
-    kind = ALLOCATORS["ata" if name == HALF else name]
+    """Return whether an allocator learns the speeds of the workers."""
+    kind = ALLOCATORS["ata" if name == ATA_HALF else name]
     return isinstance(kind, type) and issubclass(kind, LowerBoundAllocator)
 
 
-LEARNERS = ", ".join(filter(learns, USUAL))
+LEARNERS = ", ".join(filter(learns, DEFAULT_ALLOCATORS))
 
 
-def checked_names(names: Sequence[str], usual: Sequence[str]) -> tuple[str, ...]:
-    """Names of allocators, with greedy allocation where it is usual, since ratios refer to it."""
+def check_names(names: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
+    """Check names of allocators, and add the baseline if the experiment has it by default."""
     for name in names:
         if name not in NAMES:
             raise UsageError(f"unknown allocator {name!r}; valid names: {', '.join(NAMES)}")
-    return tuple(dict.fromkeys((*((GREEDY,) if GREEDY in usual else ()), *names)))
+    return tuple(dict.fromkeys((*((GREEDY,) if GREEDY in default else ()), *names)))
 
 
 TABLE1 = Experiment("table1", "sqrt", (17, 51, 153, 459), "The paper's Table 1 and Figure 1")
@@ -173,7 +173,7 @@ REGRET = Experiment(
     (20,),
     "The paper's figure on regret",
     budget=5,
-    allocators=("ata", HALF, "ata-empirical"),
+    allocators=("ata", ATA_HALF, "ata-empirical"),
     seeds=(1, 2, 3, 4, 5),
     rounds=1_000_000,
 )
@@ -184,7 +184,7 @@ CIFAR = Experiment(
     "The paper's figure on CIFAR-100",
     rounds=3_000,
 )
-FULL = 25_000  # rounds: eleven and a half times all images
+FULL_ROUNDS = 25_000  # 11.5 epochs
 PRIOR = Experiment("prior", "linear", (51,), "The paper's figure on prior knowledge")
 PRIOR_ON_CIFAR = replace(PRIOR, name="prior-cifar", rounds=CIFAR.rounds)
 
@@ -199,15 +199,15 @@ _ROWS = {
     ("linear", 51): ((6.71, 5.02, 6.29), (3.27, 2.12, 1.58)),
     ("linear", 153): ((3.41, 8.68, 18.87), (7.96, 4.5, 1.58)),
 }
-PRINTED = {
+PAPER_RATIOS = {
     (law, n, name): (worker_time, runtime)
     for (law, n), (worker_times, runtimes) in _ROWS.items()
     for name, worker_time, runtime in zip(_COLUMNS, worker_times, runtimes, strict=True)
 }
 
 
-def printed(plan: Plan, budget: int) -> tuple[float, float] | tuple[None, None]:
-    """The two ratios that the paper prints, where it does; both alphas stand beside its column ATA."""
-    name = "ata" if plan.allocator == HALF else plan.allocator
-    asked = budget == BUDGET and plan.file.name == QUADRATIC and not plan.prior
-    return PRINTED.get((plan.law, plan.n, name), (None, None)) if asked else (None, None)
+def paper_ratios(plan: Plan, budget: int) -> tuple[float, float] | tuple[None, None]:
+    """Return the two ratios that the paper prints, if any; both alphas are compared with its ATA column."""
+    name = "ata" if plan.allocator == ATA_HALF else plan.allocator
+    printed = budget == BUDGET and plan.file.name == QUADRATIC and not plan.prior
+    return PAPER_RATIOS.get((plan.law, plan.n, name), (None, None)) if printed else (None, None)

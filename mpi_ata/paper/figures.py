@@ -1,4 +1,4 @@
-"""Draws the paper's figures; needs matplotlib, from the extra [plot]."""
+"""The paper's figures; they need matplotlib, from the extra [plot]."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,15 +22,15 @@ COLOURS = {
     "ata-half": "tab:cyan",
     "ata-empirical": "tab:green",
 }
-Columns = dict[str, Array]  # those of a trace, by name
+Columns = dict[str, Array]  # of a trace, by name
 
 
 class Panel(NamedTuple):
-    """What one picture of a figure shows of each run."""
+    """What one panel of a figure shows of each run."""
 
     x: str
     y: str
-    of: Callable[[Columns], tuple[Array, Array]]
+    select: Callable[[Columns], tuple[Array, Array]]
     log_x: bool = False
     log_y: bool = False
 
@@ -50,7 +50,7 @@ LOSS_PANELS = [
 
 
 def available() -> bool:
-    """Whether matplotlib is there."""
+    """Return whether matplotlib is installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -61,7 +61,7 @@ def available() -> bool:
 def new_figure(
     rows: int, columns: int, width: float = 4.0, height: float = 3.0
 ) -> "tuple[Figure, list[list[Axes]]]":
-    """An empty figure that no display is needed for."""
+    """Return an empty figure, which needs no display, and its axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -71,48 +71,50 @@ def new_figure(
 
 
 def by_workers(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """The runs of each number of workers."""
+    """Return the runs grouped by number of workers."""
     workers = sorted({result.plan.n for result in results})
     return {f"n = {n}": [result for result in results if result.plan.n == n] for n in workers}
 
 
 def draw_runs(groups: Mapping[str, Sequence[Result]], path: Path, panels: Sequence[Panel] = PANELS) -> None:
-    """Write the figure of some groups of runs."""
-    save(figure_of(groups, panels), path)
+    """Draw groups of runs into a file."""
+    save(make_figure(groups, panels), path)
 
 
-def figure_of(groups: Mapping[str, Sequence[Result]], panels: Sequence[Panel] = PANELS) -> "Figure":
-    """One row of pictures for each group, with a curve for each allocator, of the first seed."""
-    figure, axes = new_figure(len(groups), len(panels))
-    for (title, results), row in zip(groups.items(), axes, strict=True):
+def make_figure(groups: Mapping[str, Sequence[Result]], panels: Sequence[Panel] = PANELS) -> "Figure":
+    """Return a figure with a row of panels per group and a curve per allocator, of the first seed."""
+    figure, grid = new_figure(len(groups), len(panels))
+    for (title, results), row in zip(groups.items(), grid, strict=True):
         first = min(result.plan.seed for result in results)
-        for panel, picture in zip(panels, row, strict=True):
-            _draw(picture, panel, [result for result in results if result.plan.seed == first])
+        for panel, axes in zip(panels, row, strict=True):
+            _draw(axes, panel, [result for result in results if result.plan.seed == first])
         row[0].set_title(title, loc="left")
-    handles, labels = axes[0][0].get_legend_handles_labels()
+    handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 3 * len(panels)))
     return figure
 
 
-def _draw(picture: "Axes", panel: Panel, results: Sequence[Result]) -> None:
+def _draw(axes: "Axes", panel: Panel, results: Sequence[Result]) -> None:
     for result in results:
         columns = dict(zip(result.rows[0]._fields, np.array(result.rows[1:]).T, strict=True))
-        x, y = panel.of(columns)
+        x, y = panel.select(columns)
         shown = np.isfinite(y) & ((y > 0) | (not panel.log_y))
         if shown.any():
             name = result.plan.allocator
-            dashes, above = ("--", 3) if name == "ofta" else ("-", 2)  # others may lie under the oracle
-            picture.plot(
+            dashes, above = (
+                ("--", 3) if name == "ofta" else ("-", 2)
+            )  # dashed and on top, as others may coincide with the oracle
+            axes.plot(
                 x[shown], y[shown], dashes, color=COLOURS.get(name), label=name, linewidth=1.2, zorder=above
             )
-    picture.set(xlabel=panel.x, ylabel=panel.y)
-    picture.set_xscale("log" if panel.log_x else "linear")
-    picture.set_yscale("log" if panel.log_y else "linear")
-    picture.grid(alpha=0.3)
+    axes.set(xlabel=panel.x, ylabel=panel.y)
+    axes.set_xscale("log" if panel.log_x else "linear")
+    axes.set_yscale("log" if panel.log_y else "linear")
+    axes.grid(alpha=0.3)
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Write a figure in the format that its name asks for."""
+    """Write a figure in the format of its file name."""
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:

@@ -1,11 +1,11 @@
-"""Rounds of the bandit alone, compiled by numba: the same decisions as the allocator classes, bit for bit.
+"""Rounds of the bandit compiled by numba, with the same decisions as the allocator classes, bit for bit.
 
-It draws from the streams of mpi_ata.randomness what numpy would: Philox blocks, exponentials from a ziggurat,
-subsets by Floyd's algorithm.  Tests hold it to that.
+It draws from the streams of mpi_ata.randomness as numpy does: Philox blocks, exponentials from a ziggurat,
+subsets by Floyd's algorithm.  Tests compare both.
 """
 
 # mypy: ignore-errors
-# What numba compiles has no annotations: its types are not Python's.
+# Compiled functions have no annotations: numba infers its own types.
 
 from decimal import Decimal, localcontext
 
@@ -22,11 +22,13 @@ MULTIPLIER_0, MULTIPLIER_1 = U(0xD2E7470EE14C6C93), U(0xCA5A826395121157)  # of 
 WEYL_0, WEYL_1 = U(0x9E3779B97F4A7C15), U(0xBB67AE8584CAA73B)
 LOW = U(0xFFFFFFFF)
 TIMES, ALLOCATION = U(Purpose.TIMES), U(Purpose.ALLOCATION)
-TAIL = Decimal("7.697117470131049714044628048015215499115")  # of exp(-x), beyond 255 strips of equal area
+TAIL = Decimal(
+    "7.697117470131049714044628048015215499115"
+)  # start of the tail of exp(-x), beyond 255 strips of equal area
 
 
 def _ziggurat() -> tuple[Array, Array, Array]:
-    """The strips, in the order of numpy: widths, heights, and the share of each that is all inside."""
+    """Return the strips in the order of numpy: widths, heights, and the part of each inside the curve."""
     with localcontext() as context:
         context.prec = 40
         area = (TAIL + 1) * (-TAIL).exp()
@@ -49,7 +51,7 @@ compiled = numba.njit(cache=True, error_model="numpy")
 
 @intrinsic
 def _high(typing, a, b):
-    """The upper half of the product of two words: one instruction, which Python has no name for."""
+    """Return the upper half of the product of two words, an instruction that Python does not expose."""
 
     def generate(context, builder, signature, words):
         wide = ir.IntType(128)
@@ -61,7 +63,7 @@ def _high(typing, a, b):
 
 @compiled
 def _encipher(words, block, seed, purpose, round, number):
-    """The next four words of a stream: ten rounds of Philox."""
+    """Compute the next four words of a stream by ten rounds of Philox."""
     c0, c1, c2, c3, k0, k1 = U(block), U(number), U(0), U(round), U(seed), U(purpose)
     for _ in range(10):
         high_0, low_0 = _high(MULTIPLIER_0, c0), MULTIPLIER_0 * c0
@@ -118,7 +120,7 @@ def _spread(zeros, budget, seed, round, words, a):
 
 @compiled
 def fill(s, budget, products, a):
-    """Recursive allocation, task by task: the next one to the worker whose load would be least."""
+    """Allocate the budget task by task, each to the worker whose load would be least."""
     products[:] = s
     for _ in range(budget):
         least = 0
@@ -131,7 +133,7 @@ def fill(s, budget, products, a):
 
 @compiled
 def _decide(empirical, factor, budget, seed, k, K, T, words, s, products, zeros, a):
-    """The quotas of round k: by ATA-Empirical, whose eta is the factor, or by ATA, whose alpha it is."""
+    """Decide the quotas of round k by ATA-Empirical, with the factor as eta, or by ATA, with it as alpha."""
     log = np.log(2.0 * k * k)
     count = 0
     for i in range(len(K)):
@@ -160,7 +162,7 @@ def _observe(offset, scales, seed, k, K, T, squares, least, arrivals, words, dra
             last -= 1
         exponentials(seed, k, number, words, drawn[: last + 1])
         for i in range(last + 1):
-            if a[i] > number:  # the sum is exact but for a last rounding, like that of math.fsum
+            if a[i] > number:  # compensated sum, as accurate as math.fsum
                 seconds = (offset + drawn[i]) * scales[i]
                 raised = sums[i] + seconds
                 part = raised - sums[i]
@@ -178,7 +180,7 @@ def _observe(offset, scales, seed, k, K, T, squares, least, arrivals, words, dra
 def play(
     empirical, factor, budget, offset, scales, means, best, seed, k, K, T, squares, least, arrivals, rounds
 ):
-    """So many rounds after round k, which update the sums of each worker; their length and their regret."""
+    """Play rounds after round k, update the sums of each worker, and return their clock and regret."""
     n = len(K)
     words = np.empty(4, np.uint64)
     s, products, drawn, sums, errors = np.empty(n), np.empty(n), np.empty(n), np.empty(n), np.empty(n)

@@ -1,4 +1,4 @@
-"""The paper's experiment on prior knowledge: rounds of the bandit alone, then runs that start from them."""
+"""The paper's experiment on prior knowledge: runs that warm-start from rounds of the bandit alone."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,88 +10,88 @@ from mpi_ata.driver.loop import parts_of
 from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import has_numba
-from mpi_ata.paper.cifar import NETWORK, learned_cells
+from mpi_ata.paper.cifar import NETWORK, evaluation_cells
 from mpi_ata.paper.experiments import LEARNERS, Experiment, Plan, Request, learns
-from mpi_ata.paper.pretraining import keep, pretrained
+from mpi_ata.paper.pretraining import play_plan, save_learned
 from mpi_ata.paper.progress import Watch
-from mpi_ata.paper.ratios import NAMES, Record, effort, ratio_cells, ratios
+from mpi_ata.paper.ratios import RATIO_NAMES, Record, ratio_cells, ratios, total_time
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import Note, Result, RunsInterruptedError, execute_plan, on_cores
+from mpi_ata.paper.runs import ReportRounds, Result, RunsInterruptedError, execute_plan, on_cores
 from mpi_ata.paper.tables import TARGET, unreached
 
-APART = 1_000_000  # between the seeds of lessons and runs, so that no drawn time comes again
-HEADER = ["allocator", "n", "prior rounds", "rounds", *NAMES]
+SEED_OFFSET = 1_000_000  # of pretraining, so that it draws other times than the runs after it
+HEADER = ["allocator", "n", "prior rounds", "rounds", *RATIO_NAMES]
 
 
 def make_prior(
     experiment: Experiment, request: Request, priors: Sequence[int], data: Path | None, watch: Watch
 ) -> Report:
-    """Let allocators learn from rounds of the bandit alone, then make runs that start from that."""
+    """Pretrain the allocators by rounds of the bandit, run from there, and return the report."""
     with TemporaryDirectory() as temporary:
-        asked = experiment.asked(request)
-        experiment = replace(asked, out=asked.out or Path(temporary))
+        experiment = experiment.with_request(request)
+        experiment = replace(experiment, out=experiment.out or Path(temporary))
         if data is not None:
-            experiment = experiment.on_data(data)
+            experiment = experiment.on_cifar(data)
         try:
-            results = _made(experiment, priors, request.cores, watch)
+            results = _run_all(experiment, priors, request.cores, watch)
         except RunsInterruptedError as error:
-            raise RunsInterruptedError(error.done, error.runs, kept=request.out is not None) from None
-    return prior_report(experiment, results).drawn(request.out, partial(draw, results))
+            raise RunsInterruptedError(error.done, error.runs, resumable=request.out is not None) from None
+    return prior_report(experiment, results).with_figure(request.out, partial(draw, results))
 
 
-def _made(experiment: Experiment, priors: Sequence[int], processes: int, watch: Watch) -> list[Result]:
-    """All runs, after the rounds of the bandit that they start from."""
+def _run_all(experiment: Experiment, priors: Sequence[int], processes: int, watch: Watch) -> list[Result]:
+    """Pretrain, then do all runs, with and without prior rounds."""
     plans = experiment.plans()
-    parts_of(plans[0].job())  # so that missing data or PyTorch are told at once
+    parts_of(plans[0].job())  # reports missing data or a missing PyTorch at once
     learners = [plan for plan in plans if learns(plan.allocator)]
     if not learners:
-        raise UsageError(f"nobody of these learns; name some of {LEARNERS} with --allocators")
+        raise UsageError(f"none of these allocators learns; choose some of {LEARNERS} with --allocators")
     marks = sorted(prior for prior in set(priors) if prior)
     if marks:
-        pupils = [pretraining_plan(plan, marks[-1]) for plan in learners]
-        on_cores(partial(pretrain, marks=marks), pupils, processes, watch)
-    started = [after(plan, mark) for plan in learners for mark in marks]
+        pretraining = [pretraining_plan(plan, marks[-1]) for plan in learners]
+        on_cores(partial(pretrain, marks=marks), pretraining, processes, watch)
+    warm = [warm_start_plan(plan, mark) for plan in learners for mark in marks]
     cold = [plan for plan in plans if 0 in priors or plan not in learners]
-    return on_cores(execute_plan, [*cold, *started], processes, watch)
+    return on_cores(execute_plan, [*cold, *warm], processes, watch)
 
 
 def pretraining_plan(plan: Plan, rounds: int) -> Plan:
-    """So many rounds of the bandit before a run: other times of the same law."""
-    return replace(plan, rounds=rounds, settings=(*plan.settings, f"run.seed={plan.seed + APART}"))
+    """Return the plan of the bandit rounds before a run, which draw other times of the same law."""
+    return replace(plan, rounds=rounds, settings=(*plan.settings, f"run.seed={plan.seed + SEED_OFFSET}"))
 
 
 def pretraining_file(plan: Plan, rounds: int) -> Path:
-    """Where it is kept what so many rounds of the bandit taught."""
+    """Return the run file for what that many rounds of the bandit learned."""
     assert plan.out is not None
     return plan.out.with_name(f"lesson-{rounds}-{plan.out.name}")
 
 
-def after(plan: Plan, rounds: int) -> Plan:
-    """The run that starts from so many rounds of the bandit."""
+def warm_start_plan(plan: Plan, rounds: int) -> Plan:
+    """Return the plan of a run that starts from that many rounds of the bandit."""
     assert plan.out is not None
     out = plan.out.with_name(f"after-{rounds}-{plan.out.name}")
-    return replace(plan, prior=rounds, checkpoint=pretraining_file(plan, rounds), out=out)
+    return replace(plan, prior=rounds, warm_start=pretraining_file(plan, rounds), out=out)
 
 
-def pretrain(plan: Plan, note: Note, marks: Sequence[int]) -> None:
-    """Let the allocator of a plan learn, and keep what it knows after so many rounds each, as runs do."""
+def pretrain(plan: Plan, report: ReportRounds, marks: Sequence[int]) -> None:
+    """Play the bandit of a plan, and save what it learned after each of `marks` rounds."""
     if all(pretraining_file(plan, mark).exists() for mark in marks):
         return
-    for checkpoint, trace in pretrained(plan, marks, note):
+    for learned, trace in play_plan(plan, marks, report):
         path = pretraining_file(plan, trace.round)
         if not path.exists():
-            keep(checkpoint, trace, plan, path)
+            save_learned(learned, trace, plan, path)
 
 
 def prior_report(experiment: Experiment, results: Sequence[Result]) -> Report:
-    """Ratios by prior rounds, those without any first."""
+    """Return ratios by prior rounds, runs without any first."""
     records = ratios(results, experiment.budget)
     network = "accuracy" in records[0]
     header = [*HEADER, "test loss", "accuracy"] if network else HEADER
     end = f"{experiment.rounds:,} rounds" if network else f"until f - f* < {TARGET:g}"
     title = experiment.heading(end)
     lines = [list(_cells(record, network)) for record in records]
-    notes = [*_notes(network, records), effort(results)]
+    notes = [*_notes(network, records), total_time(results)]
     return Report(experiment.name, title, header, lines, notes, records)
 
 
@@ -102,7 +102,7 @@ def _cells(record: Record, network: bool) -> Iterator[str]:
     yield f"{record['rounds']:,}"
     yield from ratio_cells(record)
     if network:
-        yield from learned_cells(record)
+        yield from evaluation_cells(record)
 
 
 def _notes(network: bool, records: Sequence[Record]) -> Iterator[str]:
@@ -110,20 +110,20 @@ def _notes(network: bool, records: Sequence[Record]) -> Iterator[str]:
         yield from unreached(records)
     yield (
         "Prior rounds are rounds of the bandit alone: quotas are decided and task times learned, without "
-        "gradients. Runs start from them as by --warm-start. Their times have a seed of their own."
+        "gradients. Runs start from them as with --warm-start. Their times are drawn with another seed."
     )
     if network:
         yield NETWORK
     else:
-        yield "The runs are of the quadratic; with --data FOLDER of the network on CIFAR-100, like the paper."
-    yield "The paper prints no figures for this experiment, only curves that come near to that of ofta."
+        yield "The runs are on the quadratic; --data FOLDER uses the network on CIFAR-100, as in the paper."
+    yield "The paper prints no numbers for this experiment, only curves that come close to that of ofta."
     if not has_numba():
-        yield "Prior rounds ran in Python; pip install 'mpi-ata[paper]' compiles them, which is far faster."
+        yield "Prior rounds ran in Python; pip install 'mpi-ata[paper]' to compile them, far faster."
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """A row of pictures for each number of prior rounds; who does not learn is in all of them."""
-    network = "accuracy" in results[0].figures["evaluation"]
+    """Draw a row of panels per number of prior rounds; allocators that do not learn are in all rows."""
+    network = "accuracy" in results[0].summary["evaluation"]
     panels = figures.LOSS_PANELS if network else figures.PANELS[:2]
     groups = {}
     for title, group in figures.by_workers(results).items():

@@ -1,4 +1,4 @@
-"""How far the runs of an experiment are: where their processes write it, and how it is told."""
+"""The progress of an experiment: a board that its processes write to, and one line of text."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,67 +13,67 @@ BAR = 20  # characters
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How far the runs are."""
+class RunsProgress:
+    """The progress of several runs."""
 
     rounds: Sequence[int]  # done, of each run
     finished: Sequence[bool]
-    most: int  # rounds of a run
-    made: int  # rounds by now, those that earlier commands have kept left out,
-    elapsed: float  # in so many seconds
+    max_rounds: int  # of a run
+    new_rounds: int  # by this command, without those saved earlier,
+    elapsed: float  # in this many seconds
 
     def text(self) -> str:
-        """All of it in one line."""
+        """Return the progress in one line."""
         ended = [rounds for rounds, finished in zip(self.rounds, self.finished, strict=True) if finished]
-        usual = fmean(ended) if any(ended) else self.most
-        left = sum(
-            max(usual - rounds, 0)
-            for rounds, finished in zip(self.rounds, self.finished, strict=True)
-            if not finished
-        )
-        done = sum(self.rounds)
+        left, done = self._rounds_left(ended), sum(self.rounds)
         parts = [f"{len(ended)} of {len(self.rounds)} runs", f"{done:,} rounds"]
-        if self.made:
-            rate = self.made / self.elapsed
+        if self.new_rounds:
+            rate = self.new_rounds / self.elapsed
             about = "about" if ended else "at most"
             parts += [f"{rate:,.0f} rounds/s", f"{about} {duration(left / rate)} to go"]
         return f"{bar(done / max(done + left, 1))} {', '.join(parts)}"
 
+    def _rounds_left(self, ended: Sequence[int]) -> float:
+        """Return how many rounds are left if all runs take as long as those that ended."""
+        expected = fmean(ended) if any(ended) else self.max_rounds
+        runs = zip(self.rounds, self.finished, strict=True)
+        return sum(max(expected - rounds, 0) for rounds, finished in runs if not finished)
+
 
 def bar(share: float) -> str:
-    """What is done and what is not, to be seen at a glance."""
+    """Return a progress bar."""
     full = int(BAR * share)
     return f"[{'#' * full}{'.' * (BAR - full)}]"
 
 
-Watch = Callable[[Standing], None]
+Watch = Callable[[RunsProgress], None]
 
 
 class Board:
-    """Where processes write how far their runs are, and read whether to stop."""
+    """Shared memory where processes write the progress of their runs, and read whether to stop."""
 
-    def __init__(self, runs: int, most: int) -> None:
+    def __init__(self, runs: int, max_rounds: int) -> None:
         self._first, self._latest = RawArray(c_int64, [-1] * runs), RawArray(c_int64, runs)
         self._stop = RawArray(c_int64, 1)
-        self._most, self._began = most, time.monotonic()
+        self._max_rounds, self._began = max_rounds, time.monotonic()
 
-    def standing(self, finished: Sequence[bool]) -> Standing:
-        """How far the runs are, where it is known which have ended."""
+    def progress(self, finished: Sequence[bool]) -> RunsProgress:
+        """Return the progress of all runs, given which of them have ended."""
         rounds = list(self._latest)
-        made = sum(now - first for now, first in zip(rounds, self._first, strict=True) if first >= 0)
-        return Standing(rounds, finished, self._most, made, time.monotonic() - self._began)
+        new = sum(now - first for now, first in zip(rounds, self._first, strict=True) if first >= 0)
+        return RunsProgress(rounds, finished, self._max_rounds, new, time.monotonic() - self._began)
 
     def stop(self) -> None:
-        """Let all runs end."""
+        """Ask all runs to stop."""
         self._stop[0] = 1
 
     def check(self) -> None:
-        """Interrupt whoever asks where all are to end."""
+        """Raise KeyboardInterrupt if all runs are asked to stop."""
         if self._stop[0]:
             raise KeyboardInterrupt
 
-    def note(self, number: int, rounds: int) -> None:
-        """Tell how far a run is."""
+    def report(self, number: int, rounds: int) -> None:
+        """Write how many rounds a run has done, and check whether to stop."""
         if self._first[number] < 0:
             self._first[number] = rounds
         self._latest[number] = rounds

@@ -1,4 +1,4 @@
-"""An experiment on real ranks with emulated times, beside a virtual run of the same rounds."""
+"""An experiment on real ranks with emulated times, compared with a simulation of the same rounds."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -7,41 +7,47 @@ from functools import partial
 from mpi_ata import launch
 from mpi_ata.driver.loop import Outcome, execute, parts_of
 from mpi_ata.errors import UsageError
+from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import Experiment, Plan, Request
-from mpi_ata.paper.ratios import RATIOS, effort, ratio_header, ratio_lines, ratios
+from mpi_ata.paper.ratios import RATIOS, ratio_header, ratio_lines, ratios, total_time
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import Result, interrupted, kept
+from mpi_ata.paper.runs import Result, finished_result, interrupted
 
 ROUNDS = 1_000
 
 
 def for_ranks(experiment: Experiment, request: Request, unit: float) -> Experiment:
-    """The experiment as it is to be made on ranks: one number of workers, fewer rounds, a unit in seconds."""
+    """Return the experiment for ranks: one number of workers, fewer rounds, a unit in seconds."""
     if request.workers is None or len(request.workers) > 1:
-        raise UsageError("--mpi needs one number of workers, each of which is a rank: --mpi --workers 17")
-    ranks = request.workers[0] + 1
+        raise UsageError(
+            "--mpi needs a single number of workers, each of which is a rank: --mpi --workers 17"
+        )
+    workers = request.workers[0]
+    ranks = ranks_for(workers)
     if launch.under_launcher() and launch.world_size() != ranks:
         raise UsageError(
-            f"--workers {ranks - 1} needs {ranks} ranks, one of them the manager, "
+            f"--workers {workers} needs {ranks} ranks, one of them the manager, "
             f"but {launch.world_size()} were started; use mpirun -n {ranks}, or leave it out"
         )
     rounds = request.rounds or ROUNDS
-    experiment = replace(experiment.asked(request), unit=unit, rounds=rounds, prefix=f"ranks-{unit:g}-")
-    for plan in experiment.plans():  # so that what cannot be is refused before ranks are started
-        kept(plan)
+    experiment = replace(
+        experiment.with_request(request), unit=unit, rounds=rounds, prefix=f"ranks-{unit:g}-"
+    )
+    for plan in experiment.plans():  # reports errors before any rank is started
+        finished_result(plan)
         parts_of(plan.job())
     return replace(experiment, name=f"{experiment.name}-mpi")
 
 
 def make_table_on_ranks(experiment: Experiment, run: Callable[[Plan], Outcome | None]) -> Report | None:
-    """Make all runs on the ranks of this world, and virtually; there is no report on a worker's rank."""
+    """Do all runs on the ranks of this world, simulate them, and return the report; None on workers."""
     from mpi_ata.clusters.world import bcast_text
 
     plans, results = experiment.plans(), list[Result]()
     for plan in plans:
-        earlier = kept(plan) if launch.rank() == 0 else None
-        if bcast_text("kept" if earlier else ""):
+        earlier = finished_result(plan) if launch.rank() == MANAGER else None
+        if bcast_text("finished" if earlier else ""):
             results += [earlier] if earlier else []
         elif outcome := run(plan):
             if outcome.reason is None:
@@ -51,28 +57,28 @@ def make_table_on_ranks(experiment: Experiment, run: Callable[[Plan], Outcome | 
         return None
     virtual = [Result(plan, execute(plan.job()).figures(), []) for plan in plans]
     draw = partial(figures.draw_runs, figures.by_workers(results))
-    return ranks_report(experiment, results, virtual).drawn(experiment.out, draw)
+    return ranks_report(experiment, results, virtual).with_figure(experiment.out, draw)
 
 
 def ranks_report(experiment: Experiment, results: Sequence[Result], virtual: Sequence[Result]) -> Report:
-    """Ratios on ranks, and virtual ones beside them."""
+    """Return ratios on ranks, next to the simulated ones."""
     records = ratios(results, experiment.budget)
     for record, other in zip(records, ratios(virtual, experiment.budget), strict=True):
         record |= {f"virtual_{key}": other[key] for key in RATIOS}
     title = (
-        f"{experiment.title}, over {experiment.workers[0]} real ranks and a manager: {experiment.law} law in "
+        f"{experiment.title}, on {experiment.workers[0]} worker ranks and a manager: {experiment.law} law in "
         f"units of {experiment.unit:g} s, B = {experiment.budget}, {experiment.rounds:,} rounds"
     )
     header, lines = ratio_header("virtual"), ratio_lines(records, "virtual", ".2f")
-    return Report(experiment.name, title, header, lines, [*_notes(), effort(results)], records)
+    return Report(experiment.name, title, header, lines, [*_notes(), total_time(results)], records)
 
 
 def _notes() -> Iterator[str]:
     yield (
-        "Both made the same rounds with the same drawn times. On ranks a worker sleeps that long, its tasks "
-        "are measured, and what messages take on their way lengthens the runtime."
+        "Both did the same rounds with the same drawn times. On ranks a worker sleeps that long, its tasks "
+        "are measured, and message transfer adds to the runtime."
     )
     yield (
-        "The paper's ratios belong to about 26,000 rounds; after so few, those who learn are still learning. "
-        "Only ofta, which learns nothing, compares."
+        "The paper's ratios are for about 26,000 rounds; after so few, learning allocators are still "
+        "exploring. Only ofta, which does not learn, is comparable."
     )

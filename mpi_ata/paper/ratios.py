@@ -1,27 +1,27 @@
-"""Ratios to greedy allocation, beside those that the paper prints."""
+"""Ratios to greedy allocation, next to those that the paper prints."""
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from mpi_ata.paper.experiments import GREEDY, Plan, printed
+from mpi_ata.paper.experiments import GREEDY, Plan, paper_ratios
 from mpi_ata.paper.runs import Result
 from mpi_ata.view.text import duration
 
 Record = dict[str, Any]
 RATIOS = ("worker_time_ratio", "runtime_ratio")
-NAMES = ("worker time, gta / x", "runtime, x / gta")  # of them, in a table
+RATIO_NAMES = ("worker time, gta / x", "runtime, x / gta")  # in tables
 
 
 def ratios(results: Sequence[Result], budget: int) -> list[Record]:
-    """One record for each prior, number of workers and allocator: means and deviations over the seeds."""
+    """Return one record per prior, number of workers and allocator: means and deviations over the seeds."""
     runs = {(r.plan.prior, r.plan.n, r.plan.allocator, r.plan.seed): r for r in results}
     kinds = sorted(dict.fromkeys(key[:3] for key in runs), key=lambda kind: kind[:2])
     seeds = sorted({seed for *_, seed in runs})
     return [
         _record(
             runs[prior, n, name, seeds[0]].plan,
-            [(runs[prior, n, name, seed].figures, runs[0, n, GREEDY, seed].figures) for seed in seeds],
+            [(runs[prior, n, name, seed].summary, runs[0, n, GREEDY, seed].summary) for seed in seeds],
             budget,
         )
         for prior, n, name in kinds
@@ -29,10 +29,10 @@ def ratios(results: Sequence[Result], budget: int) -> list[Record]:
 
 
 def _record(plan: Plan, pairs: Sequence[tuple[Record, Record]], budget: int) -> Record:
-    """What one allocator comes to, from its figures and those of greedy allocation, seed by seed."""
+    """Return the record of one allocator, given its summary and that of greedy allocation for each seed."""
     worker_time = [greedy["worker_time"] / own["worker_time"] for own, greedy in pairs]
     runtime = [own["clock"] / greedy["clock"] for own, greedy in pairs]
-    paper = printed(plan, budget)
+    paper = paper_ratios(plan, budget)
     gaps = [own["gap"] for own, _ in pairs]
     known = {"loss": _mean([own["loss"] for own, _ in pairs]), "gap": None if None in gaps else max(gaps)}
     known |= {
@@ -61,49 +61,49 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """The sample standard deviation; not known of a single value."""
+    """Return the sample standard deviation; None for a single value."""
     return stdev(values) if len(values) > 1 else None
 
 
-def effort(results: Sequence[Result]) -> str:
-    """How long the runs took, by the clock on the wall."""
-    return effort_text([result.figures["elapsed"] for result in results])
+def total_time(results: Sequence[Result]) -> str:
+    """Return a note on the total wall time of the runs."""
+    return total_time_text([result.summary["elapsed"] for result in results])
 
 
-def effort_text(seconds: Sequence[float]) -> str:
-    """The same of the seconds of each run."""
-    return f"Added up, the {len(seconds)} runs took {duration(sum(seconds))}."
+def total_time_text(seconds: Sequence[float]) -> str:
+    """Return a note on the total wall time, given the seconds of each run."""
+    return f"The {len(seconds)} runs took {duration(sum(seconds))} in total."
 
 
 def ratio_header(other: str) -> list[str]:
-    """What stands above ratio_lines()."""
-    return ["allocator", "n", "rounds", *(cell for name in NAMES for cell in (name, other, "off by"))]
+    """Return the header of ratio_lines()."""
+    return ["allocator", "n", "rounds", *(cell for name in RATIO_NAMES for cell in (name, other, "off by"))]
 
 
 def ratio_lines(records: Sequence[Record], other: str, form: str = "g") -> list[list[str]]:
-    """Our ratios, others whose names in the records begin with `other`, and how far they are apart."""
+    """Return rows of our ratios, those whose keys begin with `other`, and their differences."""
     return [
         [
             r["allocator"],
             str(r["n"]),
             f"{r['rounds']:,}",
-            *(cell for key in RATIOS for cell in _beside(r, key, r[f"{other}_{key}"], form)),
+            *(cell for key in RATIOS for cell in _compared_cells(r, key, r[f"{other}_{key}"], form)),
         ]
         for r in records
     ]
 
 
-def _beside(record: Record, key: str, other: float | None, form: str) -> Iterator[str]:
-    yield spread(record[key], record[f"{key}_deviation"])
+def _compared_cells(record: Record, key: str, other: float | None, form: str) -> Iterator[str]:
+    yield with_deviation(record[key], record[f"{key}_deviation"])
     yield "-" if other is None else f"{other:{form}}"
     yield "-" if other is None else f"{100 * (record[key] / other - 1):+.1f} %"
 
 
 def ratio_cells(record: Record) -> Iterator[str]:
-    """Both figures by themselves."""
-    return (spread(record[key], record[f"{key}_deviation"]) for key in RATIOS)
+    """Return both ratios without others to compare them with."""
+    return (with_deviation(record[key], record[f"{key}_deviation"]) for key in RATIOS)
 
 
-def spread(mean: float, deviation: float | None, form: str = ".2f") -> str:
-    """A mean with its deviation, where it has one."""
+def with_deviation(mean: float, deviation: float | None, form: str = ".2f") -> str:
+    """Return a mean with its deviation, if there is one."""
     return f"{mean:{form}}" + ("" if deviation is None else f" ± {deviation:{form}}")

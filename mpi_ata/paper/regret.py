@@ -1,4 +1,4 @@
-"""The paper's experiment on regret: how it grows with the rounds, and how well ln k describes that."""
+"""The paper's experiment on regret: how it grows with the rounds, and how well ln k fits that."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,15 +15,15 @@ from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import has_numba
 from mpi_ata.paper.experiments import LEARNERS, Experiment, Plan, Request, alpha, learns
-from mpi_ata.paper.pretraining import keep, pretrained
+from mpi_ata.paper.pretraining import play_plan, save_learned
 from mpi_ata.paper.progress import Watch
-from mpi_ata.paper.ratios import RATIOS, Record, deviation, effort_text, spread
+from mpi_ata.paper.ratios import RATIOS, Record, deviation, total_time_text, with_deviation
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import Note, on_cores
+from mpi_ata.paper.runs import ReportRounds, on_cores
 from mpi_ata.runfile.store import RunFile
 
 HEADER = ["allocator", "n", "rounds", "regret", "slope against ln k", "R2 against ln k", "R2 against k"]
-LEAST = 100  # rounds
+MIN_ROUNDS = 100
 
 
 class Curve(NamedTuple):
@@ -35,16 +35,16 @@ class Curve(NamedTuple):
     elapsed: float = 0.0
 
     def fit(self) -> tuple[float, float, float]:
-        """Slope against ln k over the last two decades, how well that fits, and how well a line in k does."""
+        """Fit the last two decades, and return the slope against ln k, its R2, and the R2 of a line in k."""
         late = self.rounds >= self.rounds[-1] / 100
         k, regret = self.rounds[late], self.regret[late]
-        slope, r2 = fitted(np.log(k), regret)
-        return slope, r2, fitted(k, regret)[1]
+        slope, r2 = fit_line(np.log(k), regret)
+        return slope, r2, fit_line(k, regret)[1]
 
 
-def fitted(x: Array, y: Array) -> tuple[float, float]:
-    """The slope of the best straight line, and the share of the variance that the line describes."""
-    if not y.var():  # nothing was regretted
+def fit_line(x: Array, y: Array) -> tuple[float, float]:
+    """Return slope and R2 of the least-squares line."""
+    if not y.var():  # no regret at all
         return 0.0, 1.0
     slope, intercept = np.polyfit(x, y, 1)
     rest = y - (slope * x + intercept)
@@ -52,38 +52,38 @@ def fitted(x: Array, y: Array) -> tuple[float, float]:
 
 
 def make_regret(experiment: Experiment, request: Request, watch: Watch) -> Report:
-    """Play the bandit for each allocator and seed, and fit the regret."""
-    experiment = experiment.asked(request)
+    """Play the bandit for each allocator and seed, and return the report with fits of the regret."""
+    experiment = experiment.with_request(request)
     rounds = experiment.rounds
-    if rounds < LEAST:
-        raise UsageError(f"{rounds=} must be at least {LEAST}, for a fit over the last two decades")
+    if rounds < MIN_ROUNDS:
+        raise UsageError(f"{rounds=} must be at least {MIN_ROUNDS}, for a fit over the last two decades")
     if not all(map(learns, experiment.allocators)):
-        raise UsageError(f"regret is for those who learn; name some of {LEARNERS} with --allocators")
+        raise UsageError(f"regret is for allocators that learn; choose some of {LEARNERS} with --allocators")
     experiment = replace(experiment, prefix=f"bandit-{rounds}-")
-    curves = on_cores(partial(play, marks=spaced(rounds)), experiment.plans(), request.cores, watch)
-    return regret_report(experiment, curves).drawn(request.out, partial(draw, curves))
+    curves = on_cores(partial(play, marks=log_spaced(rounds)), experiment.plans(), request.cores, watch)
+    return regret_report(experiment, curves).with_figure(request.out, partial(draw, curves))
 
 
-def spaced(rounds: int) -> list[int]:
-    """Numbers of rounds, evenly spaced on a logarithmic scale: 20 a decade."""
+def log_spaced(rounds: int) -> list[int]:
+    """Return numbers of rounds evenly spaced on a logarithmic scale, 20 per decade."""
     count = 1 + int(20 * np.log10(rounds))
     return sorted({round(mark) for mark in np.geomspace(1, rounds, count)})
 
 
-def play(plan: Plan, note: Note, marks: Sequence[int]) -> Curve:
-    """One run of the bandit alone; one that is kept is taken as it is."""
+def play(plan: Plan, report: ReportRounds, marks: Sequence[int]) -> Curve:
+    """Play the bandit of a plan, or load it if it was saved, and return its regret."""
     if plan.out is not None and RunFile(plan.out).exists():
         history = load(RunFile(plan.out))[0].trace
     else:
-        *_, (checkpoint, trace) = pretrained(plan, marks, note)
+        *_, (learned, trace) = play_plan(plan, marks, report)
         if plan.out is not None:
-            keep(checkpoint, trace, plan, plan.out)
+            save_learned(learned, trace, plan, plan.out)
         history = trace.history()
     return Curve(plan, history["round"], history["regret"], float(history["elapsed"][-1]))
 
 
 def grouped(curves: Sequence[Curve]) -> list[list[Curve]]:
-    """Those that differ in their seeds only, together."""
+    """Return the curves in groups that differ only in their seeds."""
     kinds = sorted(
         dict.fromkeys((curve.plan.n, curve.plan.allocator) for curve in curves), key=lambda k: k[0]
     )
@@ -91,16 +91,16 @@ def grouped(curves: Sequence[Curve]) -> list[list[Curve]]:
 
 
 def regret_report(experiment: Experiment, curves: Sequence[Curve]) -> Report:
-    """Regret and fits, mean and deviation over the seeds."""
+    """Return regret and fits, with mean and deviation over the seeds."""
     records = [_record(group) for group in grouped(curves)]
-    notes = [*_notes(experiment), effort_text([curve.elapsed for curve in curves])]
+    notes = [*_notes(experiment), total_time_text([curve.elapsed for curve in curves])]
     lines = [
         [
             r["allocator"],
             str(r["n"]),
             f"{r['rounds']:,}",
-            spread(r["regret"], r["regret_deviation"], ",.0f"),
-            spread(r["slope"], r["slope_deviation"], ",.0f"),
+            with_deviation(r["regret"], r["regret_deviation"], ",.0f"),
+            with_deviation(r["slope"], r["slope_deviation"], ",.0f"),
             f"{r['r2_log']:.4f}",
             f"{r['r2_linear']:.4f}",
         ]
@@ -119,7 +119,7 @@ def _record(curves: Sequence[Curve]) -> Record:
         "n": plan.n,
         "allocator": plan.allocator,
         "rounds": int(curves[0].rounds[-1]),
-        **dict.fromkeys((*RATIOS, *(f"paper_{key}" for key in RATIOS))),  # nobody is greedy here
+        **dict.fromkeys((*RATIOS, *(f"paper_{key}" for key in RATIOS))),  # there is no greedy baseline here
         "regret": fmean(regret),
         "regret_deviation": deviation(regret),
         "slope": fmean(slopes),
@@ -132,29 +132,29 @@ def _record(curves: Sequence[Curve]) -> Record:
 
 def _notes(experiment: Experiment) -> Iterator[str]:
     yield (
-        "Regret is that of the paper's proxy loss, max a_i mu_i, summed over the rounds. Straight lines are "
-        "fitted over the last two decades of rounds, seed by seed: an R2 near 1 against ln k, and a lower "
-        "one against k, says that it grows like a logarithm."
+        "Regret is that of the paper's proxy loss, max a_i mu_i, summed over the rounds. Lines are fitted to "
+        "the last two decades of rounds for each seed: an R2 near 1 against ln k, and a lower one against k, "
+        "means logarithmic growth."
     )
     values = ", ".join(f"{alpha(experiment.law, n):,.0f} at n = {n}" for n in experiment.workers)
-    yield f"The paper gives no alpha here: ata takes twice the largest mean ({values}), ata-half half of it."
-    yield "The paper prints no figures for this experiment, and says that its curve grows like a logarithm."
+    yield f"The paper gives no alpha here: ata uses twice the largest mean ({values}), ata-half half of that."
+    yield "The paper prints no numbers for this experiment, and says that the regret grows logarithmically."
     if not has_numba():
-        yield "These rounds ran in Python; pip install 'mpi-ata[paper]' compiles them, which is far faster."
+        yield "The rounds ran in Python; pip install 'mpi-ata[paper]' to compile them, far faster."
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    """Regret over rounds, with bars of one standard deviation over the seeds."""
+    """Draw the regret over the rounds, with bars of one standard deviation over the seeds."""
     workers = sorted({curve.plan.n for curve in curves})
-    figure, [pictures] = figures.new_figure(1, len(workers), width=6.0, height=4.0)
-    for n, picture in zip(workers, pictures, strict=True):
+    figure, [panels] = figures.new_figure(1, len(workers), width=6.0, height=4.0)
+    for n, axes in zip(workers, panels, strict=True):
         for group in grouped([curve for curve in curves if curve.plan.n == n]):
             name, rounds = group[0].plan.allocator, group[0].rounds
             regret = np.array([curve.regret for curve in group])
-            picture.errorbar(
+            axes.errorbar(
                 rounds, regret.mean(0), regret.std(0), color=figures.COLOURS.get(name), label=name, capsize=2
             )
-        picture.set(title=f"n = {n}", xlabel="round k", ylabel="cumulative regret", xscale="log")
-        picture.grid(alpha=0.3)
-        picture.legend()
+        axes.set(title=f"n = {n}", xlabel="round k", ylabel="cumulative regret", xscale="log")
+        axes.grid(alpha=0.3)
+        axes.legend()
     figures.save(figure, path)

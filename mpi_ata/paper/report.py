@@ -1,4 +1,4 @@
-"""What an experiment comes to, for a person, for a document and for a program."""
+"""The report of an experiment: as text, Markdown and JSON."""
 
 import json
 import textwrap
@@ -13,7 +13,7 @@ from mpi_ata.view.text import markdown_table, table
 
 @dataclass(frozen=True)
 class Report:
-    """A titled table, notes below it, and the same figures unrounded."""
+    """A titled table with notes below it, and the same numbers unrounded."""
 
     name: str
     title: str
@@ -23,26 +23,26 @@ class Report:
     records: Sequence[Record]
     figure: Path | None = None
 
-    def drawn(self, folder: Path | None, draw: Callable[[Path], None]) -> "Report":
-        """The same, with its figure drawn into a folder; or with a note on what is missing for that."""
+    def with_figure(self, folder: Path | None, draw: Callable[[Path], None]) -> "Report":
+        """Draw the figure into a folder, and return the report with it, or with a note on what is missing."""
         if folder is None:
-            return self._noted("With --out FOLDER the runs are kept there, and the figure is drawn.")
+            return self._with_note("Use --out FOLDER to save the runs there and draw the figure.")
         if not figures.available():
-            return self._noted("There is no figure: pip install 'mpi-ata[plot]' draws it.")
+            return self._with_note("There is no figure: matplotlib is missing, pip install 'mpi-ata[plot]'.")
         path = folder / f"{self.name}.png"
         draw(path)
         return replace(self, figure=path)
 
-    def _noted(self, note: str) -> "Report":
+    def _with_note(self, note: str) -> "Report":
         return replace(self, notes=[*self.notes, note])
 
     def text(self) -> str:
-        """For a terminal."""
-        notes = [*self.notes, *([f"The figure is {self.figure}."] if self.figure else [])]
-        return "\n".join([f"{self.title}\n", table(self.lines, self.header), "", *map(_filled, notes)])
+        """Return the report for a terminal."""
+        notes = [*self.notes, *([f"Figure: {self.figure}"] if self.figure else [])]
+        return "\n".join([f"{self.title}\n", table(self.lines, self.header), "", *map(_wrap, notes)])
 
     def markdown(self) -> str:
-        """For a document."""
+        """Return the report for a Markdown document."""
         return "\n".join(self._markdown())
 
     def _markdown(self) -> Iterator[str]:
@@ -53,9 +53,9 @@ class Report:
             yield f"\n![{self.title}]({self.figure})"
 
     def json(self) -> str:
-        """For a program: a list of records in one line."""
+        """Return the records as a JSON list in one line."""
         return json.dumps(self.records)
 
 
-def _filled(note: str) -> str:
+def _wrap(note: str) -> str:
     return textwrap.fill(note, 110, initial_indent="- ", subsequent_indent="  ")

@@ -1,4 +1,4 @@
-"""Makes the runs of an experiment, on all cores."""
+"""Doing the runs of an experiment on all cores."""
 
 import math
 import os
@@ -26,61 +26,60 @@ from mpi_ata.runfile.record import told
 from mpi_ata.runfile.store import RunFile
 
 T = TypeVar("T")
-POLL = 0.1  # seconds between two looks at how far the runs are
-GRACE = 30.0  # seconds in which a run saves itself when nobody waits for it any more
+POLL = 0.1  # seconds between checks of the progress
+GRACE = 30.0  # seconds in which a run saves itself once its parent was killed
+
+ReportRounds = Callable[[int], None]  # called with the number of rounds done so far
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one run."""
+    """The result of one run."""
 
     plan: Plan
-    figures: dict[str, Any]
+    summary: dict[str, Any]
     rows: list[Row]
 
 
 class RunsInterruptedError(RunError):
-    """Somebody asked for the end; what was kept can go on."""
+    """The user stopped the runs; those that are saved can be resumed."""
 
-    def __init__(self, done: int, runs: int, kept: bool) -> None:
-        self.done, self.runs, self.kept = done, runs, kept
-        goes_on = "; the same command goes on with them" if kept else ""
-        super().__init__(f"interrupted after {done} of {runs} runs{goes_on}")
+    def __init__(self, done: int, runs: int, resumable: bool) -> None:
+        self.done, self.runs, self.resumable = done, runs, resumable
+        hint = "; run the same command again to resume" if resumable else ""
+        super().__init__(f"interrupted after {done} of {runs} runs{hint}")
 
 
 def interrupted(done: int, plans: Sequence[Plan]) -> RunsInterruptedError:
-    """The error where so many of the runs were done."""
-    return RunsInterruptedError(done, len(plans), kept=any(plan.out for plan in plans))
+    """Return the error for an interruption after this many of the runs."""
+    return RunsInterruptedError(done, len(plans), resumable=any(plan.out for plan in plans))
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-Note = Callable[[int], None]  # how many rounds are done
-
-
-def execute_plan(plan: Plan, note: Note) -> Result:
-    """Make one run, or take it as it was kept."""
+def execute_plan(plan: Plan, report: ReportRounds) -> Result:
+    """Do one run, resuming it if it is saved, and return its result."""
 
     def progress(trace: Trace) -> None:
         try:
-            note(trace.round)
+            report(trace.round)
         except KeyboardInterrupt:
-            signal.raise_signal(signal.SIGTERM)  # which a run takes for a wish, not for an order
+            signal.raise_signal(signal.SIGTERM)  # on which a run saves itself at the end of the round
 
-    if (earlier := kept(plan)) is not None:
-        note(earlier.figures["rounds"])
+    if (earlier := finished_result(plan)) is not None:
+        report(earlier.summary["rounds"])
         return earlier
-    outcome = execute(plan.job(), progress, plan.keeping(), note=lambda text: None)
+    outcome = execute(plan.job(), progress, plan.output_options(), note=lambda text: None)
     if outcome.reason is None:
         raise KeyboardInterrupt
     return Result(plan, outcome.figures(), outcome.trace.rows)
 
 
-def kept(plan: Plan) -> Result | None:
-    """What came of a run that was made before; None where there is still something to do."""
+def finished_result(plan: Plan) -> Result | None:
+    """Return the saved result of a run; None if there is none, or it has to be resumed."""
     if plan.out is None or not RunFile(plan.out).exists():
         return None
     record, _ = load(RunFile(plan.out))
@@ -94,71 +93,76 @@ def kept(plan: Plan) -> Result | None:
 
 
 def on_cores(
-    do: Callable[[Plan, Note], T], plans: Sequence[Plan], processes: int, watch: Watch = lambda _: None
+    do: Callable[[Plan, ReportRounds], T],
+    plans: Sequence[Plan],
+    processes: int,
+    watch: Watch = lambda _: None,
 ) -> list[T]:
-    """Do something with each plan, so many at a time; the results in the order of the plans."""
+    """Call `do` for each plan in this many processes, and return the results in the order of the plans."""
     board = Board(len(plans), max(plan.rounds for plan in plans))
     if min(processes, len(plans)) == 1:
-        return _in_turn(do, plans, board, watch)
+        return _in_sequence(do, plans, board, watch)
     return _in_pool(do, plans, min(processes, len(plans)), board, watch)
 
 
-def _in_turn(do: Callable[[Plan, Note], T], plans: Sequence[Plan], board: Board, watch: Watch) -> list[T]:
-    """One after the other, in this process."""
-    looked = time.monotonic()
+def _in_sequence(
+    do: Callable[[Plan, ReportRounds], T], plans: Sequence[Plan], board: Board, watch: Watch
+) -> list[T]:
+    """Do the plans one after the other in this process."""
+    checked = time.monotonic()
     results: list[T] = []
 
-    def note(rounds: int) -> None:
-        nonlocal looked
-        board.note(len(results), rounds)
-        if time.monotonic() - looked > POLL:
-            looked = time.monotonic()
-            watch(board.standing([number < len(results) for number in range(len(plans))]))
+    def report(rounds: int) -> None:
+        nonlocal checked
+        board.report(len(results), rounds)
+        if time.monotonic() - checked > POLL:
+            checked = time.monotonic()
+            watch(board.progress([number < len(results) for number in range(len(plans))]))
 
     try:
         for plan in plans:
-            results.append(do(plan, note))  # noqa: PERF401  (their number is looked at meanwhile)
+            results.append(do(plan, report))  # noqa: PERF401  (report() needs their number)
     except KeyboardInterrupt:
         raise interrupted(len(results), plans) from None
     return results
 
 
 def _in_pool(
-    do: Callable[[Plan, Note], T], plans: Sequence[Plan], processes: int, board: Board, watch: Watch
+    do: Callable[[Plan, ReportRounds], T], plans: Sequence[Plan], processes: int, board: Board, watch: Watch
 ) -> list[T]:
-    """In processes of their own."""
-    launch.one_thread_per_rank(os.environ)  # of the processes, which are as many as the cores already
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (board,))
-    with StopRequest(math.inf) as asked:
+    """Do the plans in a pool of processes."""
+    launch.one_thread_per_rank(os.environ)  # of the processes, of which there is one per core already
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), _init_process, (board,))
+    with StopRequest(math.inf) as stop:
         try:
-            futures = _submitted(pool, do, plans)
-            while not asked and _under_way(futures):
-                watch(board.standing([future.done() for future in futures]))
+            futures = _submit(pool, do, plans)
+            while not stop and _running(futures):
+                watch(board.progress([future.done() for future in futures]))
         finally:
             board.stop()
             pool.shutdown(cancel_futures=True)
-    if not asked:  # who was asked to end may have failed for that
-        _tell(filter(_failed, futures))
+    if not stop:  # otherwise being stopped may have made them fail
+        _raise_failure(filter(_failed, futures))
     ended = [future.result() for future in futures if not future.cancelled() and not _failed(future)]
-    whole = [result.of for result in ended if result is not None]
-    if len(whole) < len(plans):
-        raise interrupted(len(whole), plans)
-    return whole
+    completed = [done.result for done in ended if done is not None]
+    if len(completed) < len(plans):
+        raise interrupted(len(completed), plans)
+    return completed
 
 
-def _submitted(
-    pool: ProcessPoolExecutor, do: Callable[[Plan, Note], T], plans: Sequence[Plan]
-) -> "list[Future[_Whole | None]]":
-    """What is to come of the plans; Ctrl-C goes past the processes that start, which the board tells it."""
+def _submit(
+    pool: ProcessPoolExecutor, do: Callable[[Plan, ReportRounds], T], plans: Sequence[Plan]
+) -> "list[Future[_Completed | None]]":
+    """Start the processes with Ctrl-C blocked, since the board is what stops them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        return [pool.submit(_make, do, plan, number) for number, plan in enumerate(plans)]
+        return [pool.submit(_run_plan, do, plan, number) for number, plan in enumerate(plans)]
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _under_way(futures: "Sequence[Future[Any]]") -> bool:
-    """Whether all is well, and there is something to wait for."""
+def _running(futures: "Sequence[Future[Any]]") -> bool:
+    """Return, after a short wait, whether some plans are still running and none has failed."""
     return bool(wait(futures, POLL, FIRST_EXCEPTION).not_done) and not any(map(_failed, futures))
 
 
@@ -166,27 +170,27 @@ def _failed(future: "Future[Any]") -> bool:
     return future.done() and not future.cancelled() and future.exception() is not None
 
 
-def _tell(failures: "Iterable[Future[Any]]") -> None:
-    """Raise what the first of them has failed with."""
+def _raise_failure(failures: "Iterable[Future[Any]]") -> None:
+    """Raise the error of the first failure."""
     try:
         for future in failures:
             future.result()
     except BrokenProcessPool:
-        raise RunError("a process was killed, perhaps for want of memory; try --cores 1") from None
+        raise RunError("a process was killed, perhaps because memory ran out; try --cores 1") from None
 
 
 _board: Board
 
 
-def _begin(board: Board) -> None:
-    """In a process of the pool, before anything else."""
+def _init_process(board: Board) -> None:
+    """Initialise a process of the pool."""
     global _board
     _board = board
     Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """Once the parent was killed, ask this process to end until it does: a run saves itself first."""
+    """Once the parent was killed, send SIGTERM to this process until it ends: a run saves itself first."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -198,14 +202,14 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-class _Whole(NamedTuple):
-    """A result, which may be None, of something that was not interrupted."""
+class _Completed(NamedTuple):
+    """The result, which may be None, of a plan that was not interrupted."""
 
-    of: Any
+    result: Any
 
 
-def _make(do: Callable[[Plan, Note], T], plan: Plan, number: int) -> _Whole | None:
+def _run_plan(do: Callable[[Plan, ReportRounds], T], plan: Plan, number: int) -> _Completed | None:
     with suppress(KeyboardInterrupt):
         _board.check()
-        return _Whole(do(plan, lambda rounds: _board.note(number, rounds)))
+        return _Completed(do(plan, lambda rounds: _board.report(number, rounds)))
     return None

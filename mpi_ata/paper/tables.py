@@ -1,12 +1,12 @@
-"""The paper's tables of ratios to greedy allocation, for its own laws and sizes or any others."""
+"""The paper's tables of ratios to greedy allocation, for its laws and sizes or any others."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 from mpi_ata.paper import figures
-from mpi_ata.paper.experiments import HALF, Experiment, Request, alpha
+from mpi_ata.paper.experiments import ATA_HALF, Experiment, Request, alpha
 from mpi_ata.paper.progress import Watch
-from mpi_ata.paper.ratios import RATIOS, Record, effort, ratio_header, ratio_lines, ratios
+from mpi_ata.paper.ratios import RATIOS, Record, ratio_header, ratio_lines, ratios, total_time
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Result, execute_plan, on_cores
 
@@ -14,40 +14,41 @@ TARGET = 1e-5  # f - f*
 
 
 def make_table(experiment: Experiment, request: Request, watch: Watch) -> Report:
-    """Make the runs of an experiment as it is asked for, and draw them where a folder is given."""
-    experiment = experiment.asked(request)
+    """Do the runs of an experiment with the user's choices, and return the report."""
+    experiment = experiment.with_request(request)
     results = on_cores(execute_plan, experiment.plans(), request.cores, watch)
     draw = partial(figures.draw_runs, figures.by_workers(results))
-    return ratio_report(experiment, results).drawn(request.out, draw)
+    return ratio_report(experiment, results).with_figure(request.out, draw)
 
 
 def ratio_report(experiment: Experiment, results: Sequence[Result]) -> Report:
-    """What the runs of an experiment come to."""
+    """Return the ratios of an experiment, next to those of the paper."""
     records = ratios(results, experiment.budget)
-    notes = [*_notes(experiment, records), effort(results)]
+    notes = [*_notes(experiment, records), total_time(results)]
     title = experiment.heading(f"until f - f* < {TARGET:g}")
     header, lines = ratio_header("paper"), ratio_lines(records, "paper")
     return Report(experiment.name, title, header, lines, notes, records)
 
 
 def _notes(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """The choices that were made, and what does not come out."""
+    """Yield the choices made here, and what is not reproduced."""
     yield from unreached(records)
     yield (
-        "The paper tells neither dimension nor start nor step: here d = 100, x0 = 0 and step 0.44, which "
-        "take about 26,000 rounds. Each run computes its own gradients; the target is looked at every 10."
+        "The paper gives no dimension, starting point or step size: here d = 100, x0 = 0 and step size 0.44, "
+        "which take about 26,000 rounds. Each run computes its own gradients; the target is checked every 10 "
+        "rounds."
     )
     yield (
-        "gta: every worker starts a task at the beginning of a round, which ends with the B-th; the time of "
-        "what is then dropped counts as worker time."
+        "gta: every worker starts a task at the beginning of a round, which ends with the B-th result; time "
+        "spent on tasks that are then dropped counts as worker time."
     )
-    if {"ata", HALF} & {r["allocator"] for r in records}:
+    if {"ata", ATA_HALF} & {r["allocator"] for r in records}:
         yield _on_alpha(experiment)
     yield from _closeness(records)
 
 
 def unreached(records: Sequence[Record]) -> Iterator[str]:
-    """A warning where runs ended before the target."""
+    """Yield a warning if runs ended before the target."""
     short = [r for r in records if r["gap"] is None or not r["gap"] < TARGET]
     if short:
         names = [f"{r['allocator']} at n = {r['n']}" for r in short]
@@ -60,16 +61,16 @@ def _on_alpha(experiment: Experiment) -> str:
     text = f"ata: alpha is twice the largest mean ({values}); ata-half: half of that."
     if experiment.law in ("sqrt", "linear"):
         return (
-            f"{text} The paper's text gives the former, its column ATA comes out nearer to the latter; "
-            "the column stands beside both."
+            f"{text} The paper's text gives the former, but its ATA column is closer to the latter; both are "
+            "compared with that column."
         )
     if experiment.law == "mix":
-        text += " No alpha is valid here, since the lognormal is not sub-exponential."
+        text += " No alpha is valid here, since the lognormal distribution is not sub-exponential."
     return f"{text} The paper gives no alpha for this law."
 
 
 def _closeness(records: Sequence[Record]) -> Iterator[str]:
-    """How far the figures are from the printed ones, the printed alpha left out."""
+    """Yield how far our ratios are from the paper's, leaving out ata with the alpha of its text."""
     off = [
         abs(r[key] / r[f"paper_{key}"] - 1)
         for r in records
@@ -77,10 +78,10 @@ def _closeness(records: Sequence[Record]) -> Iterator[str]:
         if r[f"paper_{key}"] is not None and r["allocator"] != "ata"
     ]
     if off:
-        text = f"Without the printed alpha, the figures are off the paper's by {100 * min(off):.1f} to "
-        text += f"{100 * max(off):.1f} %. The number of rounds was not bent to fit."
+        text = f"Leaving out ata, the ratios are off the paper's by {100 * min(off):.1f} to "
+        text += f"{100 * max(off):.1f} %. The number of rounds was not tuned to match."
         if records[0]["law"] == "linear":
-            text += " No number of rounds brings out all of the linear columns: some stay off by up to 18 %."
+            text += " No number of rounds reproduces all linear columns: some stay off by up to 18 %."
         yield text
     else:
         yield "The paper prints no ratios for this setting."

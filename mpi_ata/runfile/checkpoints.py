@@ -1,4 +1,4 @@
-"""When a run is saved, and what happens where it cannot be."""
+"""When a run is saved, and what happens if that fails."""
 
 import logging
 import secrets
@@ -13,13 +13,12 @@ from mpi_ata.runfile.store import RunFile, TakenError
 log = logging.getLogger("mpi_ata")
 
 RUNS = Path("runs")
-SHARE = 0.01  # of the time may go into saving,
-LONGEST = 300.0  # but never are saves further apart than this: seconds
-SHORTEST = 1.0
+SHARE = 0.01  # of the time may be spent on saving
+LONGEST, SHORTEST = 300.0, 1.0  # seconds between saves, unless the user says otherwise
 
 
 class Checkpoints:
-    """Saves records to a run file, as often as it was told, or as often as they are cheap enough."""
+    """Saves records to a run file: as often as the user says, or as often as is cheap enough."""
 
     def __init__(self, file: RunFile, rounds: int | None = None, seconds: float | None = None) -> None:
         self.file = file
@@ -29,11 +28,11 @@ class Checkpoints:
 
     @property
     def cost(self) -> float:
-        """The seconds that a save takes."""
+        """Return the seconds that a save takes."""
         return self._cost
 
     def due(self, round: int) -> bool:
-        """Whether it is time for a save."""
+        """Return whether it is time for a save."""
         waited = time.monotonic() - self._saved_at
         if waited < self._pause:
             return False
@@ -45,7 +44,7 @@ class Checkpoints:
         return LONGEST if self._rounds else min(max(self._cost / SHARE, SHORTEST), LONGEST)
 
     def save_first(self, record: Record) -> None:
-        """Save before time is spent on the run; where that fails there is no run."""
+        """Save before time is spent on the run; if that fails there is no run."""
         try:
             self._save(record)
         except OSError as error:
@@ -53,7 +52,7 @@ class Checkpoints:
             raise UsageError(f"{self.file.path} cannot be written: {error.strerror}; {way_out}") from None
 
     def save(self, record: Record) -> None:
-        """Save; where that fails the run goes on, and the user is told."""
+        """Save; if that fails, log it and let the run continue."""
         try:
             self._save(record)
         except OSError as error:
@@ -71,7 +70,7 @@ class Checkpoints:
         self.latest = int(record.method["k"])
 
     def save_last(self, record: Record) -> None:
-        """Save for the last time; where that fails, elsewhere, and the user is told."""
+        """Save for the last time; if that fails, save elsewhere and say where."""
         try:
             self.file.save(*to_tree(record))
             return
@@ -81,31 +80,31 @@ class Checkpoints:
             failure = f"{self.file.path} could not be saved: {error.strerror}"
         other = self._saved_elsewhere(record)
         if other is None:
-            raise RunError(f"{failure}, nor anywhere else; what was saved of the run before is older")
+            raise RunError(f"{failure}, nor anywhere else; the latest save of the run is older")
         raise RunError(f"{failure}; the run was saved to {other} instead")
 
     def _saved_elsewhere(self, record: Record) -> Path | None:
-        """Where a run could be saved that its own place does not take; None where nowhere."""
+        """Save a run that cannot be saved to its own file, and return where; None if nowhere."""
         for folder in (Path.cwd, Path.home, tempfile.gettempdir):
             try:
                 path = Path(folder()) / f"{self.file.path.stem}-{record.run[:8]}{self.file.path.suffix}"
                 RunFile(path).save(*to_tree(record))
                 return path
-            except (OSError, RuntimeError):  # such a folder may not exist; such a file may
+            except (OSError, RuntimeError):  # there may be no such folder, or already such a file
                 continue
         return None
 
 
 def fresh_path(job: Path) -> Path:
-    """A fresh name in runs/, a folder that exists then."""
+    """Return a fresh name in runs/, and create that folder."""
     try:
         RUNS.mkdir(exist_ok=True)
     except OSError as error:
         where = RUNS.absolute()
-        raise UsageError(f"no folder {where} can be made: {error.strerror}; say --out RUN.h5") from None
+        raise UsageError(f"cannot create the folder {where}: {error.strerror}; use --out RUN.h5") from None
     return fresh_name(job)
 
 
 def fresh_name(job: Path) -> Path:
-    """A name in runs/ that no other run has, not even one that starts in the same second."""
+    """Return a name in runs/ that no other run has, not even one that starts in the same second."""
     return RUNS / f"{job.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}.h5"

@@ -1,7 +1,7 @@
-"""The run file as bytes: one HDF5 file that is replaced whole, with its checksum in front.
+"""The run file as bytes: one HDF5 file that is replaced as a whole, preceded by its checksum.
 
-What is read was checked before: the checksum before HDF5 sees the file, kinds and sizes before an array is
-made.  Numbers and texts only; opening a file never executes anything.
+Everything is checked before it is used: the checksum before HDF5 opens the file, types and sizes before an
+array is made.  Numbers and strings only; opening a file never executes anything.
 """
 
 import errno
@@ -24,41 +24,41 @@ if TYPE_CHECKING:
     import h5py
 
 FORMAT = 1
-BLOCK = 512  # HDF5 looks for its own beginning there too, and leaves what stands before to us
+BLOCK = 512  # bytes before the HDF5 file proper, which HDF5 leaves to us (its user block)
 TITLE = "mpi_ata run file"
-KINDS = "biufS"  # numpy's letters for numbers and texts of a fixed length
+KINDS = "biufS"  # numpy's letters for numbers, and for strings of a fixed length
 
 Attributes = Mapping[str, int | float | str | bool]
 Tree = Mapping[str, State]
 
 
 class DamagedError(UsageError):
-    """A file that is not, or is no longer, what a run wrote."""
+    """A file that is not, or no longer, what a run wrote."""
 
 
 class TakenError(RunError):
-    """A run file that somebody else has written meanwhile."""
+    """A run file that another process has written meanwhile."""
 
 
 class RunFile:
-    """One run's file and the generation before it."""
+    """The file of one run, and the save before it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._place = Path(os.path.realpath(path))  # a link stays one, and a problem may change the folder
-        self.previous = self._place.with_name(f"{self._place.name}.previous")
-        self._new = self._place.with_name(f"{self._place.name}.new-{secrets.token_hex(4)}")
+        self._target = Path(os.path.realpath(path))  # links stay links, and a problem may change the folder
+        self.previous = self._target.with_name(f"{self._target.name}.previous")
+        self._new = self._target.with_name(f"{self._target.name}.new-{secrets.token_hex(4)}")
         self._swept = False
-        self._seal: bytes | None = None  # of what stands there, as far as this run knows
-        self._intact = False  # only what is known to be whole may take the place of the generation before
+        self._seal: bytes | None = None  # of the file that is there, as far as this run knows
+        self._intact = False  # only a file known to be whole may replace the save before it
 
     def exists(self) -> bool:
-        """Whether there is a generation to go on from."""
-        return self._place.exists() or self.previous.exists()
+        """Return whether there is a save to resume from."""
+        return self._target.exists() or self.previous.exists()
 
     def load(self) -> tuple[dict[str, Any], dict[str, State], str]:
-        """Attributes and groups of the newest intact generation; and a word on a newer one that is not."""
-        self._seal = _seal_of(self._place)
+        """Return attributes and groups of the newest intact save, and a complaint about a damaged one."""
+        self._seal = _seal_of(self._target)
         if self._seal is None and self.previous.exists():
             return *read(self.previous), ""
         try:
@@ -66,7 +66,9 @@ class RunFile:
         except DamagedError as error:
             if not self.previous.exists():
                 raise
-            return *self._load_previous(str(error)), f"{error}; {self.previous.name} is used, the save before"
+            return *self._load_previous(
+                str(error)
+            ), f"{error}; using {self.previous.name}, the save before it"
         self._intact = True
         return attributes, groups, ""
 
@@ -77,32 +79,32 @@ class RunFile:
             raise type(error)(f"{complaint}; and {error}") from None
 
     def save(self, attributes: Attributes, groups: Tree) -> None:
-        """Write a new generation; whatever happens, what was there stays until this one is whole on disk."""
+        """Write a new save; whatever happens, the earlier ones stay until this one is whole on disk."""
         data = _sealed(_image(attributes, groups))
         try:
             if not self._swept:
                 self._sweep()
             _write(self._new, data)
-            if (found := _seal_of(self._place)) not in (None, self._seal):
-                raise TakenError(f"{self.path} was written by another run meanwhile")
+            if (found := _seal_of(self._target)) not in (None, self._seal):
+                raise TakenError(f"{self.path} was written by another run in the meantime")
             if self._intact and found is not None:
-                os.replace(self._place, self.previous)
-            os.replace(self._new, self._place)
+                os.replace(self._target, self.previous)
+            os.replace(self._new, self._target)
         except BaseException:
             self._new.unlink(missing_ok=True)
             raise
         self._intact, self._seal = True, data[:BLOCK]
-        _sync_folder(self._place.parent)
+        _sync_folder(self._target.parent)
 
     def _sweep(self) -> None:
-        """Remove what killed runs have left half written."""
-        for left in self._place.parent.glob(f"{glob.escape(self._place.name)}.new-*"):
+        """Remove what killed runs left half written."""
+        for left in self._target.parent.glob(f"{glob.escape(self._target.name)}.new-*"):
             left.unlink(missing_ok=True)
         self._swept = True
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, State]]:
-    """Attributes and groups of one file, checked."""
+    """Return attributes and groups of one file, checked."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -135,42 +137,42 @@ def peek(path: Path, group: str) -> tuple[dict[str, Any], State]:
         raise DamagedError(f"{path}: is not readable as HDF5: {error}") from None
 
 
-def check_place(path: Path) -> None:
-    """Refuse a place where no run file can be written, before time is spent on the run."""
+def check_writable_path(path: Path) -> None:
+    """Reject a path where no run file can be written, before time is spent on the run."""
     folder = path.parent
     if path.is_dir():
         raise UsageError(f"--out {path} is a folder; name a file in it, such as {path / 'run.h5'}")
     if path.exists() and not path.stat().st_mode & 0o222:
         raise UsageError(f"{path}: is read-only; make it writable, or choose another file with --out")
     if not folder.is_dir():
-        raise UsageError(f"--out {path}: there is no folder {folder}; make it, or choose another file")
+        raise UsageError(f"--out {path}: there is no folder {folder}; create it, or choose another file")
     if not os.access(folder, os.W_OK):
         raise UsageError(f"--out {path}: the folder {folder} is not writable; choose another file")
 
 
 def _image(attributes: Attributes, groups: Tree) -> bytes:
-    """The HDF5 file itself."""
+    """Return the HDF5 file proper."""
     import h5py
 
     with h5py.File("run", "w", driver="core", backing_store=False, libver=("v108", "v110")) as file:
         for name, value in attributes.items():
             file.attrs[name] = np.bytes_(value.encode() or b"\0") if isinstance(value, str) else value
         for group, arrays in groups.items():
-            room = file.create_group(group)
+            members = file.create_group(group)
             for name, array in arrays.items():
-                room.create_dataset(name, data=_keepable(f"{group}: {name!r}", name, array))
+                members.create_dataset(name, data=_savable(f"{group}: {name!r}", name, array))
         file.flush()
         image: bytes = file.id.get_file_image()
     return image
 
 
-def _keepable(what: str, name: str, array: Any) -> Any:
-    """An array that can be read again; refused where it cannot."""
+def _savable(what: str, name: str, array: Any) -> Any:
+    """Return an array that can be read again; reject others."""
     if not name.strip(".") or set(name) & set("/\0"):
         raise UsageError(f"{what} cannot be saved: a name may not be empty, nor contain '/'; choose another")
     array = np.asarray(array)
     if array.dtype.kind not in KINDS:
-        wanted = "real numbers and bytes are all that is kept; let state() give such"
+        wanted = "only real numbers and bytes can be saved; let state() return such"
         raise UsageError(f"{what} cannot be saved: it is of {array.dtype}, but {wanted}")
     return array
 
@@ -180,20 +182,20 @@ def _sealed(image: bytes) -> bytes:
 
 
 def _seal(number: int, image: bytes) -> bytes:
-    """What stands in front of the HDF5 file: every bit of the whole is under the checksum, or fixed."""
+    """Return the first block of a file: every bit of the file is under the checksum, or fixed."""
     words = f"{TITLE}\nformat {number}\nbytes {len(image)}\n".encode()
     return (words + f"sha256 {sha256(words + image).hexdigest()}\n".encode()).ljust(BLOCK, b"\n")
 
 
 def _seal_of(path: Path) -> bytes | None:
-    """The first bytes of a file, which no two saves share; None where there is no file."""
+    """Return the first block of a file, which no two saves share; None where there is no file."""
     try:
         with path.open("rb", buffering=0) as file:
             return file.read(BLOCK)
     except FileNotFoundError:
         return None
     except OSError:
-        return b""  # it is there, but that is all that is known
+        return b""  # it exists, but nothing else is known
 
 
 def _first_block(path: Path) -> bytes:
@@ -256,13 +258,13 @@ def _parsed(image: bytes) -> tuple[dict[str, Any], dict[str, State]]:
 def _attribute(file: "h5py.File", name: str) -> Any:
     kind = file.attrs.get_id(name)
     if kind.dtype.kind not in KINDS or kind.shape != ():
-        raise DamagedError(f"has an attribute {name} that is no plain number or text")
+        raise DamagedError(f"has an attribute {name} that is no plain number or string")
     value = file.attrs[name]
     return value.decode().rstrip("\0") if isinstance(value, bytes) else value.item()
 
 
 def _own(group: "h5py.Group", name: str, kind: type[Any]) -> Any:
-    """A member of a group, refused where it is of another kind, or a link to somewhere else."""
+    """Return a member of a group; reject one of another kind, or a link to somewhere else."""
     import h5py
 
     link, found = group.get(name, getlink=True), None
@@ -281,11 +283,11 @@ def _arrays(group: "h5py.Group") -> dict[str, "h5py.Dataset"]:
 
 
 def _checked(array: "h5py.Dataset") -> "h5py.Dataset":
-    """An array that is nothing but its numbers or texts; nothing of it has been read yet."""
+    """Return a dataset that holds plain numbers or strings; nothing of it has been read yet."""
     import h5py
 
     if array.dtype.kind not in KINDS or array.shape is None:
-        what = "numbers and texts are all that is read"
+        what = "only numbers and strings are read"
         raise DamagedError(f"has an array {array.name} of {array.dtype}, but {what}")
     plan = array.id.get_create_plist()
     plain = plan.get_layout() in (h5py.h5d.CONTIGUOUS, h5py.h5d.COMPACT)
@@ -311,7 +313,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Let a rename be on disk; some file systems cannot, and need not."""
+    """Make a rename durable; some file systems cannot, and need not."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -326,11 +328,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 def texts(values: list[str]) -> Any:
-    """Texts as an array that HDF5 keeps without pointers."""
+    """Return strings as an array that HDF5 stores without pointers."""
     encoded = [value.encode() for value in values]
     return np.array(encoded, f"S{max(map(len, encoded), default=0) or 1}")
 
 
 def untexts(array: Any) -> list[str]:
-    """The texts in such an array."""
+    """Return the strings in such an array."""
     return [value.decode() for value in array.tolist()]

@@ -13,7 +13,7 @@ from mpi_ata.job import build_parts, load_job
 from mpi_ata.layout import ranks_for, workers_in
 from mpi_ata.problems import Problem
 from mpi_ata.runfile.progress import read_progress
-from mpi_ata.runfile.store import check_place
+from mpi_ata.runfile.store import check_writable_path
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.batch import warm_start_args
 from mpi_ata.slurm.copies import Copies
@@ -118,7 +118,7 @@ def check_paths(prepared: PreparedSubmission) -> None:
     if asked.source is not None and not asked.source.is_file():
         raise UsageError(f"--source {asked.source} is not a file")
     existing = next(path for path in prepared.run.parents if path.exists())
-    check_place(existing / prepared.run.name)
+    check_writable_path(existing / prepared.run.name)
 
 
 def check_not_existing(prepared: PreparedSubmission) -> None:

@@ -54,7 +54,7 @@ def test_ranks_that_are_interrupted_go_on_with_the_same_command(tmp_path: Path) 
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 85, err
-    assert "interrupted after 0 of 2 runs; the same command goes on with them" in err
+    assert "interrupted after 0 of 2 runs; run the same command again to resume" in err
     (file,) = tmp_path.glob("*.h5")
     assert int(load(RunFile(file))[0].method["k"]) > 0
 
@@ -62,7 +62,7 @@ def test_ranks_that_are_interrupted_go_on_with_the_same_command(tmp_path: Path) 
 def test_ranks_that_mpirun_started_are_taken() -> None:
     done = mpirun(4, COMMAND, *ARGUMENTS, "--rounds", "5", "--unit", "1e-5")
     assert done.returncode == 0, done.stderr
-    assert "over 3 real ranks and a manager: sqrt law in units of 1e-05 s, B = 5, 5 rounds" in done.stdout
+    assert "on 3 worker ranks and a manager: sqrt law in units of 1e-05 s, B = 5, 5 rounds" in done.stdout
     assert [line.split()[0] for line in done.stdout.splitlines()[4:6]] == ["gta", "ofta"]
 
 

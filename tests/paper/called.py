@@ -1,4 +1,4 @@
-"""`mpi-ata paper` in this process, for tests."""
+"""Running `mpi-ata paper` in this process."""
 
 import json
 from typing import Any
@@ -9,12 +9,12 @@ from mpi_ata.cli import main
 
 
 def called(*arguments: str) -> Result:
-    """One of its commands, on one core."""
+    """Run one of its commands on one core."""
     return CliRunner().invoke(main, ["paper", *arguments, "--cores", "1"])
 
 
 def records(*arguments: str) -> list[dict[str, Any]]:
-    """What a command prints for programs."""
+    """Return the records that a command prints with --json."""
     done = called(*arguments, "--json")
     assert done.exit_code == 0, done.output
     found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])

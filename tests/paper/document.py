@@ -1,10 +1,10 @@
-"""Keeps the tables and figures on the paper true: they are those of real runs.
+"""Writes the results of real runs into the documents on the paper's experiments.
 
 python -m tests.paper.document FOLDER ["PART OF A COMMAND" ...]
 
-Runs the commands above places for results in docs/paper.md and README.md, or those that contain one of the
-parts, and writes there what they print.  The run files are kept in FOLDER: what is there is not made again.
-MPI_ATA_CIFAR names the folder with CIFAR-100.
+Runs the commands above the result blocks of docs/paper.md and README.md, or only those that contain one of
+the parts, and replaces the blocks by what they print.  Run files are saved in FOLDER, and finished runs there
+are not repeated.  MPI_ATA_CIFAR names the folder with CIFAR-100.
 """
 
 import os
@@ -24,23 +24,23 @@ RESULTS = re.compile(
 COLOURS = 64  # of a figure in a document
 
 
-def printed(arguments: str, folder: Path) -> str:
-    """What a command of a document prints now."""
-    stand_ins = {"FOLDER": os.environ.get("MPI_ATA_CIFAR", "FOLDER"), "results": str(folder)}
-    words = [stand_ins.get(word, word) for word in shlex.split(arguments)]
+def run_command(arguments: str, folder: Path) -> str:
+    """Run a command of a document and return what it prints."""
+    values = {"FOLDER": os.environ.get("MPI_ATA_CIFAR", "FOLDER"), "results": str(folder)}
+    words = [values.get(word, word) for word in shlex.split(arguments)]
     done = subprocess.run([COMMAND, *words, "--markdown"], stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout
 
 
-def with_figure(text: str, folder: Path) -> str:
-    """The same, with the figure taken over into the document's folder."""
+def copy_figure(text: str, folder: Path) -> str:
+    """Copy the figure into the document's folder, and return the text with a link to it there."""
     for name in re.findall(rf"\]\({re.escape(str(folder))}/(.*)\)", text):
         shrink(folder / name, FIGURES / name)
     return text.replace(f"]({folder}/", f"]({FIGURES.name}/")
 
 
 def shrink(figure: Path, to: Path) -> None:
-    """Copy a figure with few colours, which makes it small."""
+    """Copy a figure with few colours, so that the file is small."""
     from PIL import Image
 
     to.parent.mkdir(exist_ok=True)
@@ -49,24 +49,24 @@ def shrink(figure: Path, to: Path) -> None:
 
 
 def table_of(text: str) -> str:
-    """The table alone."""
+    """Return only the table."""
     return "".join(line for line in text.splitlines(keepends=True) if line.startswith("|"))
 
 
-def written(text: str, folder: Path, parts: list[str]) -> str:
-    """A document with results as they are now."""
+def update(text: str, folder: Path, parts: list[str]) -> str:
+    """Return a document with current results."""
 
     def with_results(block: re.Match[str]) -> str:
         head, arguments, kind, end = block.groups()
         if parts and not any(part in arguments for part in parts):
             return block[0]
         print(f"mpi-ata {arguments}", file=sys.stderr)
-        text = printed(arguments, folder)
-        return f"{head}{table_of(text) if kind == 'table' else with_figure(text, folder)}{end}"
+        text = run_command(arguments, folder)
+        return f"{head}{table_of(text) if kind == 'table' else copy_figure(text, folder)}{end}"
 
     return RESULTS.sub(with_results, text)
 
 
 if __name__ == "__main__":
     for document in (DOCUMENT, ROOT / "README.md"):
-        document.write_text(written(document.read_text(), Path(sys.argv[1]), sys.argv[2:]))
+        document.write_text(update(document.read_text(), Path(sys.argv[1]), sys.argv[2:]))

@@ -14,7 +14,7 @@ from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.clusters.stats import TaskTimeStats
 from mpi_ata.driver.loop import execute
 from mpi_ata.errors import UsageError
-from mpi_ata.paper.bandit import Checkpoint, checkpoints, compiled, has_numba, interpreted
+from mpi_ata.paper.bandit import Learned, compiled_play, has_numba, play_bandit, python_play
 from mpi_ata.paper.experiments import REGRET, TABLE1, Experiment, Request
 from mpi_ata.randomness import Purpose, Streams
 from mpi_ata.times import Law
@@ -25,7 +25,7 @@ with_numba = pytest.mark.skipif(not has_numba(), reason="numba is not installed"
 
 
 def allocator(name: str, law: Law, budget: int, width: float = 1.0) -> LowerBoundAllocator:
-    """One that leaves the zero scores behind sooner or later, by its width."""
+    """Return an allocator whose zero-score phase lasts the longer the larger its width is."""
     if name == "ata":
         return ATA(law.n, budget, alpha=width * float(law.means.mean()), seed=SEED)
     return ATAEmpirical(law.n, budget, eta=width, seed=SEED)
@@ -39,32 +39,32 @@ def test_compiled_rounds_decide_and_learn_bit_for_bit_as_the_classes_do(
     name: str, kind: str, n: int, budget: int
 ) -> None:
     law = LAWS[kind](n)
-    for width in (0.05, 1.0):  # one leaves the phase of zero scores at once, the other late
+    for width in (0.05, 1.0):  # the first ends the zero-score phase at once, the second late
         slow, fast = allocator(name, law, budget, width), allocator(name, law, budget, width)
-        speeds = TaskTimeStats(n)
-        checkpoint = Checkpoint(fast, TaskTimeStats(n).state())
-        play = compiled(checkpoint, law, SEED)
+        stats = TaskTimeStats(n)
+        learned = Learned(fast, TaskTimeStats(n).state())
+        play = compiled_play(learned, law, SEED)
         assert play is not None
         halves = np.add(play(120), play(180))
-        assert halves == pytest.approx(interpreted(slow, DrawnTimes(law, SEED), speeds)(300), rel=1e-12)
+        assert halves == pytest.approx(python_play(slow, DrawnTimes(law, SEED), stats)(300), rel=1e-12)
         assert fast.k == slow.k == 300
         assert fast.K.tolist() == slow.K.tolist()
         assert fast.T.tolist() == slow.T.tolist()
         assert fast.allocate().tolist() == slow.allocate().tolist()
         for column in ("tasks", "seconds", "squares", "least", "arrivals"):
-            assert checkpoint.speeds[column] == pytest.approx(speeds.state()[column], rel=1e-12)
+            assert learned.stats[column] == pytest.approx(stats.state()[column], rel=1e-12)
 
 
 @with_numba
 @pytest.mark.parametrize(("round", "number"), [(1, 0), (7, 3), (5_000_000, 22)])
-def test_compiled_exponentials_are_those_of_numpy(round: int, number: int) -> None:
+def test_compiled_exponentials_equal_those_of_numpy(round: int, number: int) -> None:
     from mpi_ata.paper import kernel
 
     ours = np.empty(5000)
     kernel.exponentials(np.uint64(SEED), round, number, np.empty(4, np.uint64), ours)
-    numpys = Streams(SEED, Purpose.TIMES).at(round, number=number).standard_exponential(5000)
-    assert ours.tolist() == numpys.tolist()
-    assert ours.max() > 7.7, "the tail was drawn from as well"
+    expected = Streams(SEED, Purpose.TIMES).at(round, number=number).standard_exponential(5000)
+    assert ours.tolist() == expected.tolist()
+    assert ours.max() > 7.7, "the tail is covered too"
 
 
 @with_numba
@@ -78,42 +78,42 @@ def test_compiled_allocation_breaks_ties_as_the_class_does(scores: list[int], bu
     assert a.tolist() == recursive_allocation(s, budget).tolist()
 
 
-def test_a_rule_or_a_law_that_is_not_compiled_is_played_in_python() -> None:
+def test_other_rules_and_laws_are_not_compiled() -> None:
     class Bolder(ATAEmpirical):
-        """Not the paper's."""
+        """A rule that is not the paper's."""
 
-    speeds = TaskTimeStats(3).state()
-    assert compiled(Checkpoint(Bolder(3, 4, seed=SEED), speeds), Sqrt(3), SEED) is None
-    assert compiled(Checkpoint(ATAEmpirical(3, 4, seed=SEED), speeds), Mix(3), SEED) is None
+    stats = TaskTimeStats(3).state()
+    assert compiled_play(Learned(Bolder(3, 4, seed=SEED), stats), Sqrt(3), SEED) is None
+    assert compiled_play(Learned(ATAEmpirical(3, 4, seed=SEED), stats), Mix(3), SEED) is None
 
 
 @pytest.mark.parametrize("name", ["ata-half", "ata-empirical"])
 @pytest.mark.parametrize("law", ["sqrt", "mix"])
 def test_the_bandit_alone_learns_what_a_run_with_gradients_learns(name: str, law: str) -> None:
     request = Request(workers=(9,), law=law, allocators=(name,), rounds=50)
-    plan = TABLE1.asked(request).plans()[-1]
+    plan = TABLE1.with_request(request).plans()[-1]
     assert plan.allocator == name
     rows = {row.round: row for row in execute(plan.job()).trace.rows}
     marks = [20, 50]
-    for mark, checkpoint in zip(marks, checkpoints(plan.job(), marks), strict=True):
-        assert checkpoint.allocator.k == mark
-        assert checkpoint.regret == pytest.approx(rows[mark].regret)
-        assert checkpoint.clock == pytest.approx(rows[mark].clock)
-        assert checkpoint.allocator.T.sum() == pytest.approx(rows[mark].worker_time)
-        assert checkpoint.speeds["tasks"].sum() == rows[mark].used
+    for mark, learned in zip(marks, play_bandit(plan.job(), marks), strict=True):
+        assert learned.allocator.k == mark
+        assert learned.regret == pytest.approx(rows[mark].regret)
+        assert learned.clock == pytest.approx(rows[mark].clock)
+        assert learned.allocator.T.sum() == pytest.approx(rows[mark].worker_time)
+        assert learned.stats["tasks"].sum() == rows[mark].used
 
 
-def test_progress_is_told() -> None:
-    told: list[int] = []
-    plan = REGRET.asked(Request(law="mix")).plans()[0]
-    regrets = [checkpoint.regret for checkpoint in checkpoints(plan.job(), [1, 10, 450], told.append)]
+def test_progress_is_reported() -> None:
+    reported: list[int] = []
+    plan = REGRET.with_request(Request(law="mix")).plans()[0]
+    regrets = [learned.regret for learned in play_bandit(plan.job(), [1, 10, 450], reported.append)]
     assert len(regrets) == 3
     assert all(a <= b for a, b in pairwise(regrets))
-    assert told[-1] == 450
-    assert len(told) > 3
+    assert reported[-1] == 450
+    assert len(reported) > 3
 
 
-def test_an_allocator_that_does_not_learn_is_refused() -> None:
+def test_an_allocator_that_does_not_learn_is_rejected() -> None:
     plan = Experiment("x", "sqrt", (3,), "", allocators=("uta",)).plans()[0]
     with pytest.raises(UsageError, match="an allocator that learns"):
-        next(checkpoints(plan.job(), [5]))
+        next(play_bandit(plan.job(), [5]))

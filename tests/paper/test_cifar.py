@@ -1,4 +1,4 @@
-"""The experiment on CIFAR-100, on a few images in its format."""
+"""The experiment on CIFAR-100, with a few images in its format."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,38 +16,38 @@ SMALL = ["--workers", "3", "--budget", "4"]
 
 
 @with_torch
-def test_each_allocator_trains_a_network_of_its_own(tmp_path: Path) -> None:
+def test_each_allocator_trains_its_own_network(tmp_path: Path) -> None:
     data = write(tmp_path)
     arguments = ["--data", str(data), "--allocators", "ofta", "--rounds", "6", *SMALL]
     greedy, oracle = records("cifar", *arguments)
     request = Request(workers=(3,), budget=4, allocators=("ofta",), rounds=6)
-    for found, plan in zip((greedy, oracle), CIFAR.asked(request).on_data(data).plans(), strict=True):
+    for found, plan in zip((greedy, oracle), CIFAR.with_request(request).on_cifar(data).plans(), strict=True):
         trace = execute(plan.job()).trace
         assert (found["allocator"], found["rounds"]) == (plan.allocator, 6)
         assert (found["loss"], found["accuracy"]) == (trace.loss, trace.evaluation["accuracy"])
-    assert greedy["loss"] != oracle["loss"], "they saw other images"
+    assert greedy["loss"] != oracle["loss"], "they saw different images"
 
 
 @with_torch
-def test_a_longer_training_goes_on_where_the_shorter_one_ended(tmp_path: Path) -> None:
+def test_a_longer_training_resumes_the_shorter_one(tmp_path: Path) -> None:
     data, out = write(tmp_path), ["--out", str(tmp_path / "runs")]
     command = ["cifar", "--data", str(data), "--allocators", "ata-half", *SMALL]
     records(*command, *out, "--rounds", "3")
-    longer, afresh = (records(*command, *where, "--rounds", "6") for where in (out, []))
-    assert longer == afresh
+    longer, fresh = (records(*command, *where, "--rounds", "6") for where in (out, []))
+    assert longer == fresh
     assert (tmp_path / "runs" / "cifar100-linear-n3-B4-ata-half-seed1.h5").exists()
     assert (tmp_path / "runs" / "cifar.png").exists() == figures.available()
 
 
 @with_torch
-def test_prior_knowledge_can_be_tried_on_it_too(tmp_path: Path) -> None:
+def test_prior_knowledge_works_for_the_network_too(tmp_path: Path) -> None:
     data = ["--data", str(write(tmp_path))]
     found = records("prior", *data, "--prior", "50", "--allocators", "ata-half", "--rounds", "4", *SMALL)
     assert [(r["allocator"], r["prior"]) for r in found] == [("gta", 0), ("ata-half", 50)]
     assert all("accuracy" in record for record in found)
 
 
-def test_where_the_data_are_must_be_said() -> None:
+def test_the_data_folder_is_required() -> None:
     done = called("cifar")
     assert done.exit_code == 2
     assert (
@@ -57,7 +57,7 @@ def test_where_the_data_are_must_be_said() -> None:
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
-def test_without_pytorch_it_is_said_how_to_get_it(tmp_path: Path) -> None:
+def test_without_pytorch_the_error_says_how_to_install_it(tmp_path: Path) -> None:
     done = called("cifar", "--data", str(write(tmp_path)))
     assert done.exit_code == 2
     assert "PyTorch is missing; install it with pip install 'mpi-ata[torch]'" in done.stderr

@@ -1,4 +1,4 @@
-"""The document on the paper tells of every experiment, and can be written anew."""
+"""The document on the paper covers every experiment, and its results can be updated."""
 
 import os
 import shlex
@@ -9,7 +9,7 @@ import pytest
 from mpi_ata.cli.paper import paper
 from mpi_ata.paper import figures
 from tests.paper import document
-from tests.paper.document import DOCUMENT, FIGURES, RESULTS, written
+from tests.paper.document import DOCUMENT, FIGURES, RESULTS, update
 
 SMALL = """\
 Before
@@ -33,13 +33,13 @@ After
 """
 
 
-def test_every_experiment_has_its_results_in_the_document() -> None:
+def test_the_document_has_results_for_every_experiment() -> None:
     blocks = list(RESULTS.finditer(DOCUMENT.read_text()))
     assert {shlex.split(block[2])[1] for block in blocks} == set(paper.commands)
     assert all(block[0].count("\n| ") > 3 for block in blocks)
 
 
-def test_figures_in_the_document_are_small_and_all_of_them_are_shown() -> None:
+def test_figures_of_the_document_are_small_and_all_of_them_are_used() -> None:
     text = DOCUMENT.read_text()
     for figure in FIGURES.iterdir():
         assert figure.stat().st_size < 150_000
@@ -52,7 +52,7 @@ def test_results_are_written_below_their_commands_and_nothing_else_changes(
 ) -> None:
     monkeypatch.setattr(document, "FIGURES", tmp_path / "figures")
     runs = tmp_path / "runs"
-    before, *results, after = written(SMALL, runs, []).split("<!-- ")
+    before, *results, after = update(SMALL, runs, []).split("<!-- ")
     assert (before, after) == (SMALL.split("<!-- ")[0], SMALL.split("<!-- ")[-1])
     assert "old" not in results[0]
     assert "| ofta | 3 | 20 |" in results[0]
@@ -64,4 +64,4 @@ def test_results_are_written_below_their_commands_and_nothing_else_changes(
         "| ofta",
     ]
     assert os.listdir(tmp_path / "figures") == ["table1.png"]
-    assert written(SMALL, runs, ["table2"]) == SMALL
+    assert update(SMALL, runs, ["table2"]) == SMALL

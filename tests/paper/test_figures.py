@@ -1,4 +1,4 @@
-"""The figures show what they say."""
+"""The figures show what their labels say."""
 
 from pathlib import Path
 
@@ -16,15 +16,15 @@ NAMES = ("gta", "ofta", "ata-half")
 
 @pytest.fixture(scope="module")
 def results() -> list[Result]:
-    """Some short runs."""
+    """Return the results of some short runs."""
     request = Request(workers=(3, 5), allocators=NAMES, rounds=40, seeds=2)
-    return [execute_plan(plan, lambda rounds: None) for plan in TABLE1.asked(request).plans()]
+    return [execute_plan(plan, lambda rounds: None) for plan in TABLE1.with_request(request).plans()]
 
 
 def test_each_number_of_workers_has_runtime_worker_time_iteration_time_and_regret(
     results: list[Result],
 ) -> None:
-    figure = figures.figure_of(figures.by_workers(results))
+    figure = figures.make_figure(figures.by_workers(results))
     labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes]
     assert labels == 2 * [
         ("runtime", "f - f*"),
@@ -36,10 +36,10 @@ def test_each_number_of_workers_has_runtime_worker_time_iteration_time_and_regre
 
 
 def test_curves_are_those_of_the_runs_of_the_first_seed(results: list[Result]) -> None:
-    *_, runtime, worker_time, average, regret = figures.figure_of(figures.by_workers(results)).axes
+    *_, runtime, worker_time, average, regret = figures.make_figure(figures.by_workers(results)).axes
     for axes in (runtime, worker_time, average):
         assert {line.get_label() for line in axes.lines} == set(NAMES)
-    assert {line.get_label() for line in regret.lines} <= {"ofta", "ata-half"}, "quotas of gta are open"
+    assert {line.get_label() for line in regret.lines} <= {"ofta", "ata-half"}, "gta has no fixed quotas"
     (run,) = (r for r in results if (r.plan.n, r.plan.allocator, r.plan.seed) == (5, "ata-half", 1))
     last = run.rows[-1]
     ends = {
@@ -56,7 +56,7 @@ def test_curves_are_those_of_the_runs_of_the_first_seed(results: list[Result]) -
     }
 
 
-def test_a_figure_that_cannot_be_written_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_figure_that_cannot_be_written_is_an_error_in_one_sentence(tmp_path: Path) -> None:
     figure, _ = figures.new_figure(1, 1)
     with pytest.raises(UsageError, match="the figure cannot be written"):
         figures.save(figure, tmp_path / "nowhere" / "x.png")

@@ -1,18 +1,19 @@
-"""The paper's Table 1 comes out: ratios to greedy allocation at f - f* < 1e-5, square-root law, B = 23."""
+"""The paper's Table 1 is reproduced: ratios to greedy allocation at f - f* < 1e-5, sqrt law, B = 23."""
 
 import functools
 
 import pytest
 
 from mpi_ata.driver.loop import execute
-from mpi_ata.paper.experiments import PRINTED, TABLE1, Request
+from mpi_ata.paper.experiments import PAPER_RATIOS, TABLE1, Request
 
 ROWS = [(17, "ata-empirical"), (17, "ofta"), (51, "ata-empirical"), (51, "ofta")]
 
 
 @functools.cache
-def figures(n: int, allocator: str) -> tuple[float, float]:
-    plan = TABLE1.asked(Request(workers=(n,), allocators=(allocator,), first_seed=7)).plans()[-1]
+def run(n: int, allocator: str) -> tuple[float, float]:
+    """Return worker time and clock of a run."""
+    plan = TABLE1.with_request(Request(workers=(n,), allocators=(allocator,), first_seed=7)).plans()[-1]
     assert plan.allocator == allocator
     outcome = execute(plan.job())
     assert outcome.trace.gap < 1e-5
@@ -24,8 +25,8 @@ def figures(n: int, allocator: str) -> tuple[float, float]:
 @pytest.mark.xdist_group("paper")
 @pytest.mark.parametrize(("n", "allocator"), ROWS, ids=str)
 def test_ratios_to_greedy_are_those_of_the_paper(n: int, allocator: str) -> None:
-    worker_time, clock = figures(n, allocator)
-    greedy_worker_time, greedy_clock = figures(n, "gta")
+    worker_time, clock = run(n, allocator)
+    greedy_worker_time, greedy_clock = run(n, "gta")
     assert (greedy_worker_time / worker_time, clock / greedy_clock) == pytest.approx(
-        PRINTED["sqrt", n, allocator], rel=0.03
+        PAPER_RATIOS["sqrt", n, allocator], rel=0.03
     )

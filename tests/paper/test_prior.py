@@ -1,4 +1,4 @@
-"""Prior knowledge: what rounds of the bandit alone taught is kept as runs keep it, and runs start from it."""
+"""Prior knowledge: what the bandit learned is saved in run files, and runs start from it."""
 
 from pathlib import Path
 
@@ -6,40 +6,40 @@ import pytest
 
 from mpi_ata.driver.recorder import load
 from mpi_ata.paper import figures
-from mpi_ata.paper.bandit import checkpoints
+from mpi_ata.paper.bandit import play_bandit
 from mpi_ata.paper.experiments import PRIOR, Request
-from mpi_ata.paper.prior import after, pretrain, pretraining_file, pretraining_plan
+from mpi_ata.paper.prior import pretrain, pretraining_file, pretraining_plan, warm_start_plan
 from mpi_ata.paper.runs import execute_plan
 from mpi_ata.runfile.store import RunFile
 from tests.paper.called import called, records
 
 
-def nothing(rounds: int) -> None:
-    """Nobody watches."""
+def ignore(rounds: int) -> None:
+    """Ignore the progress."""
 
 
 @pytest.mark.parametrize("name", ["ata", "ata-half", "ata-empirical"])
 @pytest.mark.parametrize("law", ["linear", "mix"])
-def test_a_run_starts_from_exactly_what_the_bandit_knew(tmp_path: Path, name: str, law: str) -> None:
+def test_a_run_starts_from_exactly_what_the_bandit_learned(tmp_path: Path, name: str, law: str) -> None:
     request = Request(workers=(6,), law=law, allocators=(name,), rounds=1, out=tmp_path)
-    plan = PRIOR.asked(request).plans()[-1]
-    pretrain(pretraining_plan(plan, 90), nothing, marks=[40, 90])
-    execute_plan(after(plan, 90), nothing)
-    (*_, checkpoint) = checkpoints(pretraining_plan(plan, 90).job(), [40, 90])
+    plan = PRIOR.with_request(request).plans()[-1]
+    pretrain(pretraining_plan(plan, 90), ignore, marks=[40, 90])
+    execute_plan(warm_start_plan(plan, 90), ignore)
+    (*_, learned) = play_bandit(pretraining_plan(plan, 90).job(), [40, 90])
     first, last = (load(RunFile(pretraining_file(plan, rounds)))[0] for rounds in (40, 90))
     assert (int(first.allocator["k"]), int(last.allocator["k"])) == (40, 90)
-    assert last.allocator["T"].tolist() == checkpoint.allocator.T.tolist()
-    assert last.workers["least"].tolist() == checkpoint.speeds["least"].tolist()
+    assert last.allocator["T"].tolist() == learned.allocator.T.tolist()
+    assert last.workers["least"].tolist() == learned.stats["least"].tolist()
     started = load(RunFile(tmp_path / f"after-90-{law}-n6-B23-{name}-seed1.h5"))[0]
     own = started.workers
     assert int(started.allocator["k"]) == 91
-    assert started.allocator["K"].tolist() == (checkpoint.allocator.K + own["tasks"]).tolist()
-    assert started.allocator["T"] == pytest.approx(checkpoint.allocator.T + own["seconds"], rel=1e-12)
+    assert started.allocator["K"].tolist() == (learned.allocator.K + own["tasks"]).tolist()
+    assert started.allocator["T"] == pytest.approx(learned.allocator.T + own["seconds"], rel=1e-12)
     assert [event.kind for event in started.events] == ["started", "warm-started", "ended"]
 
 
 def test_the_bandit_draws_other_times_than_the_run_after_it() -> None:
-    plan = PRIOR.asked(Request(workers=(6,))).plans()[-1]
+    plan = PRIOR.with_request(Request(workers=(6,))).plans()[-1]
     own, before = plan.job().build_times(6), pretraining_plan(plan, 1).job().build_times(6)
     assert own is not None
     assert before is not None
@@ -54,8 +54,8 @@ def test_many_prior_rounds_bring_learners_close_to_the_oracle(tmp_path: Path) ->
         ratios = [(r["prior"], r["runtime_ratio"]) for r in found if r["allocator"] == name]
         assert [prior for prior, _ in ratios] == [0, 30_000]
         assert ratios[1][1] < ratios[0][1]
-        # The same times were drawn for both, so only decisions differ; those of the oracle are not
-        # quite the best for the time of a round, which is why the difference may have either sign.
+        # Both draw the same times, so only decisions differ; those of the oracle do not quite minimise
+        # the expected length of a round, which is why the difference may have either sign.
         assert ratios[-1][1] == pytest.approx(oracle, rel=0.1)
     assert len([r for r in found if r["allocator"] == "gta"]) == 1
     if figures.available():
@@ -80,12 +80,12 @@ def test_without_a_folder_nothing_is_left_behind(tmp_path: Path, monkeypatch: py
     [
         (
             ["--allocators", "ofta"],
-            "nobody of these learns; name some of ata, ata-half, ata-empirical with --allocators",
+            "none of these allocators learns; choose some of ata, ata-half, ata-empirical with --allocators",
         ),
         (["--prior", "-5"], "is not a list of whole numbers from 0 on"),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments: list[str], sentence: str) -> None:
+def test_invalid_options_are_rejected(arguments: list[str], sentence: str) -> None:
     done = called("prior", *arguments)
     assert done.exit_code == 2
     assert sentence in done.stderr

@@ -1,4 +1,4 @@
-"""The experiment on regret: fits that say what they seem to say, and the same regret as in runs."""
+"""The experiment on regret: meaningful fits, and the same regret as in runs."""
 
 from pathlib import Path
 
@@ -8,15 +8,15 @@ import pytest
 from mpi_ata.driver.recorder import load
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import REGRET, Plan
-from mpi_ata.paper.regret import Curve, regret_report, spaced
+from mpi_ata.paper.regret import Curve, log_spaced, regret_report
 from mpi_ata.runfile.store import RunFile
 from tests.paper.called import called, records
 
 PLAN = Plan("exponential", 20, "ata", 1, 100_000, Path("x.toml"))
-ROUNDS = np.array(spaced(100_000))
+ROUNDS = np.array(log_spaced(100_000))
 
 
-def test_growth_like_a_logarithm_is_told_from_growth_like_a_line() -> None:
+def test_logarithmic_growth_is_distinguished_from_linear_growth() -> None:
     slope, log, line = Curve(PLAN, ROUNDS, 7 * np.log(ROUNDS) + 3).fit()
     assert [slope, log] == pytest.approx([7, 1])
     assert line < 0.9
@@ -31,8 +31,8 @@ def test_only_the_last_two_decades_are_fitted() -> None:
     assert Curve(PLAN, ROUNDS, regret).fit()[:2] == pytest.approx((7, 1))
 
 
-def test_marks_are_whole_rounds_from_the_first_to_the_last_evenly_on_a_logarithmic_scale() -> None:
-    marks = spaced(1_000_000)
+def test_marks_are_whole_rounds_evenly_log_spaced_from_the_first_to_the_last() -> None:
+    marks = log_spaced(1_000_000)
     assert (marks[0], marks[-1]) == (1, 1_000_000)
     assert marks == sorted(set(marks))
     assert np.diff(np.log(marks[60:])).tolist() == pytest.approx(
@@ -40,7 +40,7 @@ def test_marks_are_whole_rounds_from_the_first_to_the_last_evenly_on_a_logarithm
     )
 
 
-def test_the_report_tells_mean_and_deviation_over_the_seeds() -> None:
+def test_the_report_has_mean_and_deviation_over_the_seeds() -> None:
     curves = [Curve(PLAN, ROUNDS, slope * np.log(ROUNDS)) for slope in (1000.0, 2000.0)]
     (record,) = regret_report(REGRET, curves).records
     assert record["slope"] == pytest.approx(1500)
@@ -63,26 +63,26 @@ def test_the_command_prints_a_record_for_each_allocator_and_draws(tmp_path: Path
     ("arguments", "sentence"),
     [
         (["--rounds", "99"], "rounds=99 must be at least 100"),
-        (["--allocators", "ata,ofta"], "name some of ata, ata-half, ata-empirical with --allocators"),
+        (["--allocators", "ata,ofta"], "choose some of ata, ata-half, ata-empirical with --allocators"),
     ],
 )
-def test_what_cannot_be_fitted_is_refused(arguments: list[str], sentence: str) -> None:
+def test_what_cannot_be_fitted_is_rejected(arguments: list[str], sentence: str) -> None:
     done = called("regret", *arguments)
     assert done.exit_code == 2
     assert sentence in done.stderr
 
 
-def test_where_nothing_is_regretted_the_fit_is_flat() -> None:
+def test_without_any_regret_the_fit_is_flat() -> None:
     (found,) = records("regret", "--law", "constant", "--rounds", "200", "--allocators", "ata")
     assert (found["regret"], found["slope"], found["r2_log"]) == (0, 0, 1)
 
 
-def test_curves_are_kept_in_run_files_and_taken_from_there(tmp_path: Path) -> None:
+def test_curves_are_saved_in_run_files_and_loaded_from_there(tmp_path: Path) -> None:
     arguments = ["--rounds", "150", "--seeds", "2", "--allocators", "ata-empirical", "--out", str(tmp_path)]
     first = records("regret", *arguments)
     file = RunFile(tmp_path / "bandit-150-exponential-n20-B5-ata-empirical-seed2.h5")
     record, _ = load(file)
-    assert record.trace["round"].tolist() == spaced(150)
+    assert record.trace["round"].tolist() == log_spaced(150)
     assert record.reason == "150 rounds of the bandit alone"
     assert record.summary["tasks_used"] == 150 * 5
     before = file.path.stat().st_mtime_ns

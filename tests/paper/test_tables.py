@@ -1,4 +1,4 @@
-"""The paper's tables: honest ratios beside the printed ones, with the choices that were made."""
+"""The paper's tables: our ratios next to the printed ones, with the choices made here."""
 
 import math
 from pathlib import Path
@@ -14,7 +14,7 @@ from mpi_ata.paper.runs import Result
 from mpi_ata.paper.tables import ratio_report
 from tests.paper.called import called, records
 
-USUAL = ["gta", "ofta", "uta", "ata", "ata-half", "ata-empirical"]
+NAMES = ["gta", "ofta", "uta", "ata", "ata-half", "ata-empirical"]
 KEYS = {
     "law",
     "n",
@@ -27,22 +27,22 @@ KEYS = {
 }
 
 
-def a_result(n: int, name: str, seed: int, worker_time: float, clock: float, gap: float = 9e-6) -> Result:
-    """The outcome of a run, made up."""
+def make_result(n: int, name: str, seed: int, worker_time: float, clock: float, gap: float = 9e-6) -> Result:
+    """Return a made-up result of a run."""
     numbers = {"worker_time": worker_time, "clock": clock, "rounds": 100 * seed, "gap": gap, "loss": None}
     plan = Plan("sqrt", n, name, seed, 40_000, Path("quadratic.toml"))
     return Result(plan, numbers | {"evaluation": {}, "elapsed": 20.0}, [])
 
 
 RESULTS = [
-    a_result(51, "gta", 1, worker_time=300.0, clock=10.0),
-    a_result(51, "gta", 2, worker_time=320.0, clock=11.0),
-    a_result(51, "ata-half", 1, worker_time=100.0, clock=20.0),
-    a_result(51, "ata-half", 2, worker_time=80.0, clock=33.0, gap=0.1),
-    a_result(17, "gta", 1, worker_time=6.0, clock=1.0),
-    a_result(17, "gta", 2, worker_time=6.0, clock=1.0),
-    a_result(17, "ata-half", 1, worker_time=5.0, clock=1.5),
-    a_result(17, "ata-half", 2, worker_time=5.0, clock=1.5),
+    make_result(51, "gta", 1, worker_time=300.0, clock=10.0),
+    make_result(51, "gta", 2, worker_time=320.0, clock=11.0),
+    make_result(51, "ata-half", 1, worker_time=100.0, clock=20.0),
+    make_result(51, "ata-half", 2, worker_time=80.0, clock=33.0, gap=0.1),
+    make_result(17, "gta", 1, worker_time=6.0, clock=1.0),
+    make_result(17, "gta", 2, worker_time=6.0, clock=1.0),
+    make_result(17, "ata-half", 1, worker_time=5.0, clock=1.5),
+    make_result(17, "ata-half", 2, worker_time=5.0, clock=1.5),
 ]
 
 
@@ -61,7 +61,7 @@ def test_ratios_are_taken_seed_by_seed_and_averaged() -> None:
     assert (record["paper_worker_time_ratio"], record["paper_runtime_ratio"]) == (2.91, 2.43)
 
 
-def test_greedy_allocation_comes_to_one_and_small_numbers_of_workers_come_first() -> None:
+def test_ratios_of_greedy_allocation_are_one_and_rows_are_sorted_by_workers() -> None:
     found = ratios(RESULTS, budget=23)
     assert [(r["n"], r["allocator"]) for r in found] == [
         (17, "gta"),
@@ -85,7 +85,7 @@ def test_the_table_shows_spread_difference_and_a_target_that_was_missed() -> Non
     last = report.text().splitlines()[7]
     assert " ".join(last.split()) == "ata-half 51 150 3.50 ± 0.71 2.91 +20.3 % 2.50 ± 0.71 2.43 +2.9 %"
     assert "The target was not reached by ata-half at n = 51" in " ".join(report.text().split())
-    assert "Added up, the 8 runs took 2 min 40 s." in report.text()
+    assert "The 8 runs took 2 min 40 s in total." in report.text()
     assert "| ata-half | 51 | 150 | 3.50 ± 0.71 | 2.91 | +20.3 % |" in report.markdown()
 
 
@@ -104,7 +104,7 @@ def test_alpha_is_the_papers_or_its_analogue(law: str, n: int, value: float) -> 
 
 
 @pytest.mark.parametrize("experiment", [TABLE1, TABLE2, MIX, REGRET], ids=lambda e: e.name)
-def test_every_run_of_an_experiment_can_be_built_and_is_as_it_is_described(experiment: Experiment) -> None:
+def test_every_run_of_an_experiment_can_be_built_as_described(experiment: Experiment) -> None:
     for plan in experiment.plans():
         job = plan.job()
         assert job.times is not None
@@ -117,13 +117,13 @@ def test_every_run_of_an_experiment_can_be_built_and_is_as_it_is_described(exper
             assert getattr(allocator, "alpha", None) == alpha(plan.law, n, plan.allocator == "ata-half")
 
 
-def test_table1_tells_what_runs_by_themselves_would_tell() -> None:
+def test_table1_has_the_numbers_of_the_single_runs() -> None:
     found = records("table1", "--workers", "5,3", "--rounds", "30", "--budget", "7", "--seed", "4")
-    assert [(r["n"], r["allocator"]) for r in found] == [(n, name) for n in (3, 5) for name in USUAL]
+    assert [(r["n"], r["allocator"]) for r in found] == [(n, name) for n in (3, 5) for name in NAMES]
     assert all(set(record) >= KEYS for record in found)
-    plans = TABLE1.asked(Request(workers=(5,), rounds=30, budget=7, first_seed=4)).plans()
+    plans = TABLE1.with_request(Request(workers=(5,), rounds=30, budget=7, first_seed=4)).plans()
     by_hand = {plan.allocator: execute(plan.job()).trace for plan in plans}
-    for record in found[len(USUAL) :]:
+    for record in found[len(NAMES) :]:
         trace, greedy = by_hand[record["allocator"]], by_hand["gta"]
         assert record["rounds"] == 30
         assert record["worker_time_ratio"] == greedy.worker_time / trace.worker_time
@@ -131,7 +131,7 @@ def test_table1_tells_what_runs_by_themselves_would_tell() -> None:
 
 
 @pytest.mark.parametrize(("table", "law"), [("table2", "linear"), ("mix", "mix")])
-def test_the_other_tables_have_their_own_laws_and_tell_their_choices(table: str, law: str) -> None:
+def test_the_other_tables_have_their_own_laws_and_explain_their_choices(table: str, law: str) -> None:
     done = called(table, "--workers", "5", "--rounds", "20", "--allocators", "ata-half")
     assert done.exit_code == 0, done.output
     text = " ".join(done.stdout.split())
@@ -157,14 +157,14 @@ def test_without_matplotlib_a_note_says_how_to_get_the_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "available", lambda: False)
-    report = ratio_report(TABLE1, RESULTS).drawn(tmp_path, lambda path: path.touch())
+    report = ratio_report(TABLE1, RESULTS).with_figure(tmp_path, lambda path: path.touch())
     assert "pip install 'mpi-ata[plot]'" in report.text()
     assert not list(tmp_path.iterdir())
 
 
 def test_without_a_folder_a_note_says_how_to_get_the_figure() -> None:
     done = called("table1", "--workers", "3", "--rounds", "5", "--allocators", "ofta")
-    assert "With --out FOLDER the runs are kept there, and the figure is drawn." in done.stdout
+    assert "Use --out FOLDER to save the runs there and draw the figure." in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -182,17 +182,17 @@ def test_without_a_folder_a_note_says_how_to_get_the_figure() -> None:
         (["--law", "cubic"], "'cubic' is not one of"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_rule(arguments: list[str], sentence: str) -> None:
+def test_invalid_options_are_rejected_with_the_rule(arguments: list[str], sentence: str) -> None:
     done = called("table1", *arguments)
     assert done.exit_code == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_ratios_on_ranks_tell_how_far_they_are_from_virtual_ones() -> None:
-    ranks = [a_result(17, "gta", 1, 6.0, 1.0), a_result(17, "ofta", 1, 5.0, 1.5)]
-    virtual = [a_result(17, "gta", 1, 6.0, 1.0), a_result(17, "ofta", 1, 4.0, 1.2)]
-    report = ranks_report(TABLE1.asked(Request(workers=(17,))), ranks, virtual)
+def test_ratios_on_ranks_are_compared_with_simulated_ones() -> None:
+    ranks = [make_result(17, "gta", 1, 6.0, 1.0), make_result(17, "ofta", 1, 5.0, 1.5)]
+    virtual = [make_result(17, "gta", 1, 6.0, 1.0), make_result(17, "ofta", 1, 4.0, 1.2)]
+    report = ranks_report(TABLE1.with_request(Request(workers=(17,))), ranks, virtual)
     assert (report.records[1]["virtual_worker_time_ratio"], report.records[1]["worker_time_ratio"]) == (
         1.5,
         1.2,

@@ -1,4 +1,4 @@
-"""The longer the runs before, the closer a run comes to the oracle from its first round on."""
+"""The longer the earlier runs, the closer a warm-started run is to the oracle from its first round on."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ PRIORS = (5_000, 50_000, 500_000)
 JOB = f"""
 [problem]
 name = "quadratic"
-dimension = 1  # how long tasks take does not depend on it, how long this test takes does
+dimension = 1  # keeps this test short; task times do not depend on it
 [method]
 name = "sgd"
 step_size = 0.1
@@ -34,8 +34,8 @@ workers = {N}
 """
 
 
-def planned(folder: Path, allocator: str) -> Plan:
-    """A run of the job under an allocator, with the paper's alpha for ATA."""
+def make_plan(folder: Path, allocator: str) -> Plan:
+    """Return a run of the job under an allocator, with the paper's alpha for ATA."""
     (folder / "job.toml").write_text(JOB)
     settings = [f"allocator.name={allocator}", "run.seed=1"]
     if allocator == "ata":
@@ -44,30 +44,28 @@ def planned(folder: Path, allocator: str) -> Plan:
     return Plan("linear", N, allocator, 1, ROUNDS, folder / "job.toml", tuple(settings), out)
 
 
-def started(plan: Plan, prior: int = 0) -> Outcome:
-    """What becomes of a run that starts from so many rounds."""
+def run_plan(plan: Plan, prior: int = 0) -> Outcome:
+    """Execute a run that starts from this many prior rounds."""
     assert plan.out is not None
-    keeping = OutputOptions(
+    output = OutputOptions(
         plan.out.with_name(f"{prior}-{plan.out.name}"),
         warm_start=(pretraining_file(plan, prior),) if prior else (),
     )
-    return execute(plan.job(), keeping=keeping, note=lambda text: None)
+    return execute(plan.job(), keeping=output, note=lambda text: None)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not has_numba(), reason="numba is not installed")
 @pytest.mark.parametrize("allocator", ["ata", "ata-empirical"])
-def test_warm_starts_after_ever_more_rounds_come_ever_closer_to_the_oracle(
-    tmp_path: Path, allocator: str
-) -> None:
-    """The runs differ in their decisions alone, since all draw the same times; so does the prior's by seed.
+def test_the_more_prior_rounds_the_closer_a_run_is_to_the_oracle(tmp_path: Path, allocator: str) -> None:
+    """All runs draw the same times, so they differ in their decisions alone; pretraining has another seed.
 
-    Two seeds gave, without a prior and after 5e3, 5e4 and 5e5 rounds, ratios to the oracle's runtime of 5.1,
-    2.9, 2.0, 1.04 for ATA and 3.1, 1.41, 1.03, 1.004 for ATA-Empirical, the last digit being uncertain.
+    Without a prior and after 5e3, 5e4 and 5e5 rounds, two seeds gave ratios to the oracle's runtime of 5.1,
+    2.9, 2.0, 1.04 for ATA and 3.1, 1.41, 1.03, 1.004 for ATA-Empirical; the last digit is uncertain.
     """
-    oracle, plan = started(planned(tmp_path, "ofta")), planned(tmp_path, allocator)
+    oracle, plan = run_plan(make_plan(tmp_path, "ofta")), make_plan(tmp_path, allocator)
     pretrain(pretraining_plan(plan, PRIORS[-1]), lambda rounds: None, PRIORS)
-    outcomes = [started(plan, prior) for prior in (0, *PRIORS)]
+    outcomes = [run_plan(plan, prior) for prior in (0, *PRIORS)]
     assert all(outcome.trace.round == ROUNDS for outcome in outcomes)
     runtimes = [outcome.trace.clock / oracle.trace.clock for outcome in outcomes]
     spent = [o.trace.summary()["worker_time"] / oracle.trace.summary()["worker_time"] for o in outcomes]
@@ -80,9 +78,9 @@ def test_warm_starts_after_ever_more_rounds_come_ever_closer_to_the_oracle(
 
 
 @pytest.mark.slow
-def test_rounds_of_the_bandit_alone_teach_what_a_run_teaches(tmp_path: Path) -> None:
-    """So that the priors above are those of runs of that length."""
-    plan = planned(tmp_path, "ata-empirical")
+def test_the_bandit_alone_learns_the_same_as_a_run(tmp_path: Path) -> None:
+    """So the priors above are those of runs of that length."""
+    plan = make_plan(tmp_path, "ata-empirical")
     pretrain(pretraining_plan(plan, ROUNDS), lambda rounds: None, [ROUNDS])
     known = load(RunFile(pretraining_file(plan, ROUNDS)))[0].source
     execute(

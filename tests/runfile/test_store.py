@@ -19,7 +19,7 @@ import pytest
 
 from mpi_ata.arrays import State
 from mpi_ata.errors import UsageError
-from mpi_ata.runfile.store import DamagedError, RunFile, TakenError, check_place, read, texts, untexts
+from mpi_ata.runfile.store import DamagedError, RunFile, TakenError, check_writable_path, read, texts, untexts
 
 ATTRIBUTES: dict[str, Any] = {"run": "abc", "rounds": 7, "clock": 0.1 + 0.2, "finished": True, "reason": ""}
 GROUPS: dict[str, State] = {
@@ -371,7 +371,7 @@ def test_a_folder_without_permission_is_refused_before_the_run() -> None:
     with as_nobody() as folder:
         folder.chmod(0o555)
         with pytest.raises(UsageError, match="is not writable; choose another file"):
-            check_place(folder / "run.h5")
+            check_writable_path(folder / "run.h5")
         with pytest.raises(PermissionError):
             RunFile(folder / "run.h5").save(ATTRIBUTES, GROUPS)
 
@@ -499,5 +499,5 @@ def test_a_place_where_no_file_can_be_is_refused_before_the_run(tmp_path: Path) 
         (fixed / "run.h5", "there is no folder"),
     ]:
         with pytest.raises(UsageError, match=complaint):
-            check_place(path)
-    check_place(tmp_path / "run.h5")
+            check_writable_path(path)
+    check_writable_path(tmp_path / "run.h5")

@@ -1,0 +1,46 @@
+"""The public names: what `from mpi_ata import ...` promises."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+import mpi_ata
+
+HEAVY = ("mpi4py", "h5py", "click", "torch", "matplotlib", "numba", "sklearn", "pandas")
+
+
+@pytest.mark.parametrize("name", [name for name in mpi_ata.__all__ if name != "MPICluster"])
+def test_every_public_name_is_there_and_explains_itself(name: str) -> None:
+    found = getattr(mpi_ata, name)
+    if isinstance(found, type) or callable(found):
+        assert found.__doc__
+
+
+def test_importing_the_package_loads_no_library_that_a_rank_may_not_need() -> None:
+    code = f"import sys, mpi_ata; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_mpi_cluster_is_loaded_when_it_is_asked_for() -> None:
+    code = "import mpi_ata; print(mpi_ata.MPICluster.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "MPICluster"
+
+
+def test_an_old_name_works_and_says_what_it_is_called_now() -> None:
+    with pytest.warns(DeprecationWarning, match=r"mpi_ata.Stepping is now called mpi_ata.GradientUpdate"):
+        assert mpi_ata.Stepping is mpi_ata.GradientUpdate  # type: ignore[attr-defined]
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with warnings.catch_warnings(), pytest.raises(AttributeError, match="has no attribute 'Steping'"):
+        _ = mpi_ata.Steping  # type: ignore[attr-defined]
+
+
+def test_a_cluster_without_ranks_or_times_is_rejected_with_both_ways_out() -> None:
+    problem = mpi_ata.Quadratic(dimension=3)
+    with pytest.raises(mpi_ata.UsageError, match=r"use mpirun -n 5 .* or simulate workers with times="):
+        mpi_ata.cluster(problem).__enter__()
