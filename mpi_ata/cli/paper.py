@@ -23,25 +23,27 @@ if TYPE_CHECKING:
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
-    """Whole numbers, comma-separated."""
+    """A comma-separated list of whole numbers."""
 
     name = "N,N,..."
 
-    def __init__(self, least: int = 1) -> None:
-        self.least = least
+    def __init__(self, minimum: int = 1) -> None:
+        self.minimum = minimum
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """A tuple of them."""
+        """Return the numbers as a tuple."""
         parts = value.split(",") if isinstance(value, str) else value
-        if not all(str(part).strip().isdecimal() and int(part) >= self.least for part in parts):
-            rule = f"a list of whole numbers from {self.least} on, such as 17,51"
+        if not all(str(part).strip().isdecimal() and int(part) >= self.minimum for part in parts):
+            rule = f"a list of whole numbers from {self.minimum} on, such as 17,51"
             self.fail(f"{value!r} is not {rule}", param, ctx)
         return tuple(int(part) for part in parts)
 
 
 @click.group()
 def paper() -> None:
-    """The paper's experiments: our figures beside the printed ones, and the choices that were made.
+    """Run the paper's experiments, and compare with its results.
+
+    Prints our results next to those in the paper, with the choices that were made.
 
     \b
     Examples:
@@ -52,24 +54,26 @@ def paper() -> None:
 
 
 def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that all experiments have; their report is printed as it is asked for."""
+    """Add the options that all experiments share, and print the report in the requested format."""
 
-    @click.option("--workers", type=Numbers(), help="Numbers of workers; else those of the paper.")
-    @click.option("--budget", type=click.IntRange(min=1), help="Tasks a round; else that of the paper.")
-    @click.option("--law", type=click.Choice(sorted(LAWS)), help="Law of task times; else that of the paper.")
-    @click.option("--allocators", help="Names, comma-separated; ata-half is ata with half of its alpha.")
-    @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of a run, at most.")
-    @click.option("--seeds", type=click.IntRange(min=1), help="How many seeds to repeat everything with.")
-    @click.option("--seed", "first_seed", type=click.IntRange(0, 2**32), default=1, help="The first of them.")
-    @click.option("--cores", type=click.IntRange(min=1), help="Processes at a time; else one for each core.")
+    @click.option("--workers", type=Numbers(), help="Numbers of workers.  [default: as in the paper]")
+    @click.option("--budget", type=click.IntRange(min=1), help="Tasks per round.  [default: as in the paper]")
+    @click.option(
+        "--law", type=click.Choice(sorted(LAWS)), help="Law of task times.  [default: as in the paper]"
+    )
+    @click.option("--allocators", help="Names, comma-separated; ata-half is ata with half its alpha.")
+    @click.option("--rounds", type=click.IntRange(min=1), help="Maximum rounds per run.")
+    @click.option("--seeds", type=click.IntRange(min=1), help="Number of seeds to repeat everything with.")
+    @click.option("--seed", "first_seed", type=click.IntRange(0, 2**32), default=1, help="The first seed.")
+    @click.option("--cores", type=click.IntRange(min=1), help="Processes at a time.  [default: one per core]")
     @click.option(
         "--out",
         type=click.Path(path_type=Path, file_okay=False),
-        help="Folder for run files, which the same command goes on with, and for the figure.",
+        help="Folder for the figure and the run files; the same command resumes them.",
     )
-    @click.option("--markdown", is_flag=True, help="Print the table for a document.")
+    @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
     @click.option(
-        "--json", "as_json", is_flag=True, help="Print the figures as a JSON list on the last line."
+        "--json", "as_json", is_flag=True, help="Print the results as a JSON list on the last line."
     )
     @wraps(command)
     def wrapped(markdown: bool, as_json: bool, **options: Any) -> None:
@@ -80,7 +84,7 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 line.show(progress.text())
 
         try:
-            report: Report | None = command(asked(options), watch, **options)
+            report: Report | None = command(take_request(options), watch, **options)
         except UsageError as error:
             raise reported(WrongUsage(str(error))) from None
         except RunError as error:
@@ -94,36 +98,36 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def asked(options: dict[str, Any]) -> "Request":
-    """Take out of the options what all experiments understand."""
+def take_request(options: dict[str, Any]) -> "Request":
+    """Take the options that all experiments share out of `options`."""
     from mpi_ata.paper.experiments import Request
     from mpi_ata.paper.runs import cores
 
-    given = {field.name: options.pop(field.name) for field in fields(Request)}
-    if given["allocators"] is not None:
-        given["allocators"] = tuple(name.strip() for name in given["allocators"].split(","))
-    given["cores"] = given["cores"] or cores()
-    if given["out"] is not None:
+    shared = {field.name: options.pop(field.name) for field in fields(Request)}
+    if shared["allocators"] is not None:
+        shared["allocators"] = tuple(name.strip() for name in shared["allocators"].split(","))
+    shared["cores"] = shared["cores"] or cores()
+    if shared["out"] is not None:
         try:
-            given["out"].mkdir(parents=True, exist_ok=True)
+            shared["out"].mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"--out {given['out']}: no such folder can be made: {error.strerror}") from None
-    return Request(**given)
+            raise UsageError(f"--out {shared['out']}: cannot create this folder: {error.strerror}") from None
+    return Request(**shared)
 
 
 @paper.command()
 @experiment_options
-@click.option("--mpi", is_flag=True, help="On real ranks with emulated times, beside a virtual run.")
+@click.option("--mpi", is_flag=True, help="Run on real ranks with emulated times, next to a virtual run.")
 @click.option(
     "--unit",
     type=click.FloatRange(0, min_open=True),
     default=1e-4,
-    help="With --mpi: seconds that a unit of the law lasts.",
+    help="With --mpi: seconds per unit of the law.",
 )
 def table1(request: "Request", watch: "Watch", mpi: bool, unit: float) -> "Report | None":
     """Ratios to greedy allocation under the square-root law: Table 1.
 
-    With --mpi, 1,000 rounds for one number of workers, each of which is a rank.
+    With --mpi, runs 1,000 rounds for one number of workers, each on a rank of its own.
 
     \b
     Examples:
@@ -163,7 +167,7 @@ def mix(request: "Request", watch: "Watch") -> "Report":
 @paper.command()
 @experiment_options
 def regret(request: "Request", watch: "Watch") -> "Report":
-    """How the regret grows with the rounds, and a fit against ln k."""
+    """Growth of the regret with the rounds, and a fit against ln k."""
     from mpi_ata.paper import experiments
     from mpi_ata.paper.regret import make_regret
 
@@ -180,9 +184,9 @@ DATA = click.option(
 @paper.command()
 @experiment_options
 @DATA
-@click.option("--full", is_flag=True, help="25,000 rounds instead of 3,000.")
+@click.option("--full", is_flag=True, help="Run 25,000 rounds instead of 3,000.")
 def cifar(request: "Request", watch: "Watch", data: Path | None, full: bool) -> "Report":
-    """A network on CIFAR-100, trained under each allocator; needs PyTorch.
+    """A network on CIFAR-100 under each allocator; needs PyTorch.
 
     \b
     Examples:
@@ -201,14 +205,18 @@ def cifar(request: "Request", watch: "Watch", data: Path | None, full: bool) -> 
 @experiment_options
 @DATA
 @click.option(
-    "--prior", "priors", type=Numbers(0), default="0,500000,5000000", help="Rounds of the bandit alone."
+    "--prior",
+    "priors",
+    type=Numbers(0),
+    default="0,500000,5000000",
+    help="Pretraining rounds, of the bandit alone.",
 )
 def prior(request: "Request", watch: "Watch", data: Path | None, priors: tuple[int, ...]) -> "Report":
-    """Runs that start from prior knowledge of the workers.
+    """Runs that start with prior knowledge of the workers.
 
-    It comes from rounds of the bandit alone: quotas are decided and times learned, without gradients.
+    The prior comes from rounds of the bandit alone: it decides quotas and learns times, without gradients.
 
-    With --data, 3,000 rounds of the network on CIFAR-100, as in the paper; else runs of the quadratic.
+    With --data, runs 3,000 rounds of the network on CIFAR-100, as in the paper; otherwise the quadratic.
 
     \b
     Examples:
