@@ -111,7 +111,7 @@ def take_request(options: dict[str, Any]) -> "Request":
         try:
             shared["out"].mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"--out {shared['out']}: cannot create this folder: {error.strerror}") from None
+            raise UsageError(f"--out {shared['out']}: no such folder can be made: {error.strerror}") from None
     return Request(**shared)
 
 
