@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 State = dict[str, npt.NDArray[Any]]  # all that something must remember, as plain named arrays
 

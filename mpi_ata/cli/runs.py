@@ -14,8 +14,7 @@ from mpi_ata.driver.loop import parts_of
 from mpi_ata.driver.recorder import OutputOptions, load_named
 from mpi_ata.errors import CONTINUE, UsageError
 from mpi_ata.job.schema import Job
-from mpi_ata.runfile.record import Record, figures_of
-from mpi_ata.runfile.record import told as told_of
+from mpi_ata.runfile.record import Record, describe, summary_of
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.tables import closing_table, comparison_table, ended_table, shown
 
@@ -58,7 +57,7 @@ def show_finished(record: Record, out: Path, as_json: bool) -> None:
     limit = "rounds" if record.reason.endswith(" rounds") else record.reason.split()[0]
     more = f"for more, set another limit, such as --set stop.{limit}=..."
     click.echo(f"Note: {out} is finished already, at {record.reason}; {more}", err=True)
-    figures = figures_of(record, out)
+    figures = summary_of(record, out)
     show(json.dumps(figures) if as_json else ended_table(f"at {record.reason}", figures))
 
 
@@ -79,7 +78,7 @@ def show_command(run: Path, as_json: bool) -> None:
         raise Refused(str(error)) from None
     if complaint:
         click.echo(f"Note: {complaint}", err=True)
-    found = told_of(record)
+    found = describe(record)
     show(json.dumps(found) if as_json else shown(found))
 
 

@@ -155,8 +155,7 @@ def execute_on_ranks(
                     f"workers = {job.run.workers} was asked for, but this world has {cluster.n}, which counts"
                 )
             trace.cores = allocated_cores() or cluster.n + 1
-            for text in cluster.notes(sleeping=times is not None):
-                note(text)
+            cluster.log_notes(sleeping=times is not None)
             outcome = _driven(job, problem, method, cluster, trace, _Watch(progress, keeper, asked))
             if outcome.reason is None:
                 cluster.abort(CONTINUE if outcome.resumable else 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mpi_ata.allocators import Allocator
-from mpi_ata.clusters import Cluster
+from mpi_ata.clusters import Cluster, in_flight
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import UsageError, diverged
 from mpi_ata.job.component import Table, one_line
@@ -233,12 +233,16 @@ class RunRecorder:
                 self._resume(self._earlier, method, cluster, trace)
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise UsageError(f"{self.path}: cannot go on: {one_line(error)}") from None
-        self._record.job, self._record.places, self._record.reason = self._job.source, cluster.places, ""
+        self._record.job, self._record.identities, self._record.reason = (
+            self._job.source,
+            cluster.identities,
+            "",
+        )
         self._checkpoints.save_first(self._filled(method, cluster, trace))
 
     def _warm_start(self, method: Method, cluster: Cluster) -> None:
         if self._sources and (allocator := _allocator_of(method)) is not None:
-            self._inherit(allocator, match_prior(self._sources, cluster.places))
+            self._inherit(allocator, match_prior(self._sources, cluster.identities))
 
     def _inherit(self, allocator: Allocator, known: Prior) -> None:
         if hasattr(allocator, "inherit"):
@@ -253,31 +257,29 @@ class RunRecorder:
         self._say("resumed", f"at round {method.k:,} on {counted(cluster.n, 'worker')}")
         for change in self._changes:
             self._say("changed", change)
-        trace.lost += int(record.cluster.get("stopping", NONE).sum())
         exchanged = any(change.startswith(ANOTHER_ALLOCATOR) for change in self._changes)
-        same = same_workers(record.places, cluster.places)
+        same = same_workers(record.identities, cluster.identities)
         if same:
             cluster.restore(record.cluster)
-            cluster.speeds.restore(record.workers)
+            cluster.ledger.stats.restore(record.workers)
         else:
             self._move(record, method, cluster, trace)
         allocator = _allocator_of(method)
         if allocator is not None and same and not exchanged:
             allocator.restore(record.allocator)
         elif allocator is not None:
-            self._inherit(allocator, match_prior([*record.prior, record.source], cluster.places, True))
+            self._inherit(allocator, match_prior([*record.prior, record.source], cluster.identities, True))
 
     def _move(self, record: Record, method: Method, cluster: Cluster, trace: Trace) -> None:
         """Go on with other workers: those that are gone are dropped."""
-        if getattr(method, "owns_data", False) and len(record.places) != cluster.n:
+        if getattr(method, "owns_data", False) and len(record.identities) != cluster.n:
             raise ValueError(
-                f"each worker owns its part of the data, and there were {len(record.places)} workers; "
+                f"each worker owns its part of the data, and there were {len(record.identities)} workers; "
                 f"now there are {cluster.n}"
             )
-        rows = kept_workers(record.places, cluster.places)
-        cluster.speeds.take_over(record.workers, rows)
-        for here, there in rows:
-            cluster.undelivered_time[here] = record.workers["unfinished"][there]
+        rows = kept_workers(record.identities, cluster.identities)
+        cluster.ledger.take_over(record.workers, rows)
+        trace.lost += int(in_flight(record.cluster).sum())
         trace.earlier = trace.worker_time
 
     def after_round(self, method: Method, cluster: Cluster, trace: Trace) -> None:
@@ -313,7 +315,7 @@ class RunRecorder:
         record.method = {"k": np.array(method.k)} | (method.state() if self.resumable else {"x": method.x})
         record.allocator = allocator.state() if self.resumable and allocator is not None else {}
         record.cluster = cluster.state()
-        record.workers = cluster.speeds.state() | {"unfinished": cluster.undelivered_time.copy()}
+        record.workers = cluster.ledger.stats.state() | {"unfinished": cluster.ledger.stopped_time.copy()}
         record.totals, record.trace, record.figures = trace.totals(), trace.history(), trace.evaluations()
         record.summary = trace.summary() | {"workers": cluster.n, "saving": self._checkpoints.cost}
         record.reason = reason or ""

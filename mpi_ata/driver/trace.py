@@ -165,7 +165,7 @@ class Trace:
         """Take in one round."""
         self.round = round.number
         self.clock += round.duration
-        self.worker_time = self.earlier + float(np.add.reduce(cluster.worker_time))
+        self.worker_time = self.earlier + float(np.add.reduce(cluster.ledger.worker_time))
         self.waste += round.waste
         self.used += total(round.used)
         self.wasted += total(round.wasted)
@@ -179,11 +179,12 @@ class Trace:
 
     def settle(self, cluster: Cluster) -> None:
         """Close the cluster after the last round, and take in what workers then tell of stopped tasks."""
-        tasks, seconds = int(cluster.undelivered.sum()), float(cluster.undelivered_time.sum())
         cluster.close()
-        self.wasted += int(cluster.undelivered.sum()) - tasks
-        self.waste += float(cluster.undelivered_time.sum()) - seconds
-        self.worker_time = self.earlier + float(cluster.worker_time.sum())
+        stopped, lost, seconds = cluster.ledger.changes()
+        self.wasted += total(stopped)
+        self.lost += total(lost)
+        self.waste += seconds
+        self.worker_time = self.earlier + float(cluster.ledger.worker_time.sum())
         self.end()
 
     def record(

@@ -33,8 +33,8 @@ def keep(checkpoint: Checkpoint, trace: Trace, plan: Plan, path: Path) -> None:
     method.k = allocator.k
     method.allocator.restore(allocator.state())
     with closing(VirtualCluster(problem, times)) as cluster:
-        cluster.worker_time[:] = allocator.T
-        cluster.speeds.restore(checkpoint.speeds)
+        cluster.ledger.worker_time[:] = allocator.T
+        cluster.ledger.stats.restore(checkpoint.speeds)
         _, keeper = OutputOptions(path).open(plan.job(), note=lambda text: None)
         keeper.begin(method, cluster, trace)
         keeper.end(method, cluster, trace, f"{allocator.k:,} rounds of the bandit alone", "")

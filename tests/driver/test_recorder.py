@@ -20,7 +20,7 @@ from mpi_ata.driver.loop import execute, parts_of
 from mpi_ata.driver.recorder import OutputOptions, RunRecorder, load
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.schema import load_job
-from mpi_ata.runfile.record import from_tree, to_tree, told
+from mpi_ata.runfile.record import describe, from_tree, to_tree
 from mpi_ata.runfile.store import RunFile
 from tests.faults.scene import METHODS, differing, own_problem, record_of, substance, written
 
@@ -355,7 +355,7 @@ class Plainest:
         self.x, self.k, self.inner, self.rate = x0.copy(), 0, allocator, rate
 
     def step(self, cluster):
-        a = self.inner.allocate()
+        a = self.inner.allocate(cluster.available)
         active = np.flatnonzero(a)
         cluster.start(active, self.x, self.k + 1, a[active], together=True)
         arrivals = [cluster.wait() for _ in active]
@@ -367,9 +367,9 @@ class Plainest:
 class Even:
     def __init__(self, n, budget: int):
         self.n, self.budget = n, budget
-    def allocate(self):
+    def allocate(self, available):
         return np.full(self.n, self.budget // self.n)
-    def observe(self, worker, seconds, unfinished=0.0):
+    def observe(self, worker, seconds, stopped=(), overhead=0.0):
         pass
 
 class Step:
@@ -499,7 +499,7 @@ def test_a_whole_file_with_anything_missing_or_wrong_is_refused_in_a_sentence(
         file = RunFile(tmp_path / f"{accepted}.h5")
         try:
             record = from_tree(*changed)
-            told(record)
+            describe(record)
             cluster = VirtualCluster(problem, times, job.run.seed)
             RunRecorder(job, file, lambda text: None, record).begin(made, cluster, Trace())
             accepted += 1

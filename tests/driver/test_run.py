@@ -318,7 +318,7 @@ def test_worker_time_is_the_time_of_used_tasks_and_the_waste(allocator: str) -> 
         assert trace.worker_time - before == pytest.approx(used + round.waste)
         before = trace.worker_time
         assert (round.waste > 0) == (allocator == "gta")
-    assert trace.worker_time == pytest.approx(cluster.worker_time.sum())
+    assert trace.worker_time == pytest.approx(cluster.ledger.worker_time.sum())
 
 
 def test_where_times_are_drawn_the_regret_is_known_zero_for_the_oracle_and_unknown_for_greed(

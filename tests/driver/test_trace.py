@@ -25,7 +25,7 @@ def a_round(number: int, duration: float = 1.0) -> Round:
 def a_cluster(*worker_time: float) -> VirtualCluster:
     """Two workers, who have worked for so long."""
     cluster = VirtualCluster(Quadratic(), DrawnTimes(Constant(2)))
-    cluster.worker_time[:] = worker_time
+    cluster.ledger.worker_time[:] = worker_time
     return cluster
 
 

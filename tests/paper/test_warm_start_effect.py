@@ -91,7 +91,7 @@ def test_rounds_of_the_bandit_alone_teach_what_a_run_teaches(tmp_path: Path) -> 
         note=lambda text: None,
     )
     learned = load(RunFile(tmp_path / "run.h5"))[0].source
-    assert known.places == learned.places
+    assert known.identities == learned.identities
     assert known.rounds == learned.rounds == ROUNDS
     assert np.array_equal(known.columns["tasks"], learned.columns["tasks"])
     assert np.array_equal(known.columns["least"], learned.columns["least"])
