@@ -3,7 +3,7 @@
 import numpy as np
 
 from mpi_ata import ATAEmpirical, Task
-from mpi_ata.arrays import Array, IntArray
+from mpi_ata.arrays import Array, BoolArray, IntArray
 
 
 class Null:
@@ -25,7 +25,7 @@ class OneEach(ATAEmpirical):
         super().__init__(n, budget)
         self._quotas = (np.arange(n) < budget).astype(np.int64)
 
-    def allocate(self) -> IntArray:
+    def allocate(self, available: BoolArray) -> IntArray:
         """Return fixed quotas, at the cost of a decision."""
-        super().allocate()
+        super().allocate(available)
         return self._quotas

@@ -246,6 +246,7 @@ def _clocks(cluster: MPICluster, round: int) -> Array:
     cluster.start(np.arange(cluster.n), np.ones(2), round)
     for _ in range(cluster.n):
         arrival = cluster.wait()
+        assert isinstance(arrival, Arrival)
         clocks[arrival.worker] = arrival.result
     return clocks
 
@@ -256,7 +257,8 @@ def _woken(cluster: MPICluster, round: int, pause: float) -> tuple[float, float]
     worker = np.array([round % cluster.n if pause else 0])
     sent = time.perf_counter()
     cluster.start(worker, np.ones(2), round)
-    arrival: Arrival = cluster.wait()
+    arrival = cluster.wait()
+    assert isinstance(arrival, Arrival)
     return float(arrival.result[0]) - sent, arrival.overhead
 
 

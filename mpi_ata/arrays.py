@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 State = dict[str, npt.NDArray[Any]]  # everything needed to restore an object, as plain named arrays
 

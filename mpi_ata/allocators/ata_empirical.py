@@ -7,7 +7,7 @@ from mpi_ata.arrays import Array
 
 
 class ATAEmpirical(LowerBoundAllocator):
-    """ATA-Empirical of the paper: `eta` bounds the ratio of Orlicz norm and mean, which has no unit."""
+    """ATA-Empirical of the paper: `eta` bounds the ratio of Orlicz norm to mean, which has no unit."""
 
     def __init__(self, n: int, budget: int, eta: float = 1.0, seed: int = 0, overhead: bool = False) -> None:
         if not eta > 0:
@@ -16,7 +16,7 @@ class ATAEmpirical(LowerBoundAllocator):
         self.eta = eta
 
     def bounds(self) -> Array:
-        """The mean less eta widths of its own size, or 0: s-hat_i of the paper."""
+        """Return the mean less eta widths of its own size, or 0: s-hat_i of the paper."""
         means, widths = self.means_and_widths()
         means *= np.maximum(1.0 - self.eta * widths, 0.0)  # (eq. 8)
         return means

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mpi_ata.allocators.interface import NonAdaptive, checked_budget
-from mpi_ata.arrays import IntArray
+from mpi_ata.arrays import BoolArray, IntArray
 
 
 class GTA(NonAdaptive):
@@ -13,6 +13,6 @@ class GTA(NonAdaptive):
         self.n, self.budget = n, checked_budget(n, budget)
         self.quota = np.full(n, budget)
 
-    def allocate(self) -> IntArray:
-        """The whole budget for everyone."""
-        return self.quota
+    def allocate(self, available: BoolArray) -> IntArray:
+        """Return the whole budget for everyone who is available."""
+        return self.quota if np.count_nonzero(available) == self.n else self.quota * available

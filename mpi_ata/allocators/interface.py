@@ -3,36 +3,39 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from mpi_ata.arrays import IntArray, State
+from mpi_ata.arrays import BoolArray, IntArray, State
 
 
 class Allocator(Protocol):
-    """Decides the quotas of each round, and learns from the seconds that tasks took."""
+    """Decides the quotas of each round and learns from the seconds that tasks took."""
 
     n: int
     budget: int
 
-    def allocate(self) -> IntArray:
-        """The quotas of the coming round, one for each worker."""
+    def allocate(self, available: BoolArray) -> IntArray:
+        """Return the quotas of the next round, 0 for workers that are not available; at least one is."""
 
-    def observe(self, worker: int, seconds: Sequence[float], unfinished: float = 0.0) -> None:
-        """Learn from the seconds of a worker's finished tasks, and from those it spent on a stopped one.
+    def observe(
+        self, worker: int, seconds: Sequence[float], stopped: Sequence[float] = (), overhead: float = 0.0
+    ) -> None:
+        """Learn from one worker's tasks.
 
-        Where an allocator has a true attribute `overhead`, the overhead of orders is added to the latter.
+        `seconds` are those of finished tasks; `stopped` were spent on tasks that were stopped, and would have
+        taken longer; `overhead` is the time that the order spent on the way.
         """
 
     def state(self) -> State:
-        """All that was learned, as named arrays of numbers."""
+        """Return all that was learned, as named arrays of numbers."""
 
     def restore(self, state: State) -> None:
-        """Take over what `state` gave."""
+        """Resume from what `state` returned."""
 
     def inherit(self, rounds: int, known: State) -> None:
-        """Begin with what earlier rounds taught: sums of tasks, seconds, squares, ... of each worker."""
+        """Start from what earlier rounds learned: sums of tasks, seconds, squares, ... for each worker."""
 
 
 def checked_budget(n: int, budget: int) -> int:
-    """The budget, where it and the number of workers make sense."""
+    """Return the budget, if it and the number of workers are valid."""
     if n < 1:
         raise ValueError(f"{n=} must be at least 1")
     if budget < 1:
@@ -41,17 +44,19 @@ def checked_budget(n: int, budget: int) -> int:
 
 
 class NonAdaptive:
-    """The learning half of an allocator that has nothing to learn."""
+    """The learning half of an allocator that does not learn."""
 
-    def observe(self, worker: int, seconds: Sequence[float], unfinished: float = 0.0) -> None:
-        """Nothing is learned."""
+    def observe(
+        self, worker: int, seconds: Sequence[float], stopped: Sequence[float] = (), overhead: float = 0.0
+    ) -> None:
+        """Learn nothing."""
 
     def state(self) -> State:
-        """Nothing was learned."""
+        """Return nothing, since nothing was learned."""
         return {}
 
     def restore(self, state: State) -> None:
-        """There is nothing to take over."""
+        """Do nothing: there is no state."""
 
     def inherit(self, rounds: int, known: State) -> None:
-        """What others learned is of no use here."""
+        """Do nothing: earlier rounds do not matter here."""

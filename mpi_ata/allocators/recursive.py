@@ -1,4 +1,4 @@
-"""RAS, Recursive Allocation Selection: the quotas that minimise the longest expected worker."""
+"""RAS, Recursive Allocation Selection: the quotas that minimise the longest expected time of a worker."""
 
 import math
 from heapq import heapify, heapreplace
@@ -11,15 +11,15 @@ from mpi_ata.arrays import Array, IntArray
 
 # Room for rounding when whole tasks are counted by division; far above any error, far below a task.
 _SLACK = 1e-9
-_FEW = 64  # workers for whom plain numbers are faster than arrays
+_FEW = 64  # up to this many workers plain numbers are faster than arrays
 
 
 def recursive_allocation(scores: ArrayLike, budget: int, rng: Generator | None = None) -> IntArray:
-    """The quotas a, summing to `budget`, that minimise max a_i s_i, with as few maxima as possible.
+    """Return the quotas a, summing to `budget`, that minimise max a_i s_i, with as few maxima as possible.
 
-    This is what Algorithm RAS of the paper returns, in one pass instead of one call a task.  Workers
-    whose score is zero share the whole budget uniformly; `rng` draws who of them gets one more task
-    than others (the first ones without it).  A score of infinity means: never, if anyone else can.
+    This is what Algorithm RAS of the paper returns, in one pass instead of one call per task.  Workers
+    whose score is zero share the whole budget uniformly; `rng` draws which of them get one task more
+    than others (without it, the first ones).  A worker whose score is infinite gets nothing.
     """
     s, least = _checked(scores, budget)
     if least == 0.0:
@@ -33,7 +33,7 @@ def recursive_allocation(scores: ArrayLike, budget: int, rng: Generator | None =
 
 
 def spread(workers: IntArray, n: int, budget: int, rng: Generator | None = None) -> IntArray:
-    """Quotas for n workers that share `budget` equally among `workers`, the remainder at random."""
+    """Return quotas for n workers that share `budget` equally among `workers`, the remainder at random."""
     share, rest = divmod(budget, len(workers))
     a = np.zeros(n, np.int64)
     a[workers] = share
@@ -44,20 +44,20 @@ def spread(workers: IntArray, n: int, budget: int, rng: Generator | None = None)
 
 
 def _checked(scores: ArrayLike, budget: int) -> tuple[Array, float]:
-    """The scores as an array, and the least of them."""
+    """Return the scores as an array, and the least of them."""
     s = np.asarray(scores, np.float64)
     if budget < 1:
         raise ValueError(f"{budget=} must be at least 1")
     if s.ndim != 1 or not len(s):
         raise ValueError(f"scores must be a list of at least one number, not an array of shape {s.shape}")
     least = float(np.minimum.reduce(s))
-    if not 0.0 <= least < np.inf:  # also catches NaN, which minimum hands on
-        raise ValueError(f"scores must be numbers from 0 on, one of them finite; the least is {least}")
+    if not 0.0 <= least < np.inf:  # also catches NaN, which minimum propagates
+        raise ValueError(f"scores must be at least 0, and one of them finite; the least is {least}")
     return s, least
 
 
 def _smallest(values: Array, count: int) -> IntArray:
-    """Indices of the `count` smallest values; of equal ones the first, on every machine."""
+    """Return the indices of the `count` smallest values; of equal ones the first, on every machine."""
     if len(values) <= count:
         return np.arange(len(values))
     limit = np.partition(values, count - 1)[count - 1]
@@ -90,7 +90,7 @@ def _level(s: Array, B: int) -> IntArray:
 
 
 def _level_few(s: list[float], B: int) -> list[int]:
-    """The same for few workers: the last tasks go one by one to who would be done with one more first."""
+    """Do the same for few workers: each of the last tasks goes to the worker that would finish it first."""
     exponent = -math.frexp(min(s))[1]
     half, rest = math.ldexp(1.0, exponent // 2), math.ldexp(1.0, exponent - exponent // 2)
     s = [score * half * rest for score in s]  # as above; the factor itself may be out of range

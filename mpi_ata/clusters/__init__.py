@@ -1,9 +1,21 @@
 """Where tasks run."""
 
 from mpi_ata.clusters.identity import WorkerIdentity
-from mpi_ata.clusters.interface import Arrival, Cluster
+from mpi_ata.clusters.interface import Arrival, Cluster, Lost
+from mpi_ata.clusters.ledger import Changes, Ledger, in_flight
 from mpi_ata.clusters.stats import TaskTimeStats
 from mpi_ata.clusters.virtual import VirtualCluster
 from mpi_ata.problems import Task
 
-__all__ = ["Arrival", "Cluster", "Task", "TaskTimeStats", "VirtualCluster", "WorkerIdentity"]
+__all__ = [
+    "Arrival",
+    "Changes",
+    "Cluster",
+    "Ledger",
+    "Lost",
+    "Task",
+    "TaskTimeStats",
+    "VirtualCluster",
+    "WorkerIdentity",
+    "in_flight",
+]

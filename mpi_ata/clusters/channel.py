@@ -1,6 +1,6 @@
-"""How messages travel between manager and workers: a header of 64 bytes, the seconds of tasks, and one array.
+"""Messages between manager and workers: a header of 64 bytes, the seconds of tasks, and one array.
 
-What fits goes along with the header; what does not follows by itself and is received blocking, since a
+What fits is sent with the header; the rest follows in messages of its own and is received blocking, since a
 large message that advances only between pauses crawls.  Buffers only, nothing is pickled.
 """
 
@@ -21,48 +21,54 @@ if TYPE_CHECKING:
 
 Payload = npt.NDArray[Any]
 
-# sender, kind, order, round, tasks, how many seconds, bytes of the array, slot, into, together
-HEADER = Struct("<2i5q2i?7x")
+# sender, kind, order, round, tasks, number of seconds, bytes of the array, x_slot, result_slot, flags
+HEADER = Struct("<2i5q3i4x")
 INLINE = 4096
 PIECE = 1 << 30  # counts in MPI are 32-bit integers
 MESSAGE, FOLLOWING = 1, 2  # tags
 EMPTY: Payload = np.empty(0, np.uint8)
 
-# What a message says: plain numbers, since an enumeration costs as much as the message.
-ORDER = 1  # manager to worker: do so many tasks at a point
-STOP = 2  # manager to worker: withdraw this order
-END = 3  # manager to worker: no more orders, together: for good; and back: gone
-READY = 4  # worker to manager: set up; tasks: whether its bell was heard; together: whether it shares memory
-ARRIVAL = 5  # worker to manager: so many tasks, their seconds, the sum of their results
-STOPPED = 6  # worker to manager: after STOP: so many tasks begun and not sent, in so many seconds
+# Kinds of messages: plain integers, since an enumeration costs as much as the message.
+ORDER = 1  # manager to worker: do this many tasks at a point
+STOP = 2  # manager to worker: stop this order
+END = 3  # manager to worker: no more orders; and back: the worker has left
+READY = 4  # worker to manager: set up
+ARRIVAL = 5  # worker to manager: this many tasks, their seconds, the sum of their results
+STOPPED = 6  # worker to manager, after STOP: how many tasks were begun and not sent, and their seconds
 FAILED = 7  # worker to manager: what went wrong, as text
+
+# Flags of a message.
+TOGETHER = 1  # ORDER: deliver all tasks as one arrival
+FINAL = 2  # END: no further run follows on these ranks
+REACHABLE = 4  # READY: the doorbell was heard
+SHARED = 8  # READY: the manager's shared memory is open
 
 
 class Message(NamedTuple):
-    """One message, as it was received."""
+    """One received message."""
 
     sender: int
     kind: int
     order: int
     round: int
     tasks: int
-    slot: int  # where in shared memory the array is, if it did not come along
-    result_slot: int  # where in shared memory the result shall go
-    together: bool
+    x_slot: int  # where in shared memory the point is, if it was not sent along
+    result_slot: int  # where in shared memory the result belongs
+    flags: int
     seconds: list[float]
     payload: Payload
 
 
 class Channel:
-    """Sends messages to anyone, receives them from `source`; the arrays among them are of one form."""
+    """Sends messages to any rank and receives them from `source`; all arrays have the shape of `template`."""
 
     def __init__(self, comm: "MPI.Comm", source: int, template: Array) -> None:
         self._comm, self._rank = comm, comm.Get_rank()
         self._shape, self._dtype, self._bytes = template.shape, template.dtype, template.nbytes
-        self.room = BufferPool(template)  # for arrays too large to come along
-        self._sending: list[tuple[MPI.Request, object]] = []  # a buffer lives until its request is done
-        self._along = HEADER.size + INLINE  # bytes of a header and what goes along with it, at most
-        self._buffer = bytearray(self._along)
+        self.buffers = BufferPool(template)  # for arrays too large to come with the header
+        self._sending: list[tuple[MPI.Request, object]] = []  # a buffer lives until its request completes
+        self._capacity = HEADER.size + INLINE  # bytes of a header and what is sent with it, at most
+        self._buffer = bytearray(self._capacity)
         self._seconds = memoryview(self._buffer)[HEADER.size :].cast("d")
         self._inbox = _inbox(comm, source, self._buffer)
 
@@ -73,18 +79,18 @@ class Channel:
         order: int = 0,
         round: int = 0,
         tasks: int = 0,
-        together: bool = False,
+        flags: int = 0,
         seconds: Sequence[float] = (),
         payload: Payload = EMPTY,
-        slot: int = NOWHERE,
+        x_slot: int = NOWHERE,
         result_slot: int = NOWHERE,
     ) -> None:
         """Send a message without waiting; `payload` must not change until it is sent."""
         count, size = len(seconds), payload.nbytes
-        message = HEADER.pack(self._rank, kind, order, round, tasks, count, size, slot, result_slot, together)
+        message = HEADER.pack(self._rank, kind, order, round, tasks, count, size, x_slot, result_slot, flags)
         if count:
             message += array("d", seconds).tobytes()
-        if len(message) + size <= self._along:
+        if len(message) + size <= self._capacity:
             self._isend(message + payload.tobytes() if size else message, to, MESSAGE)
             return
         fitting = min(len(message), HEADER.size + 8 * _fitting(count))
@@ -99,58 +105,59 @@ class Channel:
             self._sending.append((request, part))
 
     def sending(self) -> bool:
-        """Push on what is being sent; whether anything is left."""
+        """Advance what is being sent and return whether anything is left."""
         if self._sending:
             self._sending = [(request, part) for request, part in self._sending if not request.Test()]
         return bool(self._sending)
 
     def flush(self) -> None:
-        """Wait until everything was sent."""
+        """Wait until everything is sent."""
         for request, _ in self._sending:
             request.Wait()
         self._sending = []
 
     def poll(self) -> Message | None:
-        """The next message, if one is there."""
+        """Return the next message, if there is one."""
         if not self._inbox.filled():
             return None
         header = HEADER.unpack_from(self._buffer)
-        sender, kind, order, round, tasks, count, size, slot, result_slot, together = header
+        sender, kind, order, round, tasks, count, size, x_slot, result_slot, flags = header
         seconds: list[float] = self._seconds[: _fitting(count)].tolist()  # type: ignore[assignment]
         begin = HEADER.size + 8 * count
-        if begin + size <= self._along:
-            payload = self._formed(self._buffer[begin : begin + size]) if size else EMPTY
+        if begin + size <= self._capacity:
+            payload = self._as_array(self._buffer[begin : begin + size]) if size else EMPTY
         else:
             if len(seconds) < count:
                 seconds = self._following(sender, np.empty(count)).tolist()
-            payload = self._following(sender, self._place(size)) if size else EMPTY
+            payload = self._following(sender, self._buffer_for(size)) if size else EMPTY
         self._inbox.empty()
-        return Message(sender, kind, order, round, tasks, slot, result_slot, together, seconds, payload)
+        return Message(sender, kind, order, round, tasks, x_slot, result_slot, flags, seconds, payload)
 
-    def _formed(self, data: bytearray) -> Payload:
+    def _as_array(self, data: bytearray) -> Payload:
         if len(data) == self._bytes:
             return np.ndarray(self._shape, self._dtype, data)
         return np.frombuffer(data, np.uint8)
 
-    def _place(self, size: int) -> Payload:
+    def _buffer_for(self, size: int) -> Payload:
         if size != self._bytes:
             return np.empty(size, np.uint8)
-        return self.room.take()
+        return self.buffers.take()
 
-    def _following(self, sender: int, place: Payload) -> Payload:
-        part = place.reshape(-1).view(np.uint8)
+    def _following(self, sender: int, buffer: Payload) -> Payload:
+        """Receive into a buffer what did not fit with the header."""
+        part = buffer.reshape(-1).view(np.uint8)
         for begin in range(0, len(part), PIECE):
             self._comm.Recv(part[begin : begin + PIECE], sender, FOLLOWING)
-        return place
+        return buffer
 
     def close(self) -> None:
-        """Take back the request for a message that will not come."""
+        """Send what is left and cancel the request for a message that will not come."""
         self.flush()
         self._inbox.close()
 
 
 class _Posted:
-    """Receives into a buffer by a request that is there before the message."""
+    """Receives into a buffer by a request posted before the message comes."""
 
     def __init__(self, comm: "MPI.Comm", source: int, buffer: bytearray) -> None:
         self._request = comm.Recv_init(buffer, source, MESSAGE)
@@ -159,23 +166,23 @@ class _Posted:
         self.empty = self._request.Start  # make room for the next one
 
     def close(self) -> None:
-        """Take back the request."""
+        """Cancel the request."""
         self._request.Cancel()
         self._request.Wait()
         self._request.Free()
 
 
 class _Probed:
-    """Receives into a buffer what is found waiting.
+    """Receives into a buffer what a probe finds.
 
-    MPICH 5.0 across nodes (UCX) never completes a request for a message from anyone that has come before it.
+    MPICH 5.0 across nodes (UCX) never completes a receive from any source whose message came before it.
     """
 
     def __init__(self, comm: "MPI.Comm", source: int, buffer: bytearray) -> None:
         self._probe, self._buffer = partial(comm.Improbe, source, MESSAGE), buffer
 
     def filled(self) -> bool:
-        """Whether a message has come."""
+        """Return whether a message has come."""
         message = self._probe() or self._probe()  # the first one may only fetch it
         if message is None:
             return False
@@ -183,14 +190,14 @@ class _Probed:
         return True
 
     def empty(self) -> None:
-        """Nothing is in the way of the next one."""
+        """Do nothing: the next probe needs no preparation."""
 
     def close(self) -> None:
-        """Nothing is to be taken back."""
+        """Do nothing: no request is pending."""
 
 
 def _inbox(comm: "MPI.Comm", source: int, buffer: bytearray) -> _Posted | _Probed:
-    """How messages from a rank, or from anyone, are received with this MPI."""
+    """Return how messages from a rank, or from any rank, are received with this MPI."""
     from mpi4py import MPI
 
     safe = source != MPI.ANY_SOURCE or "Open MPI" in MPI.Get_library_version()
@@ -198,5 +205,5 @@ def _inbox(comm: "MPI.Comm", source: int, buffer: bytearray) -> _Posted | _Probe
 
 
 def _fitting(count: int) -> int:
-    """How many seconds go along with the header: all or none."""
+    """Return how many seconds are sent with the header: all or none."""
     return count if 8 * count <= INLINE else 0

@@ -1,4 +1,4 @@
-"""Who is there: what the ranks tell each other before the clock starts."""
+"""What the ranks exchange about themselves before the clock starts."""
 
 from collections import Counter
 from struct import Struct
@@ -12,16 +12,17 @@ from mpi_ata.clusters.channel import INLINE
 from mpi_ata.clusters.doorbell import Doorbell, host_name
 from mpi_ata.clusters.identity import LONGEST, WorkerIdentity, drawn_identity, hardware
 from mpi_ata.errors import RunError
+from mpi_ata.layout import MANAGER, worker_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-SMALL = INLINE  # bytes: up to there arrays go along with messages, and need not be shared
-RECORD = Struct(f"<64s64sq32s{LONGEST}s")  # host, bell: name and port, digest of what it was given, hardware
+SMALL = INLINE  # bytes: arrays up to this size are sent with the header and need not be shared
+RECORD = Struct(f"<64s64sq32s{LONGEST}s")  # host, doorbell (name and port), digest of its inputs, hardware
 
 
 class Rank(NamedTuple):
-    """One rank, as it introduced itself."""
+    """What one rank says about itself."""
 
     host: str
     bell: str
@@ -31,9 +32,9 @@ class Rank(NamedTuple):
 
 
 def handshake(comm: "MPI.Comm", bell: Doorbell, digest: bytes) -> list[Rank]:
-    """Let every rank know every other."""
+    """Exchange what the ranks say about themselves and return it, by rank."""
     size, rank = comm.Get_size(), comm.Get_rank()
-    if rank == 0:
+    if rank == MANAGER:
         bell.share_flags(bell.name, size)
     host = host_name().encode()[:64]
     record = RECORD.pack(host, bell.name.encode(), bell.port, digest, hardware().encode())
@@ -42,13 +43,13 @@ def handshake(comm: "MPI.Comm", bell: Doorbell, digest: bytes) -> list[Rank]:
     comm.Allgather(own, everyone)
     ranks = [_rank(RECORD.unpack(row.tobytes())) for row in everyone]
     bell.expect(rank, [rank.host for rank in ranks])
-    if rank > 0 and ranks[rank].host == ranks[0].host:
-        bell.share_flags(ranks[0].bell, size)
+    if rank != MANAGER and ranks[rank].host == ranks[MANAGER].host:
+        bell.share_flags(ranks[MANAGER].bell, size)
     return ranks
 
 
 def shared_buffers(host: str, bell: str, template: Array, owner: bool = False) -> SharedBufferPool | None:
-    """Memory shared with the manager there; None where it is on another node, or arrays are small."""
+    """Return memory shared with the manager; None where it is on another node, or arrays are small."""
     if template.nbytes <= SMALL or host != host_name():
         return None
     try:
@@ -58,27 +59,27 @@ def shared_buffers(host: str, bell: str, template: Array, owner: bool = False) -
 
 
 def check_same(ranks: list[Rank]) -> None:
-    """Refuse ranks that were not given the same package, job and problem as the manager."""
+    """Raise RunError where a rank has another package, job or problem than the manager."""
     for number, rank in enumerate(ranks):
-        if rank.digest != ranks[0].digest:
+        if rank.digest != ranks[MANAGER].digest:
             raise RunError(
                 f"rank {number} on {rank.host} has other versions of mpi_ata, of the job or of its files "
-                f"than rank 0 on {ranks[0].host}; give all nodes the same"
+                f"than rank {MANAGER} on {ranks[MANAGER].host}; give all nodes the same"
             )
 
 
-def places(ranks: list[Rank], times: str = "") -> tuple[WorkerIdentity, ...]:
-    """Who the workers are, by their ranks or, where times are drawn, by their indices."""
-    met, found = Counter[str](), []
-    all_here = Counter(rank.host for rank in ranks)
+def identities(ranks: list[Rank], times: str = "") -> tuple[WorkerIdentity, ...]:
+    """Return who the workers are, by their ranks or, where times are drawn, by their indices."""
+    before, found = Counter[str](), []
+    on_host = Counter(rank.host for rank in ranks)
     for number, (host, *_, own_hardware) in enumerate(ranks):
-        found.append(
-            drawn_identity(host, number - 1, times, all_here[host])
-            if times
-            else WorkerIdentity(host, met[host], own_hardware, all_here[host])
-        )
-        met[host] += 1
-    return tuple(found[1:])
+        if times:
+            found.append(drawn_identity(host, worker_of(number), times, on_host[host]))
+        else:
+            found.append(WorkerIdentity(host, before[host], own_hardware, on_host[host]))
+        before[host] += 1
+    del found[MANAGER]
+    return tuple(found)
 
 
 def _rank(fields: tuple[bytes, bytes, int, bytes, bytes]) -> Rank:

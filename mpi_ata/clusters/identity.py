@@ -1,4 +1,4 @@
-"""Who a worker is: by this it is recognised in later runs."""
+"""Who a worker is, so that later runs recognise it."""
 
 import os
 import platform
@@ -11,36 +11,36 @@ from typing import NamedTuple
 
 from mpi_ata.launch import THREADS
 
-DRAWN = "drawn: "  # begins what stands for hardware where times are drawn
+DRAWN = "drawn: "  # begins what takes the place of hardware where times are drawn
 CPUS, GPUS = Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/gpus")
-LONGEST = 192  # bytes that a rank may say of its hardware
-ARM = ("CPU implementer", "CPU part")  # all that an ARM processor says of its model
+LONGEST = 192  # bytes of a rank's description of its hardware
+ARM = ("CPU implementer", "CPU part")  # all that an ARM processor reports about its model
 
 
 class WorkerIdentity(NamedTuple):
-    """Where a worker stands, and everything else that changes the time of its tasks."""
+    """Where a worker runs, and everything else that changes the time of its tasks."""
 
     host: str
-    slot: int  # among the ranks on its host; where times are drawn, its index, which decides them
+    local_index: int  # among the ranks on its host; where times are drawn, the worker's index
     hardware: str  # or the law of its times
-    ranks: int = 1  # on its host, which share that hardware
+    ranks_on_host: int = 1  # which share that hardware
 
 
-def drawn_identity(host: str, worker: int, law: str, ranks: int = 1) -> WorkerIdentity:
-    """A worker whose times follow a law: they depend on its index, and on no hardware."""
-    return WorkerIdentity(host, worker, DRAWN + law, ranks)
+def drawn_identity(host: str, worker: int, law: str, ranks_on_host: int = 1) -> WorkerIdentity:
+    """Return the identity of a worker whose times follow a law: its index decides them, not its hardware."""
+    return WorkerIdentity(host, worker, DRAWN + law, ranks_on_host)
 
 
 @cache
 def hardware() -> str:
-    """The hardware that this process may use, as far as it decides how long a task takes."""
+    """Describe the hardware that this process may use, as far as it decides how long a task takes."""
     parts = [_processor(CPUS), f"{_usable_cores()} of {os.cpu_count()} cores", _threads(os.environ)]
     gpus = _gpus(GPUS, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return _fitting(", ".join([*parts, gpus] if gpus else parts))
 
 
 def _fitting(text: str) -> str:
-    """A text short enough to travel, and still unlike all others."""
+    """Shorten a text to fit into the handshake, still different from all others."""
     data = text.encode(errors="replace")
     if len(data) <= LONGEST:
         return data.decode()
@@ -48,26 +48,28 @@ def _fitting(text: str) -> str:
 
 
 def _usable_cores() -> int:
-    """How many cores the launcher or Slurm leaves to this process."""
+    """Return how many cores the launcher or Slurm leaves to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _processor(file: Path) -> str:
-    """The model; never its frequency of the moment."""
+    """Return the model of the processor, without its current frequency."""
     try:
         lines = [line.partition(":") for line in file.read_text().splitlines()]
     except OSError:
         lines = []
-    said = {name.strip(): value.strip() for name, _, value in reversed(lines)}
-    if "model name" in said:
-        return said["model name"]
-    return " ".join([platform.processor() or platform.machine(), *(said[key] for key in ARM if key in said)])
+    reported = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+    if "model name" in reported:
+        return reported["model name"]
+    return " ".join(
+        [platform.processor() or platform.machine(), *(reported[key] for key in ARM if key in reported)]
+    )
 
 
 def _threads(environment: Mapping[str, str]) -> str:
-    """How many threads numerical libraries may start, each by its own variable where they differ."""
+    """Describe how many threads numerical libraries may start, each by its own variable where they differ."""
     allowed = {name.removesuffix("_NUM_THREADS"): environment.get(name, "all") for name in THREADS}
     if len(set(allowed.values())) == 1:
         return f"{allowed['OMP']} threads"
@@ -75,7 +77,7 @@ def _threads(environment: Mapping[str, str]) -> str:
 
 
 def _gpus(folder: Path, visible: str | None) -> str:
-    """The models of NVIDIA's devices, and which of them this process may use; without asking a library."""
+    """Describe NVIDIA devices and which of them this process may use, without loading a library."""
     models = Counter(
         line.partition(":")[2].strip()
         for file in sorted(folder.glob("*/information"))
@@ -87,5 +89,5 @@ def _gpus(folder: Path, visible: str | None) -> str:
     text = " + ".join(f"{count} {model}" for model, count in models.items())
     if visible is None:
         return text
-    # Where all are alike their number is what counts; otherwise it matters which ones.
+    # Where all are of one model only their number matters; otherwise it matters which ones.
     return f"{visible.count(',') + 1 if len(models) == 1 else f'devices {visible}'} of {text}"

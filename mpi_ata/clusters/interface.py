@@ -1,13 +1,13 @@
-"""What every cluster promises, and what flows back from it."""
+"""What every cluster promises, and what it returns."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mpi_ata.arrays import Array, IntArray, State
+from mpi_ata.arrays import Array, BoolArray, IntArray, State
 from mpi_ata.clusters.identity import WorkerIdentity
-from mpi_ata.clusters.stats import TaskTimeStats
+from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.errors import RunError, in_users_code
 from mpi_ata.problems import Problem, Task
 
@@ -16,9 +16,17 @@ class Arrival(NamedTuple):
     """Finished work coming back."""
 
     worker: int
-    result: Array  # the sum over the tasks in it; whoever gets it may overwrite it
-    seconds: list[float]  # one entry a task
+    result: Array  # the sum over its tasks; the receiver may overwrite it
+    seconds: list[float]  # one entry per task
     overhead: float = 0.0  # turnaround of its order minus those seconds: transfer, queueing, waking up
+
+
+class Lost(NamedTuple):
+    """A worker that vanished with what it was doing; reported once."""
+
+    worker: int
+    tasks: int  # begun and not delivered; 0 for an idle worker
+    why: str
 
 
 class Cluster(Protocol):
@@ -30,54 +38,46 @@ class Cluster(Protocol):
     """
 
     n: int
-    speeds: TaskTimeStats  # what each worker delivered so far
-    overdue: Callable[[], bool]  # asked while waiting: whether to give up, and raise Overdue
+    ledger: Ledger  # what became of each worker's tasks; only the cluster writes it
+    available: BoolArray  # which workers can be given work; only the cluster writes it
+    overdue: Callable[[], bool]  # called while waiting: whether to give up and raise GraceExpired
 
     @property
-    def places(self) -> tuple[WorkerIdentity, ...]:
+    def identities(self) -> tuple[WorkerIdentity, ...]:
         """Who the workers are, so that later runs recognise them."""
 
-    @property
-    def worker_time(self) -> Array:
-        """The seconds that each worker spent on tasks so far, stopped ones included."""
-
-    @property
-    def undelivered(self) -> IntArray:
-        """How many tasks each worker began so far that never came back because they were stopped."""
-
-    @property
-    def undelivered_time(self) -> Array:
-        """The seconds of worker time that went into those."""
-
     def now(self) -> float:
-        """The time on the cluster's clock; it never goes back."""
+        """Return the time on the cluster's clock; it never goes back."""
 
     def start(
         self, workers: IntArray, x: Array, round: int, counts: IntArray | int = 1, together: bool = False
     ) -> None:
-        """Order tasks at the point x: counts[j] of them from workers[j], each of which must be idle."""
+        """Order tasks at the point x: counts[j] of them from workers[j], who must be idle and available."""
 
-    def wait(self, timeout: float | None = None) -> Arrival:
-        """The next arrival; TimeoutError after `timeout` seconds; an error where nothing is running."""
+    def wait(self, timeout: float | None = None) -> Arrival | Lost:
+        """Return the next arrival or loss.
+
+        TimeoutError after `timeout` seconds; an error where nothing is running.
+        """
 
     def stop(self, workers: IntArray) -> Array:
-        """Withdraw what these workers have not delivered; the seconds that each spent on it."""
+        """Stop what these workers have not delivered and return the seconds that each spent on it."""
 
     def idle(self) -> IntArray:
-        """The workers that hold no order."""
+        """Return the workers that hold no order."""
 
     def state(self) -> State:
-        """What must be saved at the end of a round so that the next one can come in another process."""
+        """Return what must be saved after a round so that another process can resume with the next one."""
 
     def restore(self, state: State) -> None:
-        """Go on from what `state` gave; orders that could not be saved are gone, and their workers idle."""
+        """Resume from a saved state; orders that could not be saved are lost, and their workers idle."""
 
     def close(self) -> None:
         """End all work for good."""
 
 
 def compute(problem: Problem, x: Array, tasks: Sequence[Task], at_once: bool = False) -> Array:
-    """The sum of the tasks' results; copy what you keep, since a problem may reuse the array it returns."""
+    """Return the sum of the tasks' results; copy it to keep it, since a problem may reuse its array."""
     if len(tasks) == 1:
         return _result(problem.gradient, x, tasks[0], tasks[0])
     if at_once and hasattr(problem, "gradients"):
@@ -98,17 +98,17 @@ def _result(function: Callable[..., Any], x: Array, given: object, task: Task) -
         raise in_users_code(f"a task of worker {task.worker} failed in round {task.round}", error) from None
     if answer is None:
         name = "gradient" if given is task else "gradients"
-        raise RunError(f"{name}() returned None instead of an array; is there a return missing in it?")
+        raise RunError(f"{name}() returned None instead of an array; is a return statement missing?")
     if result.shape != x.shape:
         raise RunError(
             f"a task returned an array of shape {result.shape}, but x has {x.shape}; "
-            "gradient() must return one number for each of x"
+            "gradient() must return an array of the shape of x"
         )
     return result
 
 
 def set_up(problem: Problem, worker: int | None, n: int) -> None:
-    """Let the problem prepare itself, where it wants to: for one worker, or for none or all of them."""
+    """Call the problem's setup(), if it has one; `worker` is None on the manager and in a simulation."""
     try:
         if hasattr(problem, "setup"):
             problem.setup(worker, n)

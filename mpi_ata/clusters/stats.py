@@ -1,12 +1,12 @@
-"""What a run learns of its workers: how many tasks each did, how long they took, and a sample of them."""
+"""What a run learns about its workers: tasks done, how long they took, and a sample of their times."""
 
 import numpy as np
 import numpy.typing as npt
 
 from mpi_ata.arrays import State, entry
 
-SAMPLE = 256  # task times kept of each worker, at most
-ROOM = 1 << 18  # and of all together
+SAMPLE = 256  # task times stored per worker, at most
+ROOM = 1 << 18  # and for all workers together
 FOLD = 1024  # arrivals added up at once: one by one would cost more than simulating them
 _GOLDEN, _MIX1, _MIX2 = (
     np.uint64(0x9E3779B97F4A7C15),
@@ -29,35 +29,36 @@ class TaskTimeStats:
             "overhead": np.zeros(n),  # of those arrivals
             "times": np.full((n, max(1, min(SAMPLE, ROOM // n))), np.nan),
         }
-        self._new: list[tuple[int, list[float], float]] = []
+        self.pending: list[tuple[int, list[float], float]] = []  # arrivals not yet added up
 
     def add(self, worker: int, seconds: list[float], overhead: float = 0.0) -> None:
-        """Take in one arrival."""
-        self._new.append((worker, seconds, overhead))
-        if len(self._new) >= FOLD:
-            self._fold()
+        """Add one arrival."""
+        self.pending.append((worker, seconds, overhead))
+        if len(self.pending) >= FOLD:
+            self.fold()
 
     def state(self) -> State:
-        """The sums so far, by name."""
-        self._fold()
+        """Return the sums so far, by name."""
+        self.fold()
         return self._columns
 
     def restore(self, state: State) -> None:
-        """Go on from an earlier state."""
+        """Resume from an earlier state."""
         self._columns = {name: entry(state, name, column) for name, column in self._columns.items()}
 
     def take_over(self, state: State, rows: list[tuple[int, int]]) -> None:
-        """Begin with rows of other workers' sums: pairs of a worker here and its row there."""
+        """Start from another run's sums: `rows` pairs a worker here with its row there."""
         here, there = np.array(rows, np.int64).reshape(-1, 2).T
         for name, column in self._columns.items():
             width = column.shape[1:] and min(column.shape[1], state[name].shape[1])
-            kept = (slice(None, width),) if width else ()
-            column[here, *kept] = state[name][there, *kept]
+            columns = (slice(None, width),) if width else ()
+            column[here, *columns] = state[name][there, *columns]
 
-    def _fold(self) -> None:
-        if not self._new:
+    def fold(self) -> None:
+        """Add up the pending arrivals."""
+        if not self.pending:
             return
-        new, self._new = self._new, []
+        new, self.pending = self.pending, []
         workers = np.array([worker for worker, _, _ in new])
         counts = np.array([len(seconds) for _, seconds, _ in new])
         seconds = np.array([second for _, several, _ in new for second in several])
@@ -73,16 +74,16 @@ class TaskTimeStats:
         self._sample(workers, number, seconds)
 
     def _sample(self, workers: npt.NDArray[np.int64], number: npt.NDArray[np.int64], seconds: object) -> None:
-        """Algorithm R: the c-th task takes a random place among c, and is kept if that lies in the sample."""
+        """Algorithm R: the c-th task draws one of c positions, and is stored if that lies in the sample."""
         times = self._columns["times"]
         size = times.shape[1]
-        place = np.where(number < size, number, _hashed(workers, number) % (number + 1).astype(np.uint64))
-        kept = place < size
-        times[workers[kept], place[kept].astype(np.int64)] = np.asarray(seconds)[kept]
+        position = np.where(number < size, number, _hashed(workers, number) % (number + 1).astype(np.uint64))
+        stored = position < size
+        times[workers[stored], position[stored].astype(np.int64)] = np.asarray(seconds)[stored]
 
 
 def _counted(workers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How often each entry occurred before."""
+    """Return how often each entry occurred before."""
     order = np.argsort(workers, kind="stable")
     ordered = workers[order]
     first = np.searchsorted(ordered, ordered)
@@ -92,7 +93,7 @@ def _counted(workers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _hashed(workers: npt.NDArray[np.int64], number: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Numbers that look random but depend on worker and task alone (SplitMix64)."""
+    """Return numbers that look random but depend on worker and task alone (SplitMix64)."""
     z = (number.astype(np.uint64) << np.uint64(24)) + workers.astype(np.uint64)
     z = (z + np.uint64(1)) * _GOLDEN
     z = (z ^ (z >> np.uint64(30))) * _MIX1

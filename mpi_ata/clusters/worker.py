@@ -1,4 +1,4 @@
-"""The worker's side of the MPI cluster: the mirror of mpi.py."""
+"""The worker's side of the MPI cluster: the mirror of manager.py."""
 
 import math
 import time
@@ -14,9 +14,13 @@ from mpi_ata.clusters.channel import (
     ARRIVAL,
     END,
     FAILED,
+    FINAL,
     ORDER,
+    REACHABLE,
     READY,
+    SHARED,
     STOPPED,
+    TOGETHER,
     Channel,
     Message,
 )
@@ -24,13 +28,12 @@ from mpi_ata.clusters.doorbell import HEARING, Doorbell
 from mpi_ata.clusters.handshake import handshake, shared_buffers
 from mpi_ata.clusters.interface import compute, set_up
 from mpi_ata.errors import RunError
+from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.problems import Problem, Task, task_streams
 from mpi_ata.times import DrawnTimes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-MANAGER = 0
 
 
 class Worker:
@@ -47,24 +50,24 @@ class Worker:
     ) -> None:
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
         self._report_drawn = report_drawn and times is not None
-        self._index, self._n = comm.Get_rank() - 1, comm.Get_size() - 1
+        self._index, self._n = worker_of(comm.Get_rank()), workers_in(comm.Get_size())
         self._bell = Doorbell()
         template = problem.x0
         manager = handshake(comm, self._bell, digest)[MANAGER]
         self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
         self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
-        comm.Barrier()  # now everyone has opened what is shared
+        comm.Barrier()  # now everyone has opened the shared memory
         self._channel = Channel(comm, MANAGER, template)
-        self._total = np.empty_like(template)  # what is not sent yet
+        self._total = np.empty_like(template)  # the sum of results not sent yet
         self._order = 0  # the one being carried out
         self._round, self._number = -1, 0  # of the next task
-        self._withdrawn = self._ended = self._for_good = False
+        self._stop_asked = self._ended = self._final = False
 
     def serve(self) -> bool:
-        """Set up, then carry out orders until the end; whether that is for good."""
-        with np.errstate(over="ignore", invalid="ignore"):  # the manager says it better
+        """Set up, carry out orders until the end, and return whether no further run follows."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the manager has the better message
             self._serve()
-        return self._for_good
+        return self._final
 
     def _serve(self) -> None:
         self._guarded(self._set_up)
@@ -87,35 +90,36 @@ class Worker:
             self._send(FAILED, payload=np.frombuffer(str(error).encode(), np.uint8))
 
     def _set_up(self) -> None:
-        """Everything that must not be taken for the time of a task: imports, data, compilation, one task."""
+        """Do what must not count as time of a task: imports, data, compilation, one untimed task."""
         set_up(self._problem, self._index, self._n)
         compute(self._problem, self._problem.x0, [Task(self._streams, 0, self._index, 0)])
-        self._bell.sleep(HEARING)  # the manager rings once, to see who hears it
-        self._send(READY, tasks=self._bell.heard, together=self._shared is not None)
+        self._bell.sleep(HEARING)  # the manager rings once, to find out who hears it
+        flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None)
+        self._send(READY, flags=flags)
 
     def _carry_out(self, order: Message) -> None:
-        """Do the tasks of one order, until all are done or it is withdrawn."""
-        x, total = self._point(order), self._place(order)
+        """Do the tasks of one order, until all are done or it is stopped."""
+        x, total, together = self._point(order), self._total_of(order), order.flags & TOGETHER
         if order.round != self._round:
             self._round, self._number = order.round, 0
-        self._order, self._withdrawn, left = order.order, False, order.tasks
+        self._order, self._stop_asked, left = order.order, False, order.tasks
         unsent = list[float]()
         while left > 0:
             began = time.perf_counter()
-            result, seconds = self._do(x, left if order.together and self._report_drawn else 1)
+            result, seconds = self._do(x, left if together and self._report_drawn else 1)
             left -= len(seconds)
-            # What is done is sent at once: a look in between may cost more than the task, since some
+            # Finished work is sent at once: polling first may cost more than the task, since some
             # libraries let other ranks run first.
-            if self._look() if left else self._given_up():
-                self._stopped(unsent, seconds, time.perf_counter() - began)
+            if self._poll_stop() if left else self._stopping():
+                self._report_stopped(unsent, seconds, time.perf_counter() - began)
                 break
             self._number += len(seconds)
-            due = not (left and order.together)
+            due = not (left and together)
             if unsent:
                 np.add(total, result, out=total)
             elif order.result_slot != NOWHERE or not due:
                 np.copyto(total, result)
-            else:  # it goes as it is
+            else:  # it is sent as it is
                 total = result
             unsent += seconds
             if due:
@@ -124,16 +128,16 @@ class Worker:
         self._order = 0
 
     def _point(self, order: Message) -> Array:
-        """The point of an order, in memory of our own: a task may keep it."""
+        """Return the point of an order, in this rank's own memory: a task may keep it."""
         x = order.payload
-        if order.slot != NOWHERE and self._shared is not None:
-            x = self._channel.room.take()
-            np.copyto(x, self._shared.at(order.slot))
+        if order.x_slot != NOWHERE and self._shared is not None:
+            x = self._channel.buffers.take()
+            np.copyto(x, self._shared.at(order.x_slot))
         x.flags.writeable = False
         return x
 
-    def _place(self, order: Message) -> Array:
-        """Where results of an order are added up."""
+    def _total_of(self, order: Message) -> Array:
+        """Return the array in which the results of an order are added up."""
         if order.result_slot != NOWHERE and self._shared is not None:
             return self._shared.at(order.result_slot)
         return self._total
@@ -143,42 +147,42 @@ class Worker:
         if order.result_slot == NOWHERE:
             self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, payload=total)
         else:
-            self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, slot=order.result_slot)
+            self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, result_slot=order.result_slot)
 
     def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
-        """Do tasks, and let them last as long as the law of times says, where there is one."""
+        """Do tasks; where a law of times is given, they last as long as it says."""
         numbers = range(self._number, self._number + count)
-        tasks = [Task(self._streams, self._round, self._index, number, self._look) for number in numbers]
+        tasks = [Task(self._streams, self._round, self._index, number, self._poll_stop) for number in numbers]
         began = time.perf_counter()
         result = compute(self._problem, x, tasks, at_once=self._report_drawn)
         if self._times is None:
             return result, [time.perf_counter() - began]
         drawn = self._times.of(self._index, self._round, self._number, count)
-        self._bell.sleep_until(lambda: self._look() or None, until=began + math.fsum(drawn))
+        self._bell.sleep_until(lambda: self._poll_stop() or None, until=began + math.fsum(drawn))
         return result, drawn if self._report_drawn else [time.perf_counter() - began]
 
-    def _stopped(self, unsent: list[float], seconds: list[float], spent: float) -> None:
-        """Account for a withdrawn order: tasks done but not sent, and those begun within the time spent."""
+    def _report_stopped(self, unsent: list[float], seconds: list[float], spent: float) -> None:
+        """Report a stopped order: tasks done but not sent, and those begun within the time spent."""
         begun = 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
         self._number += begun
         whole = math.fsum(unsent) + spent
         self._send(STOPPED, self._order, tasks=len(unsent) + begun, seconds=[whole])
 
-    def _look(self) -> bool:
-        """Whether the order being carried out has been withdrawn."""
+    def _poll_stop(self) -> bool:
+        """Read a message, if there is one, and return whether the order is to be stopped."""
         if (message := self._channel.poll()) is not None:
             self._obey(message)
-        return self._given_up()
+        return self._stopping()
 
-    def _given_up(self) -> bool:
-        return self._withdrawn or self._ended
+    def _stopping(self) -> bool:
+        return self._stop_asked or self._ended
 
     def _obey(self, message: Message) -> None:
         if message.kind == END:
-            self._ended, self._for_good = True, message.together
+            self._ended, self._final = True, bool(message.flags & FINAL)
         elif message.order == self._order:
-            self._withdrawn = True
-        else:  # done before the word to stop came
+            self._stop_asked = True
+        else:  # it was done before the message came
             self._send(STOPPED, message.order, seconds=[0.0])
 
     def _send(self, kind: int, order: int = 0, **content: Any) -> None:

@@ -1,4 +1,4 @@
-"""The ranks of an MPI world as a cluster, and what they must agree on before."""
+"""The ranks of an MPI world as a cluster, and what they must agree on first."""
 
 import atexit
 import sys
@@ -14,18 +14,19 @@ from mpi_ata.clusters.manager import MPICluster, end_all_ranks
 from mpi_ata.clusters.worker import Worker
 from mpi_ata.errors import UsageError, in_users_code
 from mpi_ata.launch import step_tasks
+from mpi_ata.layout import MANAGER, workers_in
 from mpi_ata.problems import Problem
 from mpi_ata.times import DrawnTimes
 from mpi_ata.version import __version__
 
-REFUSAL = 4000  # bytes of what a rank may say against a job
+LONGEST_ERROR = 4000  # bytes of a rank's error message that reach the manager
 
 
 def workers_in_world() -> int:
-    """How many workers this MPI world has beside the manager; refuses a world without any."""
-    size = MPI.COMM_WORLD.Get_size()
-    if size > 1:
-        return size - 1
+    """Return how many workers this MPI world has; UsageError if there are none."""
+    workers = workers_in(MPI.COMM_WORLD.Get_size())
+    if workers > 0:
+        return workers
     if (tasks := step_tasks()) > 1:
         raise UsageError(
             f"srun started {tasks} tasks, but each is an MPI world of its own: srun and this MPI do not "
@@ -33,12 +34,12 @@ def workers_in_world() -> int:
         )
     raise UsageError(
         "a job needs at least 2 ranks (1 manager + 1 worker) but was started on 1; use mpirun -n 5, "
-        "or leave out mpirun and say --workers 4"
+        "or leave out mpirun and use --workers 4"
     )
 
 
 def hosts_in_world() -> list[str]:
-    """The node of each rank of this MPI world, by its own words; refuses versions that differ."""
+    """Return the node of each rank of this MPI world; RunError if versions differ."""
     with closing(Doorbell()) as bell:
         ranks = handshake(MPI.COMM_WORLD, bell, __version__.encode())
     check_same(ranks)
@@ -54,16 +55,16 @@ def mpi_cluster(
     digest: bytes,
     overdue: Callable[[], bool] = lambda: False,
 ) -> Iterator[MPICluster | None]:
-    """Let the ranks of this MPI world be a cluster; a worker's rank serves it, and then gets None."""
+    """Yield the ranks of this MPI world as a cluster; a worker's rank serves it first, then yields None."""
     comm = MPI.COMM_WORLD.Dup()
-    if comm.Get_rank() > 0:
+    if comm.Get_rank() != MANAGER:
         try:
-            for_good = Worker(comm, problem, times, seed, report_drawn, digest).serve()
+            final = Worker(comm, problem, times, seed, report_drawn, digest).serve()
         except BaseException:
             atexit.register(end_all_ranks, comm)
             raise
-        if for_good:
-            sys.exit(0)  # the manager tells the user why
+        if final:
+            sys.exit(0)  # the manager prints why
         comm.Free()
         yield None
         return
@@ -79,7 +80,7 @@ def mpi_cluster(
 
 
 def bcast_text(text: str) -> str:
-    """A text of rank 0's, for every rank."""
+    """Return the manager's text on every rank."""
     comm = MPI.COMM_WORLD
     size = np.array([len(text.encode())])
     comm.Bcast(size)
@@ -90,22 +91,27 @@ def bcast_text(text: str) -> str:
 
 @contextmanager
 def collective_check() -> Iterator[None]:
-    """Let all ranks do something that may be refused; where one is, rank 0 says so and all ranks leave."""
-    refusal = ""
+    """Let all ranks do something that may fail; if one fails, the manager raises and all ranks leave."""
+    failure = ""
     try:
         yield
     except UsageError as error:
-        refusal = str(error)
-    except Exception as error:  # in a user's code, say: the others wait for this rank all the same
-        refusal = str(in_users_code("the job cannot be started", error))
-    comm = MPI.COMM_WORLD
-    own = np.frombuffer(refusal.encode()[:REFUSAL].ljust(REFUSAL), np.uint8)
-    everyone = np.empty((comm.Get_size(), REFUSAL), np.uint8)
-    comm.Allgather(own, everyone)
-    refusals = [row.tobytes().decode(errors="replace").strip() for row in everyone]
-    if not any(refusals):
+        failure = str(error)
+    except Exception as error:  # in a user's code, say: the other ranks wait for this one all the same
+        failure = str(in_users_code("the job cannot be started", error))
+    failures = _allgather_text(failure)
+    if not any(failures):
         return
-    if comm.Get_rank() > 0:
+    if MPI.COMM_WORLD.Get_rank() != MANAGER:
         sys.exit(2)
-    number = next(number for number, text in enumerate(refusals) if text)
-    raise UsageError(refusals[number] if number == 0 else f"rank {number}: {refusals[number]}")
+    rank = next(rank for rank, text in enumerate(failures) if text)
+    raise UsageError(failures[rank] if rank == MANAGER else f"rank {rank}: {failures[rank]}")
+
+
+def _allgather_text(text: str) -> list[str]:
+    """Return the texts of all ranks, each cut to a length that fits."""
+    comm = MPI.COMM_WORLD
+    own = np.frombuffer(text.encode()[:LONGEST_ERROR].ljust(LONGEST_ERROR), np.uint8)
+    everyone = np.empty((comm.Get_size(), LONGEST_ERROR), np.uint8)
+    comm.Allgather(own, everyone)
+    return [row.tobytes().decode(errors="replace").strip() for row in everyone]

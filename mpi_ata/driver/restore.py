@@ -103,8 +103,6 @@ def _move(record: Record, method: Method, cluster: Cluster, trace: Trace) -> Non
             f"now there are {cluster.n}"
         )
     rows = kept_workers(record.identities, cluster.identities)
-    cluster.ledger.stats.take_over(record.workers, rows)
-    for here, there in rows:
-        cluster.ledger.stopped_time[here] = record.workers["unfinished"][there]
+    cluster.ledger.take_over(record.workers, rows)
     trace.earlier = trace.worker_time
     trace.lost += int(np.sum(in_flight(record.cluster)))

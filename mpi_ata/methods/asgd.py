@@ -2,38 +2,43 @@
 
 import numpy as np
 
-from mpi_ata.clusters import Cluster
-from mpi_ata.methods.collect import AllocatorMethod, Tally
+from mpi_ata.clusters import Cluster, Lost
+from mpi_ata.methods.base import AllocatorMethod
+from mpi_ata.methods.collector import Collector, reassign
 from mpi_ata.methods.interface import Round
 
 
 class ASGD(AllocatorMethod):
-    """Algorithms ASGD-ATA and ASGD: B updates a round, by exactly a_i gradients of worker i, one by one."""
+    """Algorithms ASGD-ATA and ASGD: B updates per round, by exactly a_i gradients of worker i, one by one."""
 
     greedy_instead = "ringmaster"
 
     def step(self, cluster: Cluster) -> Round:
-        """Allocate, then update x by each gradient that comes; its worker goes on from the newest x."""
+        """Allocate, then update x by each gradient that arrives; its worker continues from the newest x."""
         B, x, k = self.allocator.budget, self.x, self.k + 1
-        a = self.exact_quotas(cluster.n)
-        left, active = a.copy(), np.flatnonzero(a)
+        a = self.exact_quotas(cluster)
+        left, s = a.copy(), 0
         born = np.zeros_like(a)  # the update s after which each worker's gradient was begun
         delays = np.zeros(B, np.int64)
 
-        tally = Tally(cluster)
-        cluster.start(active, x, k)
-        for s in range(B):
-            arrival = cluster.wait()
+        collector = Collector(cluster, self.allocator)
+        cluster.start(np.flatnonzero(a), x, k)
+        while s < B:
+            arrival = collector.wait()
             i = arrival.worker
+            if isinstance(arrival, Lost):
+                idle = reassign(cluster, left, i)
+                born[idle] = s
+                cluster.start(idle, x, k)
+                continue
             x = self.update(x, arrival.result)
-            self.learn(arrival)
             delays[s] = s - born[i]
+            s += 1
             left[i] -= 1
             if left[i] > 0:
-                born[i] = s + 1
+                born[i] = s
                 cluster.start(np.array([i]), x, k)
-        tally.all_in()
+        collector.end()
 
         self.x, self.k = x, k
-        tally.used += a
-        return tally.round(k, a, delays)
+        return collector.round(k, a, delays)

@@ -1,9 +1,10 @@
-"""SGD where each worker owns its data: about unequal data, not about unequal nodes."""
+"""SGD where each worker owns its data: for unequal data, not for unequal nodes."""
 
 import numpy as np
 
 from mpi_ata.clusters import Cluster
-from mpi_ata.methods.collect import AllocatorMethod, Sum, Tally
+from mpi_ata.methods.base import AllocatorMethod, check_everyone
+from mpi_ata.methods.collector import Collector, Sum
 from mpi_ata.methods.interface import Round
 
 
@@ -17,20 +18,18 @@ class HeterogeneousDataSGD(AllocatorMethod):
     def step(self, cluster: Cluster) -> Round:
         """Allocate, collect everyone's gradients at x, learn all their times, update x."""
         n, x, k = cluster.n, self.x, self.k + 1
-        a = self.exact_quotas(n) + 1
+        check_everyone(cluster)
+        a = self.exact_quotas(cluster) + 1
         everyone = np.arange(n)
         g = Sum(everyone)
 
-        tally = Tally(cluster)
+        collector = Collector(cluster, self.allocator)
         cluster.start(everyone, x, k, a, together=True)
         for _ in everyone:
-            arrival = cluster.wait()
-            i, g_i = arrival.worker, arrival.result
+            i, g_i, *_ = collector.wait_for_owner()
             g_i /= a.item(i)
             g.add(i, g_i)
-            self.learn(arrival)
-            tally.used[i] += len(arrival.seconds)
-        tally.all_in()
+        collector.end()
 
         self.x, self.k = self.update(x, g.mean(n)), k
-        return tally.round(k, a)
+        return collector.round(k, a)

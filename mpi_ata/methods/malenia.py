@@ -1,15 +1,16 @@
-"""Malenia SGD, the greedy method where each worker owns its data: about unequal data, not unequal nodes."""
+"""Malenia SGD, the greedy method where each worker owns its data: for unequal data, not unequal nodes."""
 
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters import Cluster
-from mpi_ata.methods.collect import Tally, UpdateMethod
+from mpi_ata.methods.base import UpdateMethod, check_everyone
+from mpi_ata.methods.collector import Collector
 from mpi_ata.methods.interface import Round
 from mpi_ata.updates import Update
 
 ENDLESS = 2**62  # tasks of an order that only a stop ends
-ROUNDING = 1e-9  # in the mean of counts: it shall not ask for one more
+ROUNDING = 1e-9  # in the mean of counts: it must not cost one more task
 
 
 class Malenia(UpdateMethod):
@@ -20,7 +21,7 @@ class Malenia(UpdateMethod):
     def __init__(self, x0: Array, update: Update, S: float) -> None:
         if not S > 0:
             raise ValueError(
-                f"{S=} must be above 0; where it is at most the number of workers, each does one task"
+                f"{S=} must be above 0; up to the number of workers, each does at least one task"
             )
         super().__init__(x0, update)
         self.S = S
@@ -28,17 +29,18 @@ class Malenia(UpdateMethod):
     def step(self, cluster: Cluster) -> Round:
         """Collect gradients at x from everyone until there are enough, stop the rest, update x."""
         n, x, k = cluster.n, self.x, self.k + 1
+        check_everyone(cluster)
         everyone = np.arange(n)
         s, g = np.zeros(n, np.int64), dict[int, Array]()
 
-        tally = Tally(cluster)
+        collector = Collector(cluster)
         cluster.start(everyone, x, k, ENDLESS)
         while harmonic_mean(s) < self.S / n * (1 - ROUNDING):
-            j, g_j, seconds, _ = cluster.wait()
+            j, g_j, seconds, _ = collector.wait_for_owner()
             g[j] = g[j] + g_j if j in g else g_j
             s[j] += len(seconds)
-        tally.all_in()
-        cluster.stop(everyone)
+        collector.end()
+        collector.stop(everyone)
 
         total = np.zeros_like(x)
         for i, s_i in enumerate(s.tolist()):
@@ -46,10 +48,9 @@ class Malenia(UpdateMethod):
             total += g.pop(i)
         total /= n
         self.x, self.k = self.update(x, total), k
-        tally.used += s
-        return tally.round(k, s)
+        return collector.round(k, s)
 
 
 def harmonic_mean(s: IntArray) -> float:
-    """The inverse of the mean of 1 / s_i, 0 where an s_i is 0."""
+    """Return the inverse of the mean of 1 / s_i, 0 where an s_i is 0."""
     return float(len(s) / (1 / s).sum()) if s.all() else 0.0

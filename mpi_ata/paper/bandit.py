@@ -54,11 +54,12 @@ def play_bandit(
 def python_play(allocator: LowerBoundAllocator, times: DrawnTimes, stats: TaskTimeStats) -> Play:
     """Return a function that plays rounds in Python, for any allocator and law."""
     loss = Regret(times.means, allocator.budget)
+    everyone = np.ones(allocator.n, np.bool_)
 
     def play(rounds: int) -> tuple[float, float]:
         clock = regret = 0.0
         for _ in range(rounds):
-            a = allocator.allocate()
+            a = allocator.allocate(everyone)
             longest = 0.0
             for i in np.flatnonzero(a).tolist():
                 seconds = times.of(i, allocator.k, 0, a.item(i))

@@ -33,8 +33,10 @@ def save_learned(learned: Learned, trace: Trace, plan: Plan, path: Path) -> None
     method.k = allocator.k
     method.allocator.restore(allocator.state())
     with closing(VirtualCluster(problem, times)) as cluster:
-        cluster.worker_time[:] = allocator.T
-        cluster.speeds.restore(learned.stats)
-        _, recorder = OutputOptions(path).open(plan.job(), note=lambda text: None)
-        recorder.begin(method, cluster, trace)
-        recorder.end(method, cluster, trace, f"{allocator.k:,} rounds of the bandit alone", "")
+        cluster.ledger.worker_time[:] = allocator.T
+        cluster.ledger.stats.restore(learned.stats)
+        recorder = RunRecorder(Plan(plan.job(), OutputOptions(path), RunFile(path)), [])
+        recorder.on_start(method, cluster, trace)
+        reason = f"{allocator.k:,} rounds of the bandit alone"
+        recorder.capture(reason)
+        recorder.on_end(trace, reason)

@@ -22,7 +22,7 @@ from mpi_ata.job.schema import load_again
 from mpi_ata.launch.signals import StopRequest
 from mpi_ata.paper.experiments import Plan
 from mpi_ata.paper.progress import Board, Watch
-from mpi_ata.runfile.record import told
+from mpi_ata.runfile.record import describe
 from mpi_ata.runfile.store import RunFile
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ def finished_result(plan: Plan) -> Result | None:
         rule = f"has {trace.round:,} rounds, but at most {plan.rounds:,} were asked for"
         raise UsageError(f"{plan.out}: {rule}; choose another folder")
     job, _ = load_again(plan.file, record.job, plan.settings)
-    return Result(plan, told(record), trace.rows) if record.reason and job.stop.reached(trace) else None
+    return Result(plan, describe(record), trace.rows) if record.reason and job.stop.reached(trace) else None
 
 
 def on_cores(

@@ -11,6 +11,7 @@ from mpi_ata.allocators import GTA, OFTA, UTA
 from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.job.names import ALLOCATORS
 from mpi_ata.times import Sqrt
+from tests.allocators.scene import everyone
 
 
 def build(name: str, n: int, budget: int) -> Any:
@@ -24,14 +25,14 @@ def build(name: str, n: int, budget: int) -> Any:
 def test_uta_gives_equal_shares_and_the_remainder_to_some(n: int, budget: int) -> None:
     allocator = UTA(n, budget)
     for _ in range(10):
-        quota = allocator.allocate()
+        quota = allocator.allocate(everyone(allocator))
         assert quota.dtype == np.int64
         assert sorted(quota.tolist()) == [budget // n] * (n - budget % n) + [budget // n + 1] * (budget % n)
 
 
 def test_uta_draws_the_remainder_anew_in_each_round_and_evenly() -> None:
     allocator, rounds = UTA(7, 17, seed=5), 4000
-    quotas = np.array([allocator.allocate() for _ in range(rounds)])
+    quotas = np.array([allocator.allocate(everyone(allocator)) for _ in range(rounds)])
     assert len(np.unique(quotas[:20], axis=0)) > 10
     # Five standard errors of the frequency 3 / 7.
     tolerance = 5 * math.sqrt(3 / 7 * 4 / 7 / rounds)
@@ -40,20 +41,23 @@ def test_uta_draws_the_remainder_anew_in_each_round_and_evenly() -> None:
 
 def test_uta_repeats_itself_for_a_seed_and_goes_on_from_a_state() -> None:
     first, second, other, resumed = UTA(20, 5, 1), UTA(20, 5, 1), UTA(20, 5, 2), UTA(20, 5, 1)
-    quotas = [first.allocate().tolist() for _ in range(6)]
-    assert [second.allocate().tolist() for _ in range(3)] == quotas[:3]
-    assert [other.allocate().tolist() for _ in range(6)] != quotas
+    quotas = [first.allocate(everyone(first)).tolist() for _ in range(6)]
+    assert [second.allocate(everyone(second)).tolist() for _ in range(3)] == quotas[:3]
+    assert [other.allocate(everyone(other)).tolist() for _ in range(6)] != quotas
     resumed.restore(second.state())
-    assert [resumed.allocate().tolist() for _ in range(3)] == quotas[3:]
+    assert [resumed.allocate(everyone(resumed)).tolist() for _ in range(3)] == quotas[3:]
 
 
 def test_ofta_repeats_the_quota_that_is_best_for_the_true_means() -> None:
     allocator = OFTA(3, 7, [4.0, 1.0, 2.0])
     for _ in range(3):
-        assert allocator.allocate().tolist() == [1, 4, 2]
+        assert allocator.allocate(everyone(allocator)).tolist() == [1, 4, 2]
         allocator.observe(0, [0.001])
     means = Sqrt(51).means
-    assert OFTA(51, 23, means).allocate().tolist() == recursive_allocation(means, 23).tolist()
+    assert (
+        OFTA(51, 23, means).allocate(np.ones(51, np.bool_)).tolist()
+        == recursive_allocation(means, 23).tolist()
+    )
 
 
 @pytest.mark.parametrize("means", [[1.0], [1.0, 2.0, 3.0]])
@@ -65,17 +69,17 @@ def test_ofta_refuses_means_for_another_number_of_workers(means: list[float]) ->
 def test_gta_gives_everyone_the_whole_budget() -> None:
     allocator = GTA(4, 23)
     for _ in range(3):
-        quota = allocator.allocate()
+        quota = allocator.allocate(everyone(allocator))
         assert quota.tolist() == [23] * 4
         assert quota.dtype == np.int64
-        allocator.observe(2, [1.0], 0.5)
+        allocator.observe(2, [1.0], [0.5], 0.1)
 
 
 @pytest.mark.parametrize("name", sorted(ALLOCATORS))
 def test_every_allocator_tells_its_workers_and_budget_and_serves_all_workers(name: str) -> None:
     allocator = build(name, 2, 5)
     assert (allocator.n, allocator.budget) == (2, 5)
-    quota = allocator.allocate()
+    quota = allocator.allocate(everyone(allocator))
     assert quota.shape == (2,)
     assert quota.sum() >= 5
 

@@ -12,6 +12,7 @@ from mpi_ata.allocators import ATA, OFTA, ATAEmpirical
 from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
 from mpi_ata.job.names import LAWS
 from mpi_ata.times import DrawnTimes, Exponential
+from tests.allocators.scene import everyone
 
 Make = Callable[[int, int, float, int], LowerBoundAllocator]
 Samples = list[list[float]]
@@ -38,7 +39,7 @@ def bound_of_ata_empirical(eta: float, k: int, seconds: list[float]) -> float:
 def after_rounds(make: Make, n: int, width: float, rounds: int) -> LowerBoundAllocator:
     allocator = make(n, 5, width, 0)
     for _ in range(rounds):
-        allocator.allocate()
+        allocator.allocate(everyone(allocator))
     return allocator
 
 
@@ -46,7 +47,7 @@ def play(allocator: LowerBoundAllocator, times: DrawnTimes, rounds: range) -> li
     """The quotas of some rounds, in which all tasks finish."""
     quotas = []
     for k in rounds:
-        quota = allocator.allocate().tolist()
+        quota = allocator.allocate(everyone(allocator)).tolist()
         for worker, count in enumerate(quota):
             if count:
                 allocator.observe(worker, times.of(worker, k, 0, count))
@@ -88,7 +89,7 @@ def test_the_bounds_of_a_hundred_tasks_are_what_a_pocket_calculator_says() -> No
 def test_untried_workers_get_the_bound_0_even_if_a_task_of_theirs_was_stopped(make: Make) -> None:
     allocator = after_rounds(make, 3, 1e-6, 1)
     allocator.observe(0, [5.0])
-    allocator.observe(2, [], unfinished=1000.0)
+    allocator.observe(2, [], stopped=[1000.0])
     bounds = allocator.bounds()
     assert bounds[0] > 0.0
     assert bounds[1:].tolist() == [0.0, 0.0]
@@ -99,20 +100,20 @@ def test_k_counts_rounds_and_widens_the_bounds(make: Make) -> None:
     allocator = make(2, 4, 0.1, 0)
     assert allocator.state()["k"] == 0
     for k in (1, 2, 3):
-        allocator.allocate()
+        allocator.allocate(everyone(allocator))
         for worker in (0, 1):
             allocator.observe(worker, [3.0] * 4)  # two observations in a round, one round more
         assert allocator.state()["k"] == k
     before = allocator.bounds()
-    allocator.allocate()
+    allocator.allocate(everyone(allocator))
     assert (allocator.bounds() < before).all()
 
 
 @both
 def test_a_stopped_task_adds_its_time_but_no_task(make: Make) -> None:
     allocator = after_rounds(make, 2, 1e-9, 1)
-    allocator.observe(1, [2.0, 4.0], unfinished=1.5)
-    allocator.observe(1, [], unfinished=0.5)
+    allocator.observe(1, [2.0, 4.0], stopped=[1.5])
+    allocator.observe(1, [], stopped=[0.5])
     state = allocator.state()
     assert state["K"].tolist() == [0, 2]
     assert state["T"].tolist() == [0.0, 8.0]
@@ -139,7 +140,7 @@ def test_a_state_is_a_copy_on_its_way_out_and_in(make: Make) -> None:
     first.observe(0, [7.0])
     second.restore(state)
     second.observe(1, [5.0])
-    second.allocate()
+    second.allocate(everyone(second))
     assert (state["k"].item(), state["K"].tolist(), state["T"].tolist()) == (3, [2, 0], [3.0, 0.0])
     for array in state.values():
         array.fill(99)
@@ -159,7 +160,7 @@ def test_the_seed_decides_who_is_tried_first(make: Make) -> None:
 @both
 def test_untried_workers_are_drawn_anew_in_each_round(make: Make) -> None:
     allocator = make(30, 5, 0.5, 0)
-    assert len({tuple(allocator.allocate().tolist()) for _ in range(20)}) > 15
+    assert len({tuple(allocator.allocate(everyone(allocator)).tolist()) for _ in range(20)}) > 15
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_untried_workers_are_drawn_anew_in_each_round(make: Make) -> None:
 def test_with_constant_times_the_quotas_become_those_of_the_oracle(make: Make, width: float) -> None:
     means = [2.3, 1.0, 50.0, 7.7, 3.1]
     quotas = play(make(5, 10, width, 0), DrawnTimes(LAWS["constant"](5, means)), range(1, 601))
-    wanted = OFTA(5, 10, means).allocate().tolist()
+    wanted = OFTA(5, 10, means).allocate(np.ones(5, np.bool_)).tolist()
     assert quotas[0] != wanted
     # Bounds sink as ln k grows, so that now and then a slow worker is tried again for ever.
     assert quotas[-200:].count(wanted) >= 190
@@ -185,7 +186,7 @@ def test_a_width_that_is_not_above_0_is_refused_by_its_value(make: Make, name: s
 def test_the_quotas_are_whole_numbers_that_sum_to_the_budget(make: Make) -> None:
     allocator = make(6, 9, 0.3, 0)
     for k in range(1, 30):
-        quota = allocator.allocate()
+        quota = allocator.allocate(everyone(allocator))
         assert quota.dtype == np.int64
         assert quota.sum() == 9
         for worker in np.flatnonzero(quota).tolist():

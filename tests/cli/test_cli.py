@@ -237,7 +237,7 @@ def test_compare_leaves_out_what_the_method_refuses_unless_it_is_named(job: str)
 def test_a_gradient_that_returns_nothing_is_told_so(job: str) -> None:
     own_problem(job, "pass")
     said = called("run", job, "--virtual").stderr
-    assert "Error: gradient() returned None instead of an array; is there a return missing in it?" in said
+    assert "Error: gradient() returned None instead of an array; is a return statement missing?" in said
 
 
 def test_compare_prints_its_table_where_no_round_was_needed(job: str) -> None:

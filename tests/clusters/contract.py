@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpi_ata.arrays import Array
-from mpi_ata.clusters import Cluster
+from mpi_ata.clusters import Arrival, Cluster
 from mpi_ata.problems import Task, task_streams
 from mpi_ata.times import Constant, DrawnTimes
 
@@ -35,21 +35,29 @@ def at(value: float) -> Array:
     return np.full(5, value)
 
 
-def check_an_order_together_comes_back_as_one_arrival_with_one_figure_a_task(c: Cluster, unit: float) -> None:
+def arrival_of(c: Cluster, timeout: float | None = None) -> Arrival:
+    arrival = c.wait(timeout)
+    assert isinstance(arrival, Arrival)
+    return arrival
+
+
+def check_an_order_together_comes_back_as_one_arrival_with_the_seconds_of_each_task(
+    c: Cluster, unit: float
+) -> None:
     c.start(np.array([0]), at(7.0), 4, np.array([3]), together=True)
-    worker, result, seconds, _ = c.wait()
+    worker, result, seconds, _ = arrival_of(c)
     draws = [task_streams(SEED).at(4, 0, number).random() for number in range(3)]
     assert worker == 0
     assert result.tolist() == [3, 0 + 1 + 2, 3 * 4, 3 * 7.0, (draws[0] + draws[1]) + draws[2]]
     assert seconds == pytest.approx([unit] * 3, rel=0.5)
-    assert c.worker_time[0] == pytest.approx(sum(seconds))
+    assert c.ledger.worker_time[0] == pytest.approx(sum(seconds))
 
 
 def check_otherwise_each_task_comes_as_it_finishes(c: Cluster, unit: float) -> None:
     began = c.now()
     c.start(np.array([0]), at(0.0), 1, np.array([3]))
     for number in range(3):
-        _, result, seconds, _ = c.wait()
+        _, result, seconds, _ = arrival_of(c)
         assert result[:2].tolist() == [1, number]
         assert len(seconds) == 1
         assert c.now() - began == pytest.approx((number + 1) * unit, rel=0.5)
@@ -71,7 +79,7 @@ def check_arrivals_come_in_the_order_of_time(c: Cluster, unit: float) -> None:
 def check_each_worker_computes_at_the_point_it_was_given(c: Cluster, unit: float) -> None:
     for worker in range(3):
         c.start(np.array([worker]), at(float(worker)), 1)
-    assert {worker: result[3] for worker, result, *_ in (c.wait() for _ in range(3))} == {
+    assert {worker: result[3] for worker, result, *_ in (arrival_of(c) for _ in range(3))} == {
         0: 0.0,
         1: 1.0,
         2: 2.0,
@@ -82,9 +90,9 @@ def check_results_remain_what_they_were(c: Cluster, unit: float) -> None:
     kept = []
     for value in (1.0, 2.0, 3.0):
         c.start(EVERYONE[:2], at(value), 1)
-        kept += [c.wait().result for _ in range(2)]
+        kept += [arrival_of(c).result for _ in range(2)]
     c.start(np.array([0]), at(4.0), 1, 2)
-    kept += [c.wait().result for _ in range(2)]
+    kept += [arrival_of(c).result for _ in range(2)]
     assert [result[3] for result in kept] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0]
 
 
@@ -106,7 +114,7 @@ def check_nothing_arrives_from_a_stopped_order(c: Cluster, unit: float) -> None:
     spent = c.stop(EVERYONE)
     assert spent[2] == pytest.approx(unit, rel=0.5)
     c.start(np.array([2]), at(0.0), 2)
-    worker, result, *_ = c.wait()
+    worker, result, *_ = arrival_of(c)
     assert (worker, result[2]) == (2, 2)
     with pytest.raises(RuntimeError, match="nothing is running"):
         c.wait()
@@ -114,15 +122,15 @@ def check_nothing_arrives_from_a_stopped_order(c: Cluster, unit: float) -> None:
 
 def check_stopped_work_counts_as_worker_time_and_as_undelivered(c: Cluster, unit: float) -> None:
     c.start(EVERYONE, at(0.0), 1, 4)
-    _, _, seconds, _ = c.wait()
+    _, _, seconds, _ = arrival_of(c)
     c.stop(EVERYONE)
     c.start(EVERYONE, at(0.0), 2)
-    later = {worker: times for worker, _, times, _ in (c.wait() for _ in range(3))}
-    assert c.undelivered.tolist() == [1, 1, 1]
+    later = {worker: times for worker, _, times, _ in (arrival_of(c) for _ in range(3))}
+    assert c.ledger.stopped.tolist() == [1, 1, 1]
     own = [sum(later[worker]) for worker in range(3)]
     own[0] += sum(seconds)
-    assert c.worker_time == pytest.approx(own + c.undelivered_time)
-    assert c.undelivered_time[1:] == pytest.approx([unit, unit], rel=0.5)
+    assert c.ledger.worker_time == pytest.approx(own + c.ledger.stopped_time)
+    assert c.ledger.stopped_time[1:] == pytest.approx([unit, unit], rel=0.5)
 
 
 def check_an_order_stopped_inside_counts_every_task_that_was_begun(c: Cluster, unit: float) -> None:
@@ -132,20 +140,20 @@ def check_an_order_stopped_inside_counts_every_task_that_was_begun(c: Cluster, u
     assert c.stop(np.array([0]))[0] == pytest.approx(2 * unit, rel=0.5)
     c.start(np.array([0]), at(0.0), 2)
     c.wait()
-    assert c.undelivered[0] in (2, 3)  # it was stopped at the end of its second task, or just after it
+    assert c.ledger.stopped[0] in (2, 3)  # it was stopped at the end of its second task, or just after it
 
 
 def check_stopping_an_idle_worker_changes_nothing(c: Cluster, unit: float) -> None:
     assert c.stop(EVERYONE).tolist() == [0, 0, 0]
-    assert c.undelivered.tolist() == [0, 0, 0]
-    assert c.worker_time.tolist() == [0, 0, 0]
+    assert c.ledger.stopped.tolist() == [0, 0, 0]
+    assert c.ledger.worker_time.tolist() == [0, 0, 0]
 
 
 def check_tasks_of_a_round_are_numbered_across_orders(c: Cluster, unit: float) -> None:
     numbers = []
     for round in (1, 1, 2):
         c.start(np.array([0]), at(0.0), round, 2)
-        numbers += [c.wait().result[1] for _ in range(2)]
+        numbers += [arrival_of(c).result[1] for _ in range(2)]
     assert numbers == [0, 1, 2, 3, 0, 1]
 
 
@@ -154,7 +162,7 @@ def check_a_stopped_task_is_not_given_again_in_its_round(c: Cluster, unit: float
     assert c.wait().worker == 0
     c.stop(np.array([2]))
     c.start(np.array([2]), at(0.0), 1)
-    assert c.wait().result[1] == 1
+    assert arrival_of(c).result[1] == 1
 
 
 def check_waiting_may_have_an_end(c: Cluster, unit: float) -> None:
@@ -178,7 +186,7 @@ def check_who_holds_no_order_is_idle(c: Cluster, unit: float) -> None:
 
 def check_a_result_belongs_to_whom_it_was_given(c: Cluster, unit: float) -> None:
     c.start(np.array([0]), at(0.0), 1)
-    result = c.wait().result
+    result = arrival_of(c).result
     result *= 2
     assert result[0] == 2
 
@@ -190,15 +198,15 @@ def check_accounts_go_on_from_an_earlier_state(c: Cluster, unit: float) -> None:
     c.start(np.array([1]), at(0.0), 2)
     c.wait()
     state = {name: np.array(array) for name, array in c.state().items()}
-    spent, stopped = c.worker_time.tolist(), c.undelivered.tolist()
+    spent, stopped = c.ledger.worker_time.tolist(), c.ledger.stopped.tolist()
     c.start(np.array([0]), at(0.0), 3)
     c.wait()
     c.restore(state)
-    assert c.worker_time.tolist() == spent
-    assert c.undelivered.tolist() == stopped == [0, 1, 0]
+    assert c.ledger.worker_time.tolist() == spent
+    assert c.ledger.stopped.tolist() == stopped == [0, 1, 0]
     c.start(np.array([0]), at(0.0), 4)
     c.wait()
-    assert c.worker_time[0] > spent[0]
+    assert c.ledger.worker_time[0] > spent[0]
     assert state["worker_time"].tolist() == spent
 
 

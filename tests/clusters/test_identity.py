@@ -9,7 +9,7 @@ import pytest
 
 from mpi_ata import DrawnTimes, Linear, Quadratic, VirtualCluster
 from mpi_ata.clusters import identity
-from mpi_ata.clusters.handshake import Rank, places
+from mpi_ata.clusters.handshake import Rank, identities
 from mpi_ata.clusters.identity import DRAWN, LONGEST, WorkerIdentity, hardware
 from mpi_ata.launch import THREADS
 
@@ -107,7 +107,7 @@ def rank(host: str) -> Rank:
 
 
 def test_workers_are_numbered_on_their_host_beside_the_manager() -> None:
-    found = places([rank(host) for host in ("a", "a", "b", "a", "b")])
+    found = identities([rank(host) for host in ("a", "a", "b", "a", "b")])
     assert found == (
         WorkerIdentity("a", 1, "Xeon", 3),
         WorkerIdentity("b", 0, "Xeon", 2),
@@ -117,10 +117,10 @@ def test_workers_are_numbered_on_their_host_beside_the_manager() -> None:
 
 
 def test_where_times_are_drawn_a_worker_is_its_index_and_the_law() -> None:
-    found = places([rank(host) for host in ("a", "b", "a", "b")], "Linear")
+    found = identities([rank(host) for host in ("a", "b", "a", "b")], "Linear")
     hosts = ("b", "a", "b")
     assert found == tuple(
         WorkerIdentity(host, index, DRAWN + "Linear", 2) for index, host in enumerate(hosts)
     )
     cluster = VirtualCluster(Quadratic(dimension=2), DrawnTimes(Linear(3), label="Linear"))
-    assert [known[1:3] for known in cluster.places] == [known[1:3] for known in found]
+    assert [known[1:3] for known in cluster.identities] == [known[1:3] for known in found]

@@ -10,7 +10,7 @@ from mpi_ata.arrays import Array
 from mpi_ata.clusters import Cluster
 from mpi_ata.methods import SGD
 from mpi_ata.updates import Plain
-from tests.clusters.contract import CHECKS, UNITS, at, scene
+from tests.clusters.contract import CHECKS, UNITS, arrival_of, at, scene
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -24,7 +24,7 @@ def test_the_clock_shows_exactly_the_drawn_times() -> None:
     cluster = VirtualCluster(problem, times)
     cluster.start(np.arange(3), at(0.0), 1, np.array([5, 1, 1]), together=True)
     assert [(cluster.wait().worker, cluster.now()) for _ in range(3)] == [(1, 2.0), (0, 5.0), (2, 5.0)]
-    assert cluster.worker_time.tolist() == [5 * UNITS[0], UNITS[1], UNITS[2]]
+    assert cluster.ledger.worker_time.tolist() == [5 * UNITS[0], UNITS[1], UNITS[2]]
 
 
 def test_stopped_work_is_never_computed() -> None:
@@ -42,7 +42,7 @@ def test_stopped_work_is_never_computed() -> None:
     cluster.wait()
     cluster.stop(np.arange(3))
     assert computed == [0]
-    assert cluster.worker_time.tolist() == [1.0, 1.0, 1.0]
+    assert cluster.ledger.worker_time.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_a_problem_that_reuses_its_result_does_not_spoil_earlier_ones() -> None:
@@ -55,7 +55,7 @@ def test_a_problem_that_reuses_its_result_does_not_spoil_earlier_ones() -> None:
 
     cluster = VirtualCluster(Reusing(), scene(unit=1.0)[1])
     cluster.start(np.arange(3), np.zeros(1), 1)
-    assert [arrival.result[0] for arrival in [cluster.wait() for _ in range(3)]] == [0, 1, 2]
+    assert [arrival_of(cluster).result[0] for _ in range(3)] == [0, 1, 2]
 
 
 def test_a_task_cannot_write_into_the_point() -> None:
@@ -94,7 +94,7 @@ def test_a_hundred_thousand_workers_run() -> None:
     cluster.start(np.arange(n), problem.x0, 4, 2)
     cluster.wait()
     assert cluster.stop(np.arange(n)).shape == (n,)
-    assert cluster.undelivered.sum() == n
+    assert cluster.ledger.stopped.sum() == n
 
 
 def test_orders_in_flight_survive_in_another_cluster_bit_for_bit() -> None:
@@ -111,10 +111,10 @@ def test_orders_in_flight_survive_in_another_cluster_bit_for_bit() -> None:
     assert state["points"][:, 0].tolist() == [1.0, 3.0], "each point once, none that nobody works at"
     second.restore(state)
     for _ in range(4):
-        (worker, result, seconds, _), other = first.wait(), second.wait()
+        (worker, result, seconds, _), other = arrival_of(first), arrival_of(second)
         assert (worker, result.tolist(), seconds) == (other.worker, other.result.tolist(), other.seconds)
         assert first.now() == second.now()
-    assert first.worker_time.tolist() == second.worker_time.tolist()
+    assert first.ledger.worker_time.tolist() == second.ledger.worker_time.tolist()
     assert second.idle().tolist() == [0, 1, 2]
 
 

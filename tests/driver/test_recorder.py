@@ -359,7 +359,7 @@ class Plainest:
         self.x, self.k, self.inner, self.rate = x0.copy(), 0, allocator, rate
 
     def step(self, cluster):
-        a = self.inner.allocate()
+        a = self.inner.allocate(cluster.available)
         active = np.flatnonzero(a)
         cluster.start(active, self.x, self.k + 1, a[active], together=True)
         arrivals = [cluster.wait() for _ in active]
@@ -371,9 +371,9 @@ class Plainest:
 class Even:
     def __init__(self, n, budget: int):
         self.n, self.budget = n, budget
-    def allocate(self):
+    def allocate(self, available):
         return np.full(self.n, self.budget // self.n)
-    def observe(self, worker, seconds, unfinished=0.0):
+    def observe(self, worker, seconds, stopped=(), overhead=0.0):
         pass
 
 class Step:

@@ -170,8 +170,8 @@ def test_what_else_a_problem_tells_is_kept_with_the_rows() -> None:
     for _ in run(method, cluster, problem, Stop(rounds=25), 10, trace):
         pass
     assert trace.evaluation == {"norm": pytest.approx(float(method.x @ method.x), rel=1e-6)}
-    assert len(trace.figures["norm"]) == len(trace.rows) == problem.evaluated
-    assert trace.figures["norm"][0] == 0.0
+    assert len(trace.metrics["norm"]) == len(trace.rows) == problem.evaluated
+    assert trace.metrics["norm"][0] == 0.0
 
 
 def test_a_loss_found_while_evaluating_is_not_asked_for_again() -> None:
@@ -276,7 +276,7 @@ def test_what_is_wanted_already_takes_no_round(tmp_path: Path) -> None:
 def test_a_run_ends_at_the_first_limit_and_says_which(tmp_path: Path, limits: list[str], reason: str) -> None:
     outcome = executed(tmp_path, *limits)
     assert (outcome.reason or "").startswith(reason)
-    assert outcome.figures()["finished"]
+    assert outcome.summary()["finished"]
     assert 0 < outcome.trace.round < 100_000_000
 
 
@@ -318,7 +318,7 @@ def test_worker_time_is_the_time_of_used_tasks_and_the_waste(allocator: str) -> 
         assert trace.worker_time - before == pytest.approx(used + round.waste)
         before = trace.worker_time
         assert (round.waste > 0) == (allocator == "gta")
-    assert trace.worker_time == pytest.approx(cluster.worker_time.sum())
+    assert trace.worker_time == pytest.approx(cluster.ledger.worker_time.sum())
 
 
 def test_where_times_are_drawn_the_regret_is_known_zero_for_the_oracle_and_unknown_for_greed(
@@ -340,14 +340,14 @@ def test_the_same_seed_gives_the_same_run_bit_for_bit_and_another_seed_another_o
     chosen = [f"allocator.name={allocator}", *(["allocator.alpha=2.0"] if allocator == "ata" else [])]
     one, same, other = (executed(tmp_path, *chosen, f"run.seed={seed}") for seed in (3, 3, 4))
     assert one.x.tobytes() == same.x.tobytes() != other.x.tobytes()
-    assert one.figures() | {"elapsed": 0} == same.figures() | {"elapsed": 0}
-    assert one.figures()["clock"] != other.figures()["clock"]
+    assert one.summary() | {"elapsed": 0} == same.summary() | {"elapsed": 0}
+    assert one.summary()["clock"] != other.summary()["clock"]
 
 
 def test_how_often_the_loss_is_evaluated_changes_nothing_in_the_run(tmp_path: Path) -> None:
     often, seldom = (executed(tmp_path, f"run.evaluate_every={every}") for every in (1, 25))
     assert often.x.tobytes() == seldom.x.tobytes()
-    assert often.figures() | {"elapsed": 0} == seldom.figures() | {"elapsed": 0}
+    assert often.summary() | {"elapsed": 0} == seldom.summary() | {"elapsed": 0}
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_ctrl_c_ends_a_run_early_with_what_was_reached(tmp_path: Path) -> None:
 
     outcome = executed(tmp_path, progress=interrupt)
     assert outcome.reason is None
-    assert (outcome.figures()["finished"], outcome.figures()["rounds"]) == (False, 7)
+    assert (outcome.summary()["finished"], outcome.summary()["rounds"]) == (False, 7)
     assert outcome.x.tobytes() == executed(tmp_path, "stop.rounds=7").x.tobytes()
 
 

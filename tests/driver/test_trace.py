@@ -25,7 +25,7 @@ def a_round(number: int, duration: float = 1.0) -> Round:
 def a_cluster(*worker_time: float) -> VirtualCluster:
     """Two workers, who have worked for so long."""
     cluster = VirtualCluster(Quadratic(), DrawnTimes(Constant(2)))
-    cluster.worker_time[:] = worker_time
+    cluster.ledger.worker_time[:] = worker_time
     return cluster
 
 
@@ -134,8 +134,8 @@ def test_further_figures_stand_beside_their_rows_and_are_nan_where_a_row_has_non
     trace.record(1.0, evaluation={"accuracy": 0.25})
     trace.record(2.0, evaluation={"accuracy": 0.5, "norm": 3.0})
     trace.record(3.0)
-    assert trace.figures["accuracy"] == pytest.approx([0.25, 0.5, math.nan], nan_ok=True)
-    assert trace.figures["norm"] == pytest.approx([math.nan, 3.0, math.nan], nan_ok=True)
+    assert trace.metrics["accuracy"] == pytest.approx([0.25, 0.5, math.nan], nan_ok=True)
+    assert trace.metrics["norm"] == pytest.approx([math.nan, 3.0, math.nan], nan_ok=True)
     assert trace.evaluation == {}, "of the latest evaluation"
 
 
@@ -144,7 +144,7 @@ def test_further_figures_are_thinned_out_with_their_rows(capacity: int, records:
     trace = Trace(capacity)
     for number in range(records):
         trace.record(loss=number, evaluation={"same": number})
-    assert trace.figures["same"] == [row.loss for row in trace.rows]
+    assert trace.metrics["same"] == [row.loss for row in trace.rows]
     assert trace.evaluation == {"same": records - 1}
 
 

@@ -48,10 +48,10 @@ class First:
     def __init__(self, n: int, budget: int) -> None:
         self.n, self.budget = n, budget
 
-    def allocate(self):
+    def allocate(self, available):
         return self.budget * (np.arange(self.n) == 0)
 
-    def observe(self, worker, seconds, unfinished=0.0): ...
+    def observe(self, worker, seconds, stopped=(), overhead=0.0): ...
 
     def state(self):
         return {}
@@ -120,7 +120,7 @@ def test_a_chain_of_runs_counts_each_once_however_it_is_given(start: Start) -> N
     for number, paths in enumerate(given):
         later = start(f"later/{number}.h5", *warm(*paths), "--set", "stop.rounds=1") if number else None
         later = later or _in_folder(start, paths)
-        known = learned(later.prior, later.places)
+        known = learned(later.prior, later.identities)
         assert sorted(source.run for source in later.prior) == sorted(r.run for r in records)
         assert sum(source.rounds for source in later.prior) == 90
         assert (known["tasks"] == own["tasks"]).all()
@@ -160,7 +160,7 @@ def test_more_and_fewer_workers_keep_those_that_are_known(start: Start) -> None:
     first = start("1.h5")
     for workers, words in ((2, "2 of 2 workers recognised"), (6, "4 of 6 workers recognised, 2 start cold")):
         done = started("--out", f"{workers}.h5", *warm("1.h5"), "--workers", workers)
-        assert f"Note: warm-started as after 30 rounds of 1 run: {words}\n" in done.stderr
+        assert f"Note: warm-started from 30 rounds of 1 earlier run: {words}\n" in done.stderr
         kept = min(workers, 4)
         later = record(f"{workers}.h5")
         assert (later.allocator["K"] - later.workers["tasks"])[:kept].tolist() == (
@@ -181,10 +181,10 @@ def test_another_law_of_times_starts_cold_and_says_what_differed(start: Start) -
 def test_a_weight_lets_the_knowledge_count_for_less(start: Start) -> None:
     first = start("1.h5", "--set", "stop.rounds=300")
     done = started("--out", "2.h5", *warm("1.h5"), "--prior-weight", "0.1", "--set", "stop.rounds=1")
-    assert "warm-started as after 30 rounds of 1 run" in done.stderr
+    assert "warm-started from 30 rounds of 1 earlier run" in done.stderr
     second = record("2.h5")
     assert int(second.allocator["k"]) == 31
-    known = learned(second.prior, second.places)
+    known = learned(second.prior, second.identities)
     assert known["tasks"].tolist() == np.round(first.workers["tasks"] / 10).tolist()
     assert known["seconds"] / known["tasks"] == pytest.approx(
         first.workers["seconds"] / first.workers["tasks"]
@@ -242,7 +242,7 @@ def test_in_a_folder_what_does_not_fit_is_left_out_with_a_word(start: Start) -> 
     assert done.exit_code == 0
     assert "Note: not taken into account: runs/empty.h5: is empty\n" in done.stderr
     assert "Note: not taken into account: runs/other.h5: is of another problem (dimension = 5," in done.stderr
-    assert "as after 30 rounds of 1 run: 4 of 4 workers recognised" in done.stderr
+    assert "from 30 rounds of 1 earlier run: 4 of 4 workers recognised" in done.stderr
     assert done.stderr.count("Note:") == 3
 
 
@@ -263,7 +263,7 @@ def test_a_run_whose_newest_generation_is_damaged_counts_by_the_one_before(start
     done = started(*warm("1.h5"))
     assert done.exit_code == 0
     assert "is truncated" in done.stderr
-    assert "as after 20 rounds of 1 run: 4 of 4 workers recognised" in done.stderr
+    assert "from 20 rounds of 1 earlier run: 4 of 4 workers recognised" in done.stderr
     Path("1.h5").unlink()
     for path in (".", "1.h5"):
         assert "4 of 4 workers recognised" in started(*warm(path)).stderr
@@ -343,7 +343,7 @@ def test_resuming_with_more_or_fewer_workers_keeps_what_is_known_of_those_that_s
         done = started("--out", out, "--resume", *settings)
         assert done.exit_code == 0, done.stderr
         kept = min(workers, 4)
-        assert f"as after 60 rounds of 2 runs: {kept} of {workers} workers recognised" in done.stderr
+        assert f"from 60 rounds of 2 earlier runs: {kept} of {workers} workers recognised" in done.stderr
         later = record(out)
         assert (later.workers["tasks"][:kept] >= first.workers["tasks"][:kept]).all()
         gained = later.workers["tasks"].sum() - first.workers["tasks"][:kept].sum()
@@ -365,7 +365,7 @@ def rounds_of(
     """The rounds of a run that starts from a prior, and the cluster that they learn of."""
     cluster, problem = machine(means, seed)
     allocator = ATAEmpirical(cluster.n, budget=6, seed=seed)
-    known = match_prior(prior, cluster.places)
+    known = match_prior(prior, cluster.identities)
     allocator.inherit(known.rounds, known.columns)
     return cluster, run(SGD(problem.x0, allocator, Plain(0.1)), cluster)
 
@@ -375,8 +375,8 @@ def knowledge(means: Array, seed: int, rounds: int) -> RunStats:
     cluster, going = rounds_of(means, seed)
     for _ in islice(going, rounds):
         pass
-    columns = cluster.speeds.state() | {"unfinished": cluster.undelivered_time}
-    return RunStats(f"{seed}", rounds, cluster.places, {name: columns[name] for name in COLUMNS})
+    columns = cluster.ledger.stats.state() | {"unfinished": cluster.ledger.stopped_time}
+    return RunStats(f"{seed}", rounds, cluster.identities, {name: columns[name] for name in COLUMNS})
 
 
 def relearned(prior: RunStats, means: Array, seed: int) -> tuple[int, float]:
@@ -414,9 +414,9 @@ def test_constant_times_that_are_known_are_used_from_the_first_round_on() -> Non
     times = DrawnTimes(Constant(3, [1.0, 1.0, 100.0]))
     cluster = VirtualCluster(problem, times)
     columns = {name: np.full(3, 1000.0) * (times.means if name == "seconds" else 1.0) for name in COLUMNS}
-    prior = RunStats("1", 1000, cluster.places, columns | {"unfinished": np.zeros(3)})
+    prior = RunStats("1", 1000, cluster.identities, columns | {"unfinished": np.zeros(3)})
     allocator = ATAEmpirical(3, budget=8)
-    known = match_prior([prior], cluster.places)
+    known = match_prior([prior], cluster.identities)
     allocator.inherit(known.rounds, known.columns)
     first = next(run(SGD(problem.x0, allocator, Plain(0.1)), cluster))
     assert first.quota.tolist() == [4, 4, 0]

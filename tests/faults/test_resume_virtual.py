@@ -127,7 +127,7 @@ def test_with_fewer_or_more_workers_it_goes_on_and_every_task_is_accounted_for(
     assert summary["tasks_used"] == WHOLE * budget
     assert summary["tasks_lost"] == (5 if method == "ringmaster" else 0)  # what each had under way
     assert summary["worker_time"] > before.summary["worker_time"]
-    assert len(after.places) == len(after.workers["tasks"]) == workers
+    assert len(after.identities) == len(after.workers["tasks"]) == workers
     both = min(workers, 5)
     for column in ("tasks", "seconds", "arrivals", "unfinished"):
         assert (after.workers[column][:both] >= before.workers[column][:both]).all()

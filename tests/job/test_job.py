@@ -54,10 +54,10 @@ class First:
     def __init__(self, n: int, budget: int, means=None) -> None:
         self.n, self.budget, self.means = n, budget, means
 
-    def allocate(self):
+    def allocate(self, available):
         return self.budget * (np.arange(self.n) == 0)
 
-    def observe(self, worker, seconds, unfinished=0.0): ...
+    def observe(self, worker, seconds, stopped=(), overhead=0.0): ...
 """
 
 METHOD = """
@@ -301,7 +301,7 @@ def test_an_allocator_given_by_file_and_class_is_told_workers_and_means(tmp_path
     (tmp_path / "first.py").write_text(ALLOCATOR)
     change: Change = {"allocator": None, "allocator.file": '"first.py"', "allocator.class": '"First"'}
     method: Any = built(load_job(written(tmp_path, change | {"allocator.budget": "7"})))
-    assert method.allocator.allocate().tolist() == [7, 0, 0]
+    assert method.allocator.allocate(np.ones(3, np.bool_)).tolist() == [7, 0, 0]
     assert method.allocator.means == pytest.approx(58 * np.sqrt([1, 2, 3]))
 
 

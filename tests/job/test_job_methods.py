@@ -57,7 +57,7 @@ def test_every_method_runs_with_every_allocator_that_makes_sense(
     tmp_path: Path, method: str, allocator: str
 ) -> None:
     outcome = driven(job_of(tmp_path, method, allocator))
-    figures = outcome.figures()
+    figures = outcome.summary()
     assert (figures["rounds"], figures["finished"]) == (3, True)
     assert figures["tasks_used"] >= 3 * 5
     assert (figures["tasks_wasted"] > 0) == (allocator in ("", "gta"))

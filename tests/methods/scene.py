@@ -1,12 +1,12 @@
-"""Small things that the tests of all methods play with."""
+"""Small problems, allocators and clusters for the tests of all methods."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mpi_ata.allocators.interface import NonAdaptive
-from mpi_ata.arrays import Array
+from mpi_ata.arrays import Array, BoolArray
 from mpi_ata.clusters import Task, VirtualCluster
 from mpi_ata.job.names import LAWS
 from mpi_ata.methods import Round
@@ -25,22 +25,26 @@ class Ramp:
 
 
 class Fixed(NonAdaptive):
-    """The same quota in every round, and a diary of what could be learned."""
+    """The same quota in every round, and a diary of what was observed."""
 
     def __init__(self, quota: Sequence[int], budget: int | None = None) -> None:
         self.quota = np.array(quota)
         self.n, self.budget = len(quota), budget or sum(quota)
-        self.diary: list[tuple[int, list[float], float]] = []
+        self.diary: list[tuple[int, list[float], list[float]]] = []
 
-    def allocate(self) -> Any:
+    def allocate(self, available: BoolArray) -> Any:
         return self.quota
 
-    def observe(self, worker: int, seconds: Sequence[float], unfinished: float = 0.0) -> None:
-        self.diary.append((worker, list(seconds), unfinished))
+    def observe(
+        self, worker: int, seconds: Sequence[float], stopped: Sequence[float] = (), overhead: float = 0.0
+    ) -> None:
+        self.diary.append((worker, list(seconds), list(stopped)))
 
 
-def cluster_of(problem: Problem, seconds: Sequence[float], seed: int = 0) -> VirtualCluster:
-    return VirtualCluster(problem, DrawnTimes(LAWS["constant"](len(seconds), seconds)), seed)
+def cluster_of(
+    problem: Problem, seconds: Sequence[float], seed: int = 0, deaths: Mapping[int, float] | None = None
+) -> VirtualCluster:
+    return VirtualCluster(problem, DrawnTimes(LAWS["constant"](len(seconds), seconds)), seed, deaths)
 
 
 def counts(round: Round) -> tuple[list[int], list[int], list[int], list[int]]:
@@ -48,7 +52,7 @@ def counts(round: Round) -> tuple[list[int], list[int], list[int], list[int]]:
 
 
 class Recording:
-    """A gradient of nothing but noise, and a list of the tasks that were done: round, worker, number."""
+    """A gradient that is pure noise, and a list of the tasks that were done: round, worker, number."""
 
     def __init__(self) -> None:
         self.x0: Array = np.zeros(2)

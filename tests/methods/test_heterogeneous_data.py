@@ -28,8 +28,8 @@ def test_everyone_computes_one_more_than_its_quota_and_the_mean_of_means_moves_x
     assert (method.k, round.number, round.quota.tolist()) == (1, 1, [4, 2, 1])
     assert counts(round) == ([4, 2, 1], [4, 2, 1], [0, 0, 0], [0, 0, 0])
     assert (round.duration, round.waste) == (9.0, 0.0)
-    assert cluster.worker_time.tolist() == [4.0, 8.0, 9.0]
-    assert allocator.diary == [(0, [1.0] * 4, 0.0), (1, [4.0] * 2, 0.0), (2, [9.0], 0.0)]
+    assert cluster.ledger.worker_time.tolist() == [4.0, 8.0, 9.0]
+    assert allocator.diary == [(0, [1.0] * 4, []), (1, [4.0] * 2, []), (2, [9.0], [])]
 
 
 def test_malenia_ends_when_the_harmonic_mean_of_the_counts_is_large_enough() -> None:
@@ -45,7 +45,7 @@ def test_malenia_ends_when_the_harmonic_mean_of_the_counts_is_large_enough() -> 
         assert round.used.tolist() == [5, 3, 1]
         assert counts(round) == ([6, 4, 2], [5, 3, 1], [1, 1, 1], [0, 0, 0])
         assert (round.duration, round.waste) == (5.25, 0.25 + 0.0 + 1.25)
-        assert cluster.worker_time.tolist() == [5.25 * k] * 3
+        assert cluster.ledger.worker_time.tolist() == [5.25 * k] * 3
     assert (method.k, method.allocator) == (2, None)
 
 

@@ -11,7 +11,7 @@ from mpi_ata.clusters import Task, VirtualCluster
 from mpi_ata.errors import RunError
 from mpi_ata.job.names import LAWS
 from mpi_ata.methods import SGD
-from mpi_ata.methods.collect import Sum
+from mpi_ata.methods.collector import Sum
 from mpi_ata.problems import Quadratic
 from mpi_ata.times import DrawnTimes
 from mpi_ata.updates import Plain
@@ -28,8 +28,8 @@ def test_a_fixed_quota_is_done_to_the_letter() -> None:
     assert (method.k, round.number, round.quota.tolist()) == (1, 1, [3, 1, 0])
     assert counts(round) == ([3, 1, 0], [3, 1, 0], [0, 0, 0], [0, 0, 0])
     assert (round.duration, round.waste) == (4.0, 0.0)
-    assert cluster.worker_time.tolist() == [3.0, 4.0, 0.0]
-    assert allocator.diary == [(0, [1.0, 1.0, 1.0], 0.0), (1, [4.0], 0.0)]
+    assert cluster.ledger.worker_time.tolist() == [3.0, 4.0, 0.0]
+    assert allocator.diary == [(0, [1.0, 1.0, 1.0], []), (1, [4.0], [])]
 
 
 def test_the_second_round_goes_on_where_the_first_ended() -> None:
@@ -40,7 +40,7 @@ def test_the_second_round_goes_on_where_the_first_ended() -> None:
     round = method.step(cluster)
     assert method.x.tolist() == [2.0, -1.25]
     assert (method.k, round.number, round.duration, cluster.now()) == (2, 2, 4.0, 8.0)
-    assert cluster.worker_time.tolist() == [6.0, 8.0, 0.0]
+    assert cluster.ledger.worker_time.tolist() == [6.0, 8.0, 0.0]
 
 
 def test_greedy_rounds_use_the_first_arrivals_and_stop_the_rest() -> None:
@@ -55,14 +55,19 @@ def test_greedy_rounds_use_the_first_arrivals_and_stop_the_rest() -> None:
         assert counts(round) == ([4, 2, 1], [3, 1, 0], [1, 1, 1], [0, 0, 0])
         assert (round.duration, round.waste) == (3.0, 1.25 + 3.0)
         # Everyone is busy throughout: worker time is n times the duration.
-        assert cluster.worker_time.tolist() == [3.0 * k] * 3
+        assert cluster.ledger.worker_time.tolist() == [3.0 * k] * 3
 
 
 def test_the_allocator_learns_the_time_spent_on_stopped_tasks() -> None:
     problem, allocator = Ramp(), Fixed([4, 4, 4], budget=4)
     SGD(problem.x0, allocator, Plain(0.5)).step(cluster_of(problem, [1.0, 1.75, 4.0]))
-    arrivals = [(0, [1.0], 0.0), (1, [1.75], 0.0), (0, [1.0], 0.0), (0, [1.0], 0.0)]
-    assert allocator.diary == [*arrivals, (0, [], 0.0), (1, [], 1.25), (2, [], 3.0)]
+    arrivals: list[tuple[int, list[float], list[float]]] = [
+        (0, [1.0], []),
+        (1, [1.75], []),
+        (0, [1.0], []),
+        (0, [1.0], []),
+    ]
+    assert allocator.diary == [*arrivals, (0, [], [0.0]), (1, [], [1.25]), (2, [], [3.0])]
 
 
 class Misshapen(Ramp):

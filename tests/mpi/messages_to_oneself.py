@@ -12,20 +12,20 @@ for dtype in (np.float32, np.float64):
     for size in (1, 504, 512, 513, 1030, 10_000):
         template: Array = np.zeros((1, size), dtype)
         template += np.linspace(0, 1, size)
-        post = channel.Channel(MPI.COMM_SELF, 0, template)
+        box = channel.Channel(MPI.COMM_SELF, 0, template)
         for count in (0, 1, 511, 512, 513, 3000):
             seconds = np.linspace(0.1, 0.2, count).tolist()
-            post.send(0, channel.ARRIVAL, 7, 1 << 40, count, True, seconds, template, 3, 4)
-            while (message := post.poll()) is None:
+            box.send(0, channel.ARRIVAL, 7, 1 << 40, count, channel.TOGETHER, seconds, template, 3, 4)
+            while (message := box.poll()) is None:
                 pass
-            assert message[:8] == (0, channel.ARRIVAL, 7, 1 << 40, count, 3, 4, True)
+            assert message[:8] == (0, channel.ARRIVAL, 7, 1 << 40, count, 3, 4, channel.TOGETHER)
             assert message.seconds == seconds
             assert message.payload.dtype == template.dtype
             assert message.payload.tolist() == template.tolist()
-            post.flush()
-        post.send(0, channel.FAILED, payload=np.frombuffer(b"why", np.uint8))
-        while (message := post.poll()) is None:
+            box.flush()
+        box.send(0, channel.FAILED, payload=np.frombuffer(b"why", np.uint8))
+        while (message := box.poll()) is None:
             pass
-        assert (message.payload.tobytes(), message.together) == (b"why", False)
-        post.close()
+        assert (message.payload.tobytes(), message.flags) == (b"why", 0)
+        box.close()
 print("all arrived")

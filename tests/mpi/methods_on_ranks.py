@@ -33,9 +33,10 @@ class Listening:
         return getattr(self._cluster, name)
 
     def wait(self) -> Arrival:
-        worker, result, seconds, overhead = self._cluster.wait()
-        self.arrivals.append(Arrival(worker, result.copy(), seconds, overhead))  # the method may overwrite it
-        return Arrival(worker, result, seconds, overhead)
+        arrival = self._cluster.wait()
+        assert isinstance(arrival, Arrival)
+        self.arrivals.append(arrival._replace(result=arrival.result.copy()))  # the method may overwrite it
+        return arrival
 
 
 class Telling:
@@ -62,7 +63,7 @@ def run_job(path: str, settings: list[str]) -> dict[str, Any] | None:
             trace.settle(cluster)
             assert used.sum() == trace.used
             story = {
-                "started": (used + cluster.undelivered).tolist(),
+                "started": (used + cluster.ledger.stopped).tolist(),
                 **{name: getattr(trace, name) for name in COUNTS},
                 "x": method.x.tobytes().hex(),
             }
@@ -96,11 +97,11 @@ def break_and_resume() -> dict[str, Any] | None:
             if states:
                 method.restore(states[0])
                 cluster.restore(states[1])
-            accounts.append(cluster.worker_time.tolist())
+            accounts.append(cluster.ledger.worker_time.tolist())
             for _ in range(3):
                 lost.append(method.step(cluster).lost.tolist())
             states = [method.state(), cluster.state()]
-            accounts.append(cluster.worker_time.tolist())
+            accounts.append(cluster.ledger.worker_time.tolist())
     return {"lost": lost, "accounts": accounts, "k": method.k, "s": method.s} if states else None
 
 

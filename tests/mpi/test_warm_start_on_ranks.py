@@ -83,7 +83,7 @@ def test_the_first_hundred_rounds_of_a_second_job_beat_those_of_the_first(job: P
     assert run(job, "1.h5", "--set", "run.seed=1").returncode == 0
     known = ["--warm-start", job.with_name("1.h5")]
     second = run(job, "2.h5", *known, "--set", "run.seed=2", "--set", "stop.rounds=100")
-    told = "Note: warm-started as after 500 rounds of 1 run: 6 of 6 workers recognised\n"
+    told = "Note: warm-started from 500 rounds of 1 earlier run: 6 of 6 workers recognised\n"
     assert second.stderr.count(told) == 1
     cold, warm = first_hundred(job, "1.h5"), first_hundred(job, "2.h5")
     print(f"clock of the first 100 rounds: {cold:.3f} s, with a warm start {warm:.3f} s")
@@ -102,7 +102,7 @@ def test_only_the_manager_reads_the_files_of_earlier_runs(job: Path) -> None:
     done = finished([find_mpirun(), *ranks])
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("warm-started") == 1
-    assert "as after 5 rounds of 1 run: 2 of 3 workers recognised, 1 starts cold" in done.stderr
+    assert "from 5 rounds of 1 earlier run: 2 of 3 workers recognised, 1 starts cold" in done.stderr
     assert (here / "2.h5").exists()
     assert not list(elsewhere.iterdir())
 
@@ -125,10 +125,10 @@ def test_measured_workers_are_recognised_by_the_crowd_on_their_node_too(job: Pat
     few = ["--set", "stop.rounds=8"]
     assert run(job, "1.h5", *few, "--workers", 2).returncode == 0
     again = run(job, "2.h5", *few, "--workers", 2, "--warm-start", job.with_name("1.h5"))
-    assert "as after 8 rounds of 1 run: 2 of 2 workers recognised\n" in again.stderr
+    assert "from 8 rounds of 1 earlier run: 2 of 2 workers recognised\n" in again.stderr
     first, second = record(job, "1.h5"), record(job, "2.h5")
     assert second.allocator["K"].tolist() == (first.workers["tasks"] + second.workers["tasks"]).tolist()
-    assert [(place.slot, place.ranks) for place in first.places] == [(1, 3), (2, 3)]
+    assert [(each.local_index, each.ranks_on_host) for each in first.identities] == [(1, 3), (2, 3)]
     more = run(job, "3.h5", *few, "--workers", 3, "--warm-start", job.parent)
     assert "0 of 3 workers recognised, 3 start cold; 2 workers changed: " in more.stderr
     assert "3 ranks then, " in more.stderr
@@ -141,7 +141,7 @@ def _goes_on_with_fewer(job: Path, out: str) -> None:
     before = record(job, out).workers["tasks"]
     fewer = run(job, out, "--set", "stop.rounds=9", "--workers", 2, "--resume")
     assert fewer.returncode == 0, fewer.stderr
-    assert "as after 24 rounds of 3 runs: 2 of 2 workers recognised\n" in fewer.stderr
+    assert "from 24 rounds of 3 earlier runs: 2 of 2 workers recognised\n" in fewer.stderr
     after = record(job, out)
     assert after.workers["tasks"].sum() == before[:2].sum() + 4
     assert after.allocator["k"] >= 8

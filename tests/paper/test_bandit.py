@@ -48,9 +48,10 @@ def test_compiled_rounds_decide_and_learn_bit_for_bit_as_the_classes_do(
         halves = np.add(play(120), play(180))
         assert halves == pytest.approx(python_play(slow, DrawnTimes(law, SEED), stats)(300), rel=1e-12)
         assert fast.k == slow.k == 300
+        everyone = np.ones(n, np.bool_)
         assert fast.K.tolist() == slow.K.tolist()
         assert fast.T.tolist() == slow.T.tolist()
-        assert fast.allocate().tolist() == slow.allocate().tolist()
+        assert fast.allocate(everyone).tolist() == slow.allocate(everyone).tolist()
         for column in ("tasks", "seconds", "squares", "least", "arrivals"):
             assert learned.stats[column] == pytest.approx(stats.state()[column], rel=1e-12)
 

@@ -89,7 +89,7 @@ def test_the_bandit_alone_learns_the_same_as_a_run(tmp_path: Path) -> None:
         note=lambda text: None,
     )
     learned = load(RunFile(tmp_path / "run.h5"))[0].source
-    assert known.places == learned.places
+    assert known.identities == learned.identities
     assert known.rounds == learned.rounds == ROUNDS
     assert np.array_equal(known.columns["tasks"], learned.columns["tasks"])
     assert np.array_equal(known.columns["least"], learned.columns["least"])

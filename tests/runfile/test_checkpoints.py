@@ -28,12 +28,12 @@ def record(k: int = 0, trace: Trace | None = None) -> Record:
     return Record(
         run="0123456789",
         job=JobText("[problem]"),
-        places=(WorkerIdentity("here", 1, "wood"),),
+        identities=(WorkerIdentity("here", 1, "wood"),),
         workers=speeds.state() | {"unfinished": np.zeros(1)},
         method={"k": np.array(k), "x": np.zeros(10)},
         totals=trace.totals(),
         trace=trace.history(),
-        figures=trace.evaluations(),
+        metrics=trace.evaluations(),
         summary=trace.summary() | {"workers": 1},
     )
 

@@ -13,7 +13,7 @@ from mpi_ata.arrays import State
 from mpi_ata.clusters.identity import WorkerIdentity, drawn_identity
 from mpi_ata.runfile import prior
 from mpi_ata.runfile.prior import COLUMNS, SUMS, RunStats, discount, kept_workers, match_prior, merge_runs
-from mpi_ata.runfile.record import _places, _unplaced
+from mpi_ata.runfile.record import _identities, _identity_columns
 
 XEON, EPYC = "Xeon, 8 of 8 cores, 1 threads", "EPYC, 8 of 8 cores, 1 threads"
 RANKS = 4
@@ -91,7 +91,7 @@ def test_a_worker_is_recognised_by_host_slot_and_hardware_wherever_it_stands_in_
     known = match_prior([source([*node("a"), *node("b")])], [*node("b"), *node("a")[::-1]])
     assert known.recognised == list(range(8))
     assert (known.columns["seconds"] / known.columns["tasks"]).tolist() == [5, 6, 7, 8, 4, 3, 2, 1]
-    assert known.summary() == "as after 100 rounds of 1 run: 8 of 8 workers recognised"
+    assert known.summary() == "from 100 rounds of 1 earlier run: 8 of 8 workers recognised"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_worker_with_other_hardware_at_the_same_place_starts_cold_and_is_told(
     assert known.columns["seconds"][0] == known.columns["unfinished"][0] == 0
     assert known.columns["least"][0] == np.inf
     assert known.summary() == (
-        "as after 100 rounds of 1 run: 3 of 4 workers recognised, 1 starts cold; "
+        "from 100 rounds of 1 earlier run: 3 of 4 workers recognised, 1 starts cold; "
         f"1 worker changed: {then_and_now}"
     )
 
@@ -196,7 +196,7 @@ def test_another_law_is_other_hardware() -> None:
 
 
 def test_a_run_that_goes_on_recognises_workers_although_others_left_or_joined() -> None:
-    fewer = [place._replace(ranks=3) for place in node("a", [1, 2])]
+    fewer = [each._replace(ranks_on_host=3) for each in node("a", [1, 2])]
     assert match_prior([source(node("a"))], fewer).recognised == []
     assert match_prior([source(node("a"))], fewer, same_run=True).recognised == [0, 1]
     assert kept_workers(node("a"), fewer) == [(0, 1), (1, 2)]
@@ -231,7 +231,7 @@ def test_what_is_handed_on_leaves_out_untried_workers_and_the_oldest_of_too_many
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs = [source(node("a"), str(number), tasks=[1, 0, 1, 0]) for number in range(5)]
-    assert [len(run.places) for run in merge_runs(runs)] == [2] * 5
+    assert [len(run.identities) for run in merge_runs(runs)] == [2] * 5
     monkeypatch.setattr(prior, "MOST_ROWS", 7)
     assert [run.run for run in merge_runs(runs)] == ["2", "3", "4"]
     monkeypatch.setattr(prior, "MOST_ROWS", 1)
@@ -241,7 +241,7 @@ def test_what_is_handed_on_leaves_out_untried_workers_and_the_oldest_of_too_many
 
 def test_places_come_out_of_a_file_as_they_went_in() -> None:
     places = (*node("a"), *node("b", hardware=EPYC), *law(3), WorkerIdentity("ä" * 20, 10**6, "", 4096))
-    assert _unplaced(_places(places)) == places
+    assert _identities(_identity_columns(places)) == places
 
 
 def test_what_was_given_is_not_written_into() -> None:
@@ -266,7 +266,7 @@ def test_all_that_is_known_of_recognised_workers_is_a_plain_sum(data: st.DataObj
     places = data.draw(several)
     sums: dict[WorkerIdentity, float] = {}
     for run in runs:
-        for row, place_then in enumerate(run.places):
+        for row, place_then in enumerate(run.identities):
             sums[place_then] = sums.get(place_then, 0.0) + run.columns["seconds"][row]
     known = match_prior(runs, places)
     for worker, place_now in enumerate(places):

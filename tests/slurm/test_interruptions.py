@@ -119,7 +119,7 @@ def test_a_node_that_goes_down_is_left_behind(site: Site) -> None:
         site.slurm.ask("scontrol", "update", f"NodeName={lost}", "State=RESUME")
     found = record(submitted["run"])
     assert np.array_equal(found.method["x"], site.virtual_x(job, 2))
-    assert lost not in {place.host for place in found.places}
+    assert lost not in {place.host for place in found.identities}
     assert kinds(submitted["run"]).count("resumed") == 1
 
 
@@ -134,7 +134,7 @@ def test_a_node_that_dies_is_survived_and_what_was_learned_of_the_others_is_kept
     site.slurm.kill_node("n3")
     assert site.over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
     found = record(submitted["run"])
-    assert {place.host for place in found.places} == {"n2", "n4"}
+    assert {place.host for place in found.identities} == {"n2", "n4"}
     assert found.summary["rounds"] == 250
     assert kinds(submitted["run"]).count("resumed") == 1
     (text,) = [event.text for event in found.events if event.kind == "warm-started"]

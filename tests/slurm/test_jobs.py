@@ -27,7 +27,7 @@ def test_a_job_runs_on_four_nodes_to_its_end(site: Site, command: Path) -> None:
     found = record(submitted["run"])
     assert np.array_equal(found.method["x"], site.virtual_x(job, 3, *large))
     nodes = site.slurm.ask("scontrol", "show", "hostnames", site.slurm.job(submitted["job"])["NodeList"])
-    assert [place.host for place in found.places] == nodes.split()[1:]  # the manager has the first
+    assert [place.host for place in found.identities] == nodes.split()[1:]  # the manager has the first
     assert site.slurm.traffic() - sent > 20 * 2 * found.method["x"].nbytes
     assert "cannot be rung" not in site.log(submitted)
     (row,) = site.status(submitted["job"])

@@ -57,12 +57,12 @@ def test_a_warm_start_recognises_the_hosts_that_come_back(site: Site) -> None:
         job, "--nodes", 2, *words, "--sbatch", "--nodelist=n2,n3", "--out", "b.h5", "--warm-start", "a.h5"
     )
     assert site.over(second["job"]) == "COMPLETED", site.story(second["job"])
-    assert [(place.host, place.slot) for place in record(first["run"]).places] == [
+    assert [(place.host, place.local_index) for place in record(first["run"]).identities] == [
         ("n1", 1),
         ("n2", 0),
         ("n2", 1),
     ]
-    assert [(place.host, place.slot) for place in record(second["run"]).places] == [
+    assert [(place.host, place.local_index) for place in record(second["run"]).identities] == [
         ("n2", 1),
         ("n3", 0),
         ("n3", 1),

@@ -364,6 +364,6 @@ def test_a_rank_has_one_thread_unless_the_user_says_otherwise(monkeypatch: pytes
 def test_the_converted_script_learns() -> None:
     settings = ["times.law=constant", "stop.rounds=400", "run.evaluate_every=400"]
     outcome = driven(ROOT / "jobs" / "pytorch_script.toml", settings)
-    assert outcome.trace.figures["accuracy"][0] < 0.7
+    assert outcome.trace.metrics["accuracy"][0] < 0.7
     assert outcome.trace.evaluation["accuracy"] > 0.9
     assert outcome.x.dtype == np.float32

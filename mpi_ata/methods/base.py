@@ -1,0 +1,88 @@
+"""What methods share: the point, the update that moves it, and checked quotas."""
+
+import numpy as np
+
+from mpi_ata.allocators import GTA, Allocator
+from mpi_ata.arrays import Array, IntArray, State, entry, total
+from mpi_ata.clusters import Cluster
+from mpi_ata.errors import RunError
+from mpi_ata.updates import Update
+
+
+class UpdateMethod:
+    """What methods that move x by an update share."""
+
+    allocator: Allocator | None = None
+
+    def __init__(self, x0: Array, update: Update) -> None:
+        self.x = np.array(x0)
+        self.k = 0
+        self.update = update
+
+    def state(self) -> State:
+        """Return the point, the number of rounds, and the state of the update."""
+        inner = {f"update.{name}": array for name, array in self.update.state().items()}
+        return {"x": self.x.copy(), "k": np.array(self.k)} | inner
+
+    def restore(self, state: State) -> None:
+        """Resume from an earlier state."""
+        x, k = entry(state, "x", self.x), int(entry(state, "k", self.k))
+        inner = {name: array for name, array in state.items() if name.startswith("update.")}
+        self.update.restore({name.removeprefix("update."): array for name, array in inner.items()})
+        self.x, self.k = x, k
+
+
+class AllocatorMethod(UpdateMethod):
+    """What methods share whose rounds begin with the quotas of an allocator."""
+
+    allocator: Allocator
+    greedy_instead = ""  # where all that is ordered is used, the name of the greedy method of this kind
+
+    def __init__(self, x0: Array, allocator: Allocator, update: Update) -> None:
+        super().__init__(x0, update)
+        self.allocator = not_greedy(allocator, self.greedy_instead) if self.greedy_instead else allocator
+
+    def quotas(self, cluster: Cluster) -> tuple[IntArray, int]:
+        """Return the quotas of the next round and their sum, which is at least the budget."""
+        n, available, B = cluster.n, cluster.available, self.allocator.budget
+        everyone = np.count_nonzero(available) == n
+        if not everyone:
+            check_anyone(cluster)
+        a = np.asarray(self.allocator.allocate(available))
+        if a.shape != (n,) or a.dtype.kind not in "iu" or np.minimum.reduce(a) < 0 or (tasks := total(a)) < B:
+            raise RunError(f"the allocator gave {a}; it must give {n} counts whose sum is at least {B}")
+        if not everyone and a[~available].any():
+            raise RunError(f"the allocator gave {a}; it must give 0 to workers {np.flatnonzero(~available)}")
+        return a, tasks
+
+    def exact_quotas(self, cluster: Cluster) -> IntArray:
+        """Return the quotas of the next round, whose sum is exactly the budget."""
+        (a, tasks), B = self.quotas(cluster), self.allocator.budget
+        if tasks != B:
+            raise RunError(f"the allocator gave {tasks} tasks, but this method needs exactly its budget, {B}")
+        return a
+
+
+def not_greedy(allocator: Allocator, instead: str) -> Allocator:
+    """Return the allocator, unless it is one whose quotas leave open who does how much."""
+    if isinstance(allocator, GTA):
+        raise ValueError(
+            "the allocator gta lets everyone work and drops what is left over, but this method uses all that "
+            f"it orders; take another allocator, or {instead}, the greedy method of this kind"
+        )
+    return allocator
+
+
+def check_anyone(cluster: Cluster) -> None:
+    """Raise RunError where no worker is left."""
+    if not cluster.available.any():
+        raise RunError(f"all {cluster.n} workers are lost; resume the run on other workers")
+
+
+def check_everyone(cluster: Cluster) -> None:
+    """Raise RunError where a worker is lost whose data nobody else has."""
+    if not cluster.available.all():
+        worker = int(np.flatnonzero(~cluster.available)[0])
+        raise RunError(
+            f"worker {worker} is lost, and no other worker has its data; resume the run on the same workers"
+        )

@@ -1,0 +1,209 @@
+"""One round's results: orders, arrivals and losses, counted and reported to the allocator."""
+
+from heapq import heapify, heapreplace
+
+import numpy as np
+
+from mpi_ata.allocators import Allocator
+from mpi_ata.arrays import Array, IntArray, blocks, total
+from mpi_ata.clusters import Arrival, Cluster, Lost
+from mpi_ata.errors import RunError
+from mpi_ata.methods.base import check_anyone
+from mpi_ata.methods.interface import NO_DELAYS, Round
+
+
+class Collector:
+    """Collects the results of one round and counts what becomes of its tasks."""
+
+    def __init__(self, cluster: Cluster, allocator: Allocator | None = None) -> None:
+        self.used = np.zeros(cluster.n, np.int64)
+        self._cluster, self._allocator = cluster, allocator
+        self._losses: tuple[Lost, ...] = ()
+        self._began = self._ended = cluster.now()
+
+    def wait(self) -> Arrival | Lost:
+        """Return the next arrival, counted as used and observed by the allocator; or a loss."""
+        found = self._cluster.wait()
+        if isinstance(found, Lost):
+            self._losses += (found,)
+            check_anyone(self._cluster)
+            return found
+        worker, _, seconds, overhead = found
+        self.used[worker] += len(seconds)
+        if self._allocator is not None:
+            self._allocator.observe(worker, seconds, (), overhead)
+        return found
+
+    def wait_for_owner(self) -> Arrival:
+        """Return the next arrival; RunError on a loss, since nobody else has that worker's data."""
+        found = self.wait()
+        if isinstance(found, Lost):
+            raise RunError(
+                f"worker {found.worker} is lost ({found.why}), and no other worker has its data; "
+                "resume the run on the same workers"
+            )
+        return found
+
+    def collect(self, x: Array, k: int, a: IntArray, B: int, exact: bool) -> "Sum":
+        """Order a_i tasks at x from worker i and return the sum of the first B results; stop the rest.
+
+        `exact` if the quotas a sum to B: then each order comes back as a whole, and nothing is stopped.
+        """
+        active, orders, b = a.nonzero()[0], None, 0
+        g = Sum(active if exact else None)
+        self._cluster.start(active, x, k, a[active], together=exact)
+        while b < B:
+            found = self.wait()
+            if isinstance(found, Lost):
+                g.skip(found.worker)
+                orders = orders or _Orders(self._cluster, x, k, a, exact)
+                orders.reissue(found.worker, self.used, B - b)
+                continue
+            g.add(found.worker, found.result)
+            b += len(found.seconds)
+            if orders:
+                orders.start_next(found.worker, self.used)
+        self.end()
+        if not exact:
+            self.stop(np.flatnonzero(self.used < (orders.ordered if orders else a)))
+        return g
+
+    def end(self) -> None:
+        """Note that the last needed arrival is in."""
+        self._ended = self._cluster.now()
+
+    def stop(self, workers: IntArray) -> None:
+        """Stop these workers and let the allocator observe how long they had been at their tasks."""
+        seconds = self._cluster.stop(workers)
+        if self._allocator is not None:
+            for i, stopped in zip(workers.tolist(), seconds.tolist(), strict=True):
+                self._allocator.observe(i, (), (stopped,))
+
+    def round(self, k: int, quota: IntArray, delays: IntArray = NO_DELAYS) -> Round:
+        """Return what happened, including what the cluster booked since the previous round."""
+        stopped, lost, waste = self._cluster.ledger.changes()
+        duration = self._ended - self._began
+        return Round(k, quota, self.used, stopped, lost, waste, duration, delays, self._losses)
+
+
+class _Orders:
+    """The orders of a round after a loss; some wait until their worker has done its previous one."""
+
+    def __init__(self, cluster: Cluster, x: Array, k: int, a: IntArray, together: bool) -> None:
+        self._cluster, self._x, self._k, self._together = cluster, x, k, together
+        self.ordered = a.copy()  # tasks that each worker was ordered to do; of a lost one, those that it did
+        self.waiting: dict[int, int] = {}  # tasks of the next order, by worker
+
+    def reissue(self, worker: int, used: IntArray, needed: int) -> None:
+        """Give the tasks that a lost worker leaves missing to those who will finish them soonest."""
+        self.ordered[worker] = used[worker]
+        self.waiting.pop(worker, None)
+        left = self.ordered - used
+        for i, count in self.waiting.items():
+            left[i] += count
+        more = soonest(self._cluster, left, needed - total(left))
+        for i in np.flatnonzero(more).tolist():
+            self.waiting[i] = self.waiting.get(i, 0) + more.item(i)
+            self.start_next(i, used)
+
+    def start_next(self, worker: int, used: IntArray) -> None:
+        """Start a worker's next order, if it has one and its previous one is done."""
+        if worker in self.waiting and used[worker] == self.ordered[worker]:
+            count = self.waiting.pop(worker)
+            self.ordered[worker] += count
+            self._cluster.start(np.array([worker]), self._x, self._k, count, self._together)
+
+
+def reassign(cluster: Cluster, left: IntArray, worker: int) -> IntArray:
+    """Move a lost worker's tasks in `left` to others and return those that had none before."""
+    missing, left[worker] = left.item(worker), 0
+    more = soonest(cluster, left, missing)
+    idle = np.flatnonzero((left == 0) & (more > 0))
+    left += more
+    return idle
+
+
+def soonest(cluster: Cluster, left: IntArray, count: int) -> IntArray:
+    """Return how to divide `count` tasks among available workers so that they are done soonest.
+
+    Worker i first does the left[i] tasks that it has; its mean task time so far counts, or that of all
+    workers where it has delivered none.
+    """
+    stats = cluster.ledger.stats.state()
+    tasks, seconds = stats["tasks"], stats["seconds"]
+    pooled = seconds.sum() / tasks.sum() if tasks.any() else 1.0
+    means = np.where(tasks > 0, seconds / np.maximum(tasks, 1), pooled)
+    workers = np.flatnonzero(cluster.available)
+    ends = list(zip((means * (left + 1))[workers].tolist(), workers.tolist(), strict=True))
+    heapify(ends)
+    more = np.zeros_like(left)
+    for _ in range(count):
+        end, i = ends[0]
+        more[i] += 1
+        heapreplace(ends, (end + means.item(i), i))
+    return more
+
+
+class Sum:
+    """Adds results in the order of `workers`, each as soon as those before it are in; or as they come.
+
+    A sum of floats depends on the order.  A fixed one makes the same run give the same x, wherever
+    the tasks ran and whoever was first.  Results of tasks that were given anew after a loss are added last,
+    as they come.  All are added up in the memory of the first one.
+    """
+
+    def __init__(self, workers: IntArray | None = None) -> None:
+        self._total: Array | None = None
+        self._last: tuple[Array, ...] = ()  # added when the mean is taken, in one pass through memory
+        self._workers = None if workers is None else workers.tolist()
+        self._order = iter(self._workers or ())
+        self._next = next(self._order, None)
+        self._early: dict[int, Array | None] = {}  # None: lost
+        self._expected: set[int] | None = None  # after a loss: workers whose own result is not in
+        self._late: list[Array] = []  # of tasks given anew
+
+    def add(self, worker: int, result: Array | None) -> None:
+        """Add one worker's result; None if it was lost."""
+        if self._workers is None:
+            self._add(result)
+            return
+        if self._expected is not None:
+            if worker not in self._expected and result is not None:
+                self._late.append(result)
+                return
+            self._expected.discard(worker)
+        self._early[worker] = result
+        while self._next in self._early:
+            result, self._next = self._early.pop(self._next), next(self._order, None)
+            self._add(result, last=self._next is None)
+
+    def skip(self, worker: int) -> None:
+        """Do not wait for the result of a lost worker."""
+        if self._workers is not None and self._expected is None:
+            due = [] if self._next is None else self._workers[self._workers.index(self._next) :]
+            self._expected = set(due).difference(self._early)
+        if self._expected is not None and worker in self._expected:
+            self.add(worker, None)
+
+    def _add(self, result: Array | None, last: bool = False) -> None:
+        if result is None:
+            return
+        if self._total is None:
+            self._total = result
+        elif last:
+            self._last = (result,)
+        else:
+            self._total += result
+
+    def mean(self, count: int) -> Array:
+        """Return the sum divided by the number of gradients in it; computed in its own memory."""
+        last = [*self._last, *self._late]
+        if self._total is None and last:
+            self._total, *last = last  # every worker of the original order was lost
+        if self._total is None:
+            raise RuntimeError("there is no mean of nothing")
+        for part, *others in blocks(self._total, *last):
+            for result in others:
+                part += result
+            part /= count
+        return self._total
