@@ -1,4 +1,4 @@
-"""The private Slurm that the tests marked `cluster` run on: one for each process of pytest's."""
+"""The private Slurm for tests marked `cluster`: one per pytest process."""
 
 import os
 import tempfile
@@ -13,33 +13,34 @@ from tests.slurm.site import Site
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[PrivateSlurm]:
-    """A Slurm of five nodes; where it cannot be, tests skip and say why, but not in CI."""
+    """Start a Slurm of five nodes; if that is not possible, skip the test, or fail it in CI."""
     yield from running()
 
 
 @pytest.fixture
 def fresh_slurm() -> Iterator[PrivateSlurm]:
-    """One for a single test, which may break it."""
+    """Start a Slurm for a single test, which may break it."""
     yield from running()
 
 
 @pytest.fixture
 def site(slurm: PrivateSlurm, tmp_path: Path) -> Iterator[Site]:
-    """A user's folder on the cluster; when its jobs are over, none of their processes is left anywhere."""
+    """Return a user's folder on the cluster, and check that its jobs leave no process behind."""
     found = Site(slurm, tmp_path, frozenset(slurm.processes()))
     try:
         yield found
-        found.no_process()
+        found.check_no_process_left()
     finally:
-        found.leave()
+        found.cancel_all()
 
 
 def missing(reason: str) -> None:
-    """Skip a test that something is missing for; in CI nothing may be."""
+    """Skip a test whose requirements are missing; fail it in CI."""
     (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
 
 
 def running() -> Iterator[PrivateSlurm]:
+    """Yield a private Slurm while it is up."""
     if reason := why_not():
         missing(reason)
     with (

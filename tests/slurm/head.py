@@ -1,7 +1,7 @@
-"""The first process of a private cluster: gives each node a host name and a network, and starts the daemons.
+"""Process 1 of a private cluster: gives each node a host name and a network, and starts the daemons.
 
-Runs as process 1 of its own namespaces, so nothing it started outlives it; it ends when its standard
-input is closed, hence also when whoever opened that is killed.
+It runs in namespaces of its own, so nothing that it starts outlives it.  It ends when its standard input is
+closed, hence also when the process that started it is killed.
 """
 
 import os
@@ -13,12 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 HEAD = "head"
-TMP = "/run/tmp"  # of each host alone: launchers name their files there by host and process id
+TMP = "/run/tmp"  # one per host: launchers name their files there by host and process id
 PRIVATE = ("/dev/shm", TMP)  # noqa: S108
 
 
 def network(nodes: list[str]) -> Iterator[list[str]]:
-    """A bridge, and a cable from it to each node."""
+    """Yield the commands that create a bridge and connect each node to it."""
     yield ["ip", "link", "set", "lo", "up"]
     yield ["ip", "link", "add", "bridge", "type", "bridge"]
     yield ["ip", "address", "add", f"{address(0)}/24", "dev", "bridge"]
@@ -34,12 +34,12 @@ def network(nodes: list[str]) -> Iterator[list[str]]:
 
 
 def address(number: int) -> str:
-    """The address of a node; 0 is the head."""
+    """Return the address of a node; 0 is the head."""
     return f"10.77.0.{number + 1}"
 
 
 def daemons(folder: Path, nodes: list[str]) -> Iterator[list[str]]:
-    """The commands that start munge, the controller, and the daemon of each node."""
+    """Yield the commands that start munge, the controller, and the daemon of each node."""
     munge = folder / "munge"
     paths = [
         f"--{name}={munge / name}" for name in ("key-file", "socket", "pid-file", "seed-file", "log-file")
@@ -54,7 +54,7 @@ def daemons(folder: Path, nodes: list[str]) -> Iterator[list[str]]:
 
 
 def main(folder: Path, nodes: list[str]) -> None:
-    """Start everything, tell so, and look after it until standard input ends."""
+    """Start everything, print that it has started, and reap processes until standard input ends."""
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     subprocess.run(["hostname", HEAD], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
@@ -68,7 +68,7 @@ def main(folder: Path, nodes: list[str]) -> None:
     print("started", flush=True)
     while not select.select([sys.stdin], [], [], 0.2)[0]:
         with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:  # process 1 inherits the orphans of all
+            while os.waitpid(-1, os.WNOHANG)[0]:  # process 1 inherits all orphans
                 pass
 
 

@@ -1,4 +1,4 @@
-"""A private Slurm of several nodes on this machine, for tests: own namespaces, network, folders and keys."""
+"""A private Slurm of several nodes on this machine, with its own namespaces, network, folders and keys."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.slurm.head import HEAD, TMP, address
 
 NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "unshare", "nsenter")
 NODES = ["n1", "n2", "n3", "n4", "n5"]
-CORES, GPUS = 4, 2  # that each node claims to have
+CORES, GPUS = 4, 2  # per node, as far as Slurm knows
 
 CONF = """\
 ClusterName=private
@@ -57,7 +57,7 @@ PartitionName=high Nodes=ALL State=UP PriorityTier=10 PreemptMode=OFF
 
 
 def why_not() -> str | None:
-    """Why no private Slurm can be started here."""
+    """Return why no private Slurm can be started here, if so."""
     if os.geteuid() != 0:
         return "a private Slurm needs root, for the namespaces of its nodes"
     missing = [name for name in NEEDED if not shutil.which(name, path=paths())]
@@ -81,21 +81,21 @@ NAMESPACES = [
 
 
 def paths() -> str:
-    """Where to look for commands; daemons are not on everybody's PATH."""
+    """Return where to look for commands; not every PATH has the daemons."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 class PrivateSlurm:
-    """A running cluster, and how to run commands on its login node."""
+    """A running cluster, with a login node to run commands on."""
 
     def __init__(self, folder: Path, first: int) -> None:
         self.folder, self._first = folder, first
 
     def environment(self, **more: str) -> dict[str, str]:
-        """What commands on the login node find in their environment."""
-        kept = {name: os.environ[name] for name in ("HOME", "LANG", "USER") if name in os.environ}
+        """Return the environment of commands on the login node."""
+        inherited = {name: os.environ[name] for name in ("HOME", "LANG", "USER") if name in os.environ}
         own = {"PATH": paths(), "TMPDIR": TMP, "SLURM_CONF": str(self.folder / "slurm.conf")}
-        return kept | own | more
+        return inherited | own | more
 
     def run(
         self,
@@ -104,7 +104,7 @@ class PrivateSlurm:
         seconds: float = 60,
         **more: str,
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command on the login node, to its end."""
+        """Run a command on the login node and wait for it."""
         return subprocess.run(
             [*self.entering(cwd), *map(str, command)],
             env=self.environment(**more),
@@ -114,34 +114,34 @@ class PrivateSlurm:
         )
 
     def entering(self, cwd: Path | None = None) -> list[str]:
-        """The words before a command that is to be run on the login node."""
+        """Return the prefix that runs a command on the login node."""
         into = ["nsenter", f"--target={self._first}", "--mount", "--uts", "--ipc", "--net", "--pid"]
         return [*into, "--", "env", f"--chdir={cwd or self.folder}"]
 
     def ask(self, *command: str | Path, cwd: Path | None = None, seconds: float = 60, **more: str) -> str:
-        """What a command that must succeed prints."""
+        """Run a command that must succeed, and return what it prints."""
         done = self.run(*command, cwd=cwd, seconds=seconds, **more)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
     def job(self, job: object) -> dict[str, str]:
-        """What Slurm knows of a Slurm job."""
-        words = self.ask("scontrol", "-o", "show", "job", str(job)).split()
-        return dict(word.split("=", 1) for word in words if "=" in word)
+        """Return the fields that scontrol prints for a Slurm job."""
+        fields = self.ask("scontrol", "-o", "show", "job", str(job)).split()
+        return dict(field.split("=", 1) for field in fields if "=" in field)
 
     def traffic(self) -> int:
-        """The bytes that all nodes have sent to each other so far."""
+        """Return the bytes that all nodes have sent so far."""
         shown = [self.ask("ip", "-netns", node, "-json", "-s", "link", "show", "eth0") for node in NODES]
         return sum(json.loads(text)[0]["stats64"]["tx"]["bytes"] for text in shown)
 
     def kill_node(self, node: str) -> None:
-        """Let a node die: its daemon and whatever else runs on it, at once."""
+        """Kill the daemon of a node and everything else that runs on it."""
         started = f"slurmd -D -N {node};"
         (first,) = [pid for pid, line in self.processes().items() if started in line and "unshare" in line]
         self.ask("kill", "-KILL", first)
 
     def processes(self) -> dict[str, str]:
-        """The command lines of all processes on this cluster, by process id."""
+        """Return the command lines of all processes on this cluster, by process id."""
         lines = self.ask("ps", "-eww", "-o", "pid=,args=").splitlines()
         found = dict(line.strip().split(maxsplit=1) for line in lines)
         return {pid: line for pid, line in found.items() if not line.startswith("ps -eww")}
@@ -149,12 +149,12 @@ class PrivateSlurm:
 
 @contextmanager
 def private_slurm(folder: Path, nodes: list[str] = NODES) -> Iterator[PrivateSlurm]:
-    """A cluster that is up for as long as the block lasts; of which nothing is left then."""
+    """Start a cluster for the duration of the block, and leave nothing behind."""
     prepare(folder, nodes)
-    words = [*NAMESPACES, sys.executable, str(Path(__file__).with_name("head.py")), str(folder), *nodes]
+    command = [*NAMESPACES, sys.executable, str(Path(__file__).with_name("head.py")), str(folder), *nodes]
     environment = os.environ | {"PATH": paths()}
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=None, env=environment) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=None, env=environment) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"started\n", "the private Slurm did not start"
@@ -163,26 +163,26 @@ def private_slurm(folder: Path, nodes: list[str] = NODES) -> Iterator[PrivateSlu
             until(lambda: idle(cluster) == len(nodes), 60, lambda: logs(folder))
             yield cluster
         finally:
-            process.send_signal(signal.SIGKILL)  # and with it process 1 of the cluster, and all the rest
+            process.send_signal(signal.SIGKILL)  # and with it process 1 of the cluster, and everything else
 
 
 def idle(cluster: PrivateSlurm) -> int:
-    """How many nodes wait for work."""
+    """Return the number of idle nodes."""
     return cluster.run("sinfo", "--noheader", "--Node", "--partition=main", "--states=idle").stdout.count(
         "\n"
     )
 
 
-def until(true: Callable[[], bool], seconds: float, why: Callable[[], str] = str) -> None:
-    """Wait for something to become true."""
+def until(condition: Callable[[], bool], seconds: float, why: Callable[[], str] = str) -> None:
+    """Wait until a condition holds; fail after some seconds."""
     end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"not so after {seconds} s: {why()}"
+    while not condition():
+        assert time.monotonic() < end, f"still not true after {seconds} s: {why()}"
         time.sleep(0.25)
 
 
 def prepare(folder: Path, nodes: list[str]) -> None:
-    """The folders and files that the daemons want to find."""
+    """Write the folders and files that the daemons need."""
     for name in ["munge", "state", *(f"{node}/{part}" for node in nodes for part in ("spool", "tmp"))]:
         (folder / name).mkdir(parents=True)
     (folder / "munge").chmod(0o700)
@@ -201,11 +201,11 @@ def prepare(folder: Path, nodes: list[str]) -> None:
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     gpus = [folder / f"gpu{number}" for number in range(GPUS)]
     for path in gpus:
-        os.mknod(path, stat.S_IFCHR, os.makedev(1, 3))  # null, which Slurm takes for a GPU as well as any
+        os.mknod(path, stat.S_IFCHR, os.makedev(1, 3))  # /dev/null, which Slurm accepts as a GPU
     (folder / "gres.conf").write_text("".join(f"Name=gpu File={path}\n" for path in gpus))
 
 
 def logs(folder: Path) -> str:
-    """The last words of all daemons."""
+    """Return the end of the log of each daemon."""
     texts: Mapping[Path, str] = {path: path.read_text(errors="replace") for path in folder.rglob("*.log")}
     return "\n".join(f"== {path}\n{text[-500:]}" for path, text in texts.items())

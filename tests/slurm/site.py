@@ -1,4 +1,4 @@
-"""What a user does on a cluster: job files, mpi-ata on the login node, a look at the queue."""
+"""What a user does on a cluster: write job files, run mpi-ata on the login node, look at the queue."""
 
 import json
 import sys
@@ -18,13 +18,13 @@ from tests.slurm.private import NODES, PrivateSlurm, idle, until
 ROOT = Path(__file__).parent.parent.parent
 OPEN_MPI = Path(sys.executable).with_name("mpi-ata")
 MPICH = ROOT / ".venv-mpich" / "bin" / "mpi-ata"
-SYSTEM = ROOT / ".venv-system" / "bin" / "mpi-ata"  # pip's mpi4py with the MPI that the system has
+SYSTEM = ROOT / ".venv-system" / "bin" / "mpi-ata"  # mpi4py from pip with the MPI of the system
 BOTH = pytest.mark.parametrize("command", [OPEN_MPI, MPICH], ids=["openmpi", "mpich"])
-PATIENCE = 120.0  # seconds for what takes ten on a machine that has nothing else to do
+PATIENCE = 120.0  # seconds for what takes ten on an idle machine
 FOUR = ("--nodes", 4, "--ntasks-per-node", 1, "--time", 10)
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
-# Rounds of 30 ms and more, the same numbers however often it is interrupted.
+# Rounds of at least 30 ms; the same numbers however often it is interrupted.
 DRAWN = """
 [problem]
 name = "quadratic"
@@ -47,7 +47,7 @@ seed = 11
 checkpoint_seconds = 1
 """
 
-# Tasks that take the time they take.
+# Tasks with measured times.
 MEASURED = """
 [problem]
 file = "own.py"
@@ -87,16 +87,16 @@ class Site:
 
     slurm: PrivateSlurm
     folder: Path
-    before: frozenset[str] = frozenset()  # ids of the processes that are always there
+    before: frozenset[str] = frozenset()  # ids of the processes that are part of the cluster
 
     def drawn(self, rounds: int, name: str = "job") -> Path:
-        """A job with drawn times."""
+        """Write a job with drawn times."""
         path = self.folder / f"{name}.toml"
         path.write_text(DRAWN.format(rounds=rounds))
         return path
 
     def measured(self, rounds: int, seconds: float = 0.01) -> Path:
-        """A job with a problem of one's own, which imports its neighbour."""
+        """Write a job whose problem is in a file of the user's, which imports another."""
         (self.folder / "own.py").write_text(OWN)
         (self.folder / "neighbour.py").write_text("def gradient(x):\n    return 0.1 * x\n")
         path = self.folder / "own.toml"
@@ -104,86 +104,86 @@ class Site:
         return path
 
     def own(self, problem: str) -> Path:
-        """A short job with another problem of one's own."""
+        """Write a short job with another problem of the user's."""
         path = self.measured(3)
         path.write_text(path.read_text().replace("seconds = 0.01\n", ""))
         (self.folder / "own.py").write_text(problem)
         return path
 
     def ata(self, *words: object, command: Path = OPEN_MPI, code: int = 0, **more: str) -> str:
-        """What mpi-ata prints on the login node."""
+        """Run mpi-ata on the login node and return what it prints, on stderr if it is to fail."""
         done = self.slurm.run(command, *map(str, words), cwd=self.folder, seconds=PATIENCE, **more)
         assert done.returncode == code, f"{words}: {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout if code == 0 else done.stderr
 
     def submit(self, *words: object, command: Path = OPEN_MPI, **more: str) -> dict[str, Any]:
-        """Submit a job; what it came to."""
+        """Submit a job and return the JSON that mpi-ata prints."""
         found: dict[str, Any] = json.loads(
             self.ata("submit", *words, "--json", command=command, code=0, **more).splitlines()[-1]
         )
         return found
 
     def status(self, which: object) -> list[dict[str, Any]]:
-        """What mpi-ata says of a Slurm job."""
+        """Return the status rows of a Slurm job or a run."""
         found: list[dict[str, Any]] = json.loads(self.ata("status", which, "--json").splitlines()[-1])
         return found
 
     def virtual_x(self, job: Path, workers: int, *words: object) -> Array:
-        """Where a job arrives when nothing happens to it."""
+        """Return the final x of a job that is not interrupted."""
         out = self.folder / f"virtual-{time.monotonic_ns()}.h5"
         self.ata("run", job, "--virtual", "--workers", workers, "--out", out, *words)
         return record(out).method["x"]
 
-    def restarted(self, job: object) -> None:
-        """Wait until a Slurm job was requeued once."""
+    def wait_requeued(self, job: object) -> None:
+        """Wait until a Slurm job has been requeued once."""
         until(lambda: self.slurm.job(job)["Restarts"] == "1", PATIENCE, lambda: self.story(job))
 
-    def over(self, job: object, seconds: float = PATIENCE) -> str:
-        """Wait until a Slurm job is over; how."""
+    def wait_over(self, job: object, seconds: float = PATIENCE) -> str:
+        """Wait until a Slurm job is over, and return its state."""
         until(lambda: self.state(job) in OVER, seconds, lambda: self.story(job))
         return self.state(job)
 
     def state(self, job: object) -> str:
-        """The state of a Slurm job."""
+        """Return the state of a Slurm job."""
         return self.slurm.job(job)["JobState"]
 
     def story(self, job: object) -> str:
-        """What is known of a Slurm job, for whoever reads of a failure."""
+        """Return all that is known of a Slurm job, for the message of a failing test."""
         logs = "\n".join(f"== {path}\n{path.read_text()[-3000:]}" for path in self.folder.rglob("*.out"))
         return f"{self.slurm.job(job)}\n{logs}"
 
-    def beyond(self, run: object, rounds: int, seconds: float = PATIENCE) -> None:
+    def wait_beyond(self, run: object, rounds: int, seconds: float = PATIENCE) -> None:
         """Wait until a run has been saved beyond a round."""
         until(lambda: rounds_of(Path(str(run))) > rounds, seconds, lambda: str(list(self.folder.rglob("*"))))
 
-    def no_process(self) -> None:
-        """See that nothing is on the cluster that was not there before."""
+    def check_no_process_left(self) -> None:
+        """Check that no process of a job is left on the cluster."""
         until(lambda: not self.left_over(), 20, lambda: str(self.left_over()))
 
     def left_over(self) -> list[str]:
-        """The command lines that were not there before."""
+        """Return the command lines of processes that are not part of the cluster."""
         return [line for pid, line in self.slurm.processes().items() if pid not in self.before]
 
-    def leave(self) -> None:
-        """Take all jobs out of the queue, so that the next test finds the cluster as this one did."""
+    def cancel_all(self) -> None:
+        """Cancel all jobs, so that the next test starts with an idle cluster."""
         self.slurm.run("scancel", "--user=root")
         until(lambda: idle(self.slurm) == len(NODES), 60)
 
     def log(self, submitted: dict[str, Any]) -> str:
-        """What a submitted run has said."""
+        """Return the log of a submitted run."""
         return Path(submitted["log"]).read_text()
 
 
 def record(run: object) -> Record:
-    """What a run file says."""
+    """Return the record in a run file."""
     return load_record(RunFile(Path(str(run))))[0]
 
 
 def rounds_of(run: Path) -> int:
-    """The rounds that a run has saved."""
+    """Return the number of saved rounds of a run; -1 before its first save."""
     return int(record(run).summary["rounds"]) if RunFile(run).exists() else -1
 
 
 def kinds(run: object) -> list[str]:
-    """What has happened to a run, in order."""
+    """Return the kinds of the events of a run, in order."""
     return [event.kind for event in record(run).events]

@@ -1,4 +1,4 @@
-"""Copies of a job stand by themselves: whatever becomes of the files that they were made of."""
+"""Copies of a job do not depend on the original files any more."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class Own:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """A job whose problem is in another folder, and imports a module and a package beside it."""
+    """Return a job whose problem is in another folder, and imports a module and a package next to it."""
     problems = tmp_path / "home" / "problems"
     (problems / "package").mkdir(parents=True)
     (problems / "own.py").write_text(OWN)
@@ -36,13 +36,13 @@ def job(tmp_path: Path) -> Path:
 
 
 def spoil(folder: Path) -> None:
-    """Let nothing that is still read from a folder go unnoticed."""
+    """Break all files in a folder, so that a test fails if one of them is still read."""
     for path in [*folder.rglob("*.py"), *folder.rglob("*.toml")]:
         path.write_text("raise SystemExit")
 
 
-def made(job: Path, *members: tuple[str, ...]) -> Copies:
-    """Copies of a job, whose originals are gone."""
+def copy_and_spoil(job: Path, *members: tuple[str, ...]) -> Copies:
+    """Copy a job, and break the originals."""
     copies = Copies.of(
         [load_job(job, member) for member in members or [()]], job.parent.parent.parent / "copy"
     )
@@ -51,8 +51,8 @@ def made(job: Path, *members: tuple[str, ...]) -> Copies:
     return copies
 
 
-def test_a_copy_has_all_that_a_job_needs_and_nothing_else(job: Path, tmp_path: Path) -> None:
-    copies = made(job)
+def test_a_copy_contains_what_the_job_needs_and_nothing_else(job: Path, tmp_path: Path) -> None:
+    copies = copy_and_spoil(job)
     assert copies.settings == ((),)
     names = {path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*.*")}
     assert names == {
@@ -65,17 +65,17 @@ def test_a_copy_has_all_that_a_job_needs_and_nothing_else(job: Path, tmp_path: P
     assert build_problem(load_job(copies.job)).x0.tolist() == [1, 1, 1]
 
 
-def test_a_file_named_by_an_absolute_path_is_copied_too(job: Path) -> None:
-    given = (f'problem.file="{job.parent.parent}/problems/own.py"',)
-    copies = made(job, given)
-    assert build_problem(load_job(copies.job, [*given, *copies.settings[0]])).x0.tolist() == [1, 1, 1]
+def test_a_file_with_an_absolute_path_is_copied_too(job: Path) -> None:
+    settings = (f'problem.file="{job.parent.parent}/problems/own.py"',)
+    copies = copy_and_spoil(job, settings)
+    assert build_problem(load_job(copies.job, [*settings, *copies.settings[0]])).x0.tolist() == [1, 1, 1]
 
 
 def test_the_file_of_an_update_is_copied_too(job: Path) -> None:
     (job.parent / "moves.py").write_text(UPDATE)
-    given = ("method.update_file=moves.py", "method.update_class=Own")
-    copies = made(job, given)
-    loaded = load_job(copies.job, given)
+    settings = ("method.update_file=moves.py", "method.update_class=Own")
+    copies = copy_and_spoil(job, settings)
+    loaded = load_job(copies.job, settings)
     assert "method.update_file" in loaded.source.files
 
 
@@ -83,7 +83,7 @@ def test_each_member_of_a_sweep_has_its_own_file(job: Path) -> None:
     problems = job.parent.parent / "problems"
     (problems / "other.py").write_text(OWN.replace("np.ones(3)", "np.ones(5)"))
     members = [("problem.file=../problems/own.py",), (f"problem.file={problems}/other.py",)]
-    copies = made(job, *members)
+    copies = copy_and_spoil(job, *members)
     found = [
         build_problem(load_job(copies.job, [*member, *more])).x0.size
         for member, more in zip(members, copies.settings, strict=True)
@@ -95,7 +95,7 @@ def test_links_are_followed(job: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     (tmp_path / "home" / "problems").rename(elsewhere)
     (tmp_path / "home" / "problems").symlink_to(elsewhere)
-    copies = Copies.of(job, [()], tmp_path / "copy")
+    copies = Copies.of([load_job(job)], tmp_path / "copy")
     copies.make()
     spoil(elsewhere)
     assert build_problem(load_job(copies.job, copies.settings[0])).x0.tolist() == [1, 1, 1]

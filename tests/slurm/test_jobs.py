@@ -1,4 +1,4 @@
-"""Jobs on a real Slurm of several nodes: from being submitted to their end."""
+"""Jobs on a real Slurm of several nodes, from submission to their end."""
 
 import json
 import shlex
@@ -23,11 +23,11 @@ def test_a_job_runs_on_four_nodes_to_its_end(site: Site, command: Path) -> None:
     job, large = site.drawn(20), ("--set", "problem.dimension=100_000")
     sent = site.slurm.traffic()
     submitted = site.submit(job, *FOUR, "--cpus-per-task", 2, *large, command=command)
-    assert site.over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
+    assert site.wait_over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
     found = record(submitted["run"])
     assert np.array_equal(found.method["x"], site.virtual_x(job, 3, *large))
     nodes = site.slurm.ask("scontrol", "show", "hostnames", site.slurm.job(submitted["job"])["NodeList"])
-    assert [place.host for place in found.identities] == nodes.split()[1:]  # the manager has the first
+    assert [worker.host for worker in found.identities] == nodes.split()[1:]  # the manager is on the first
     assert site.slurm.traffic() - sent > 20 * 2 * found.method["x"].nbytes
     assert "cannot be rung" not in site.log(submitted)
     (row,) = site.status(submitted["job"])
@@ -37,7 +37,7 @@ def test_a_job_runs_on_four_nodes_to_its_end(site: Site, command: Path) -> None:
 
 
 def test_editing_files_while_queued_changes_nothing(site: Site) -> None:
-    job, words = site.measured(20), (*FOUR, "--sbatch", "--hold", "--out", site.folder / "kept.h5")
+    job, words = site.measured(20), (*FOUR, "--sbatch", "--hold", "--out", site.folder / "mine.h5")
     promised = json.loads(site.ata("submit", job, *words, "--dry-run", "--json").splitlines()[-1])["script"]
     submitted = site.submit(job, *words)
     assert Path(submitted["script"]).read_text() == promised
@@ -46,20 +46,20 @@ def test_editing_files_while_queued_changes_nothing(site: Site) -> None:
     (row,) = site.status(submitted["job"])
     assert (row["state"], row["why"]) == ("queued", "JobHeldUser")
     site.slurm.ask("scontrol", "release", str(submitted["job"]))
-    assert site.over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
-    assert rounds_of(site.folder / "kept.h5") == 20
+    assert site.wait_over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
+    assert rounds_of(site.folder / "mine.h5") == 20
 
 
 @BOTH
-def test_the_script_for_use_by_hand_works(site: Site, command: Path) -> None:
+def test_the_example_script_works(site: Site, command: Path) -> None:
     job, script, fewer = site.drawn(200), ROOT / "slurm" / "run.sbatch", ("--set", "stop.rounds=140")
     words = ["sbatch", "--parsable", "--nodes=2", "--ntasks-per-node=2"]
     path = f"{command.parent}:{site.slurm.environment()['PATH']}"
     id = site.slurm.ask(*words, script, job, *fewer, cwd=site.folder, PATH=path)
     run = site.folder / "runs" / f"job-{id}.h5"
-    site.beyond(run, 5)
+    site.wait_beyond(run, 5)
     site.slurm.ask("scancel", "--batch", f"--signal={'USR1' if command == MPICH else 'TERM'}", id)
-    assert site.over(id) == "COMPLETED", site.story(id)
+    assert site.wait_over(id) == "COMPLETED", site.story(id)
     assert rounds_of(run) == 140
     assert kinds(run).count("resumed") == 1
     assert np.array_equal(record(run).method["x"], site.virtual_x(job, 3, *fewer))
@@ -84,7 +84,7 @@ class Own:
 
 
 @BOTH
-def test_a_file_sets_up_the_environment_where_slurm_hands_none_on(site: Site, command: Path) -> None:
+def test_a_sourced_file_sets_up_the_environment_if_slurm_passes_on_none(site: Site, command: Path) -> None:
     job = site.own(GREETING)
     lines = {"GREETING": "it's me", **site.slurm.environment()}
     file = site.folder / "env.sh"
@@ -92,28 +92,28 @@ def test_a_file_sets_up_the_environment_where_slurm_hands_none_on(site: Site, co
     words = ["--nodes", 2, "--ntasks-per-node", 1, "--time", 10, "--source", file]
     submitted = site.submit(job, *words, "--no-check", "--sbatch", "--export=NONE", command=command)
     file.write_text("exit 1")
-    assert site.over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
+    assert site.wait_over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
     assert {path.name: path.read_text() for path in site.folder.glob("greeted-*")} == {
         "greeted-None": "it's me",
         "greeted-0": "it's me",
     }
 
 
-def test_jobs_that_are_submitted_in_the_same_second_have_files_of_their_own(site: Site) -> None:
+def test_jobs_submitted_in_the_same_second_have_their_own_files(site: Site) -> None:
     job = site.drawn(10)
     with ThreadPoolExecutor() as at_once:
-        asked = [at_once.submit(site.submit, job, *FOUR, "--sbatch", "--hold") for _ in range(6)]
-    found = [each.result() for each in asked]
+        futures = [at_once.submit(site.submit, job, *FOUR, "--sbatch", "--hold") for _ in range(6)]
+    found = [each.result() for each in futures]
     for name in ("job", "run", "log"):
         assert len({each[name] for each in found}) == 6, found
     assert {row["state"] for each in found for row in site.status(each["run"])} == {"queued"}
 
 
-def test_what_slurm_refuses_is_told_and_leaves_nothing(site: Site) -> None:
+def test_a_job_that_slurm_rejects_is_reported_and_leaves_nothing_behind(site: Site) -> None:
     job = site.drawn(10)
-    told = site.ata("submit", job, *FOUR, "--partition", "nowhere", "--chain", 2, code=2)
-    assert told.splitlines() == [
-        "Error: Slurm refused the job: Batch job submission failed: Invalid partition name specified"
+    printed = site.ata("submit", job, *FOUR, "--partition", "nowhere", "--chain", 2, code=2)
+    assert printed.splitlines() == [
+        "Error: Slurm rejected the job: Batch job submission failed: Invalid partition name specified"
     ]
     assert [path for path in site.folder.rglob("*") if path.is_file()] == [job]
     assert site.slurm.ask("squeue", "--noheader") == ""
@@ -122,30 +122,28 @@ def test_what_slurm_refuses_is_told_and_leaves_nothing(site: Site) -> None:
 @pytest.mark.parametrize(
     ("command", "wrong"), [(MPICH, "none"), (OPEN_MPI, "pmi2")], ids=["mpich-none", "openmpi-pmi2"]
 )
-def test_a_launcher_that_does_not_fit_is_explained_and_not_tried_again(
-    site: Site, command: Path, wrong: str
-) -> None:
+def test_a_wrong_launcher_is_explained_and_not_retried(site: Site, command: Path, wrong: str) -> None:
     submitted = site.submit(site.drawn(10), *FOUR, command=command, MPI_ATA_LAUNCHER=f"srun --mpi={wrong}")
-    assert site.over(submitted["job"]) == "FAILED"
+    assert site.wait_over(submitted["job"]) == "FAILED"
     (row,) = site.status(submitted["job"])
     assert (row["state"], row["starts"]) == ("failed", 1)
     assert "srun started 4 tasks, but each is an MPI world of its own" in row["why"]
     assert "use srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI), or mpirun" in row["why"]
 
 
-def test_a_run_that_cannot_go_on_says_why_and_is_not_tried_again(site: Site) -> None:
+def test_a_failed_run_says_why_and_is_not_retried(site: Site) -> None:
     submitted = site.submit(site.drawn(1000), *FOUR, "--set", "method.step_size=1e200", "--chain", 2)
-    assert [site.over(job) for job in submitted["jobs"]] == ["FAILED", "CANCELLED"]
+    assert [site.wait_over(job) for job in submitted["jobs"]] == ["FAILED", "CANCELLED"]
     (row,) = site.status(submitted["job"])
     assert (row["state"], row["starts"]) == ("failed", 1)
     assert "try a smaller step_size" in row["why"]
 
 
-def test_fewer_ranks_than_slurm_has_given_are_noticed(site: Site) -> None:
+def test_a_note_says_when_fewer_ranks_run_than_slurm_allocated(site: Site) -> None:
     job = site.drawn(5)
     words = ["--nodes=2", "--ntasks-per-node=2", "--output=log.out", "--wrap"]
     id = site.slurm.ask("sbatch", "--parsable", *words, f"{OPEN_MPI} run {job} --workers 1", cwd=site.folder)
-    assert site.over(id) == "COMPLETED", site.story(id)
+    assert site.wait_over(id) == "COMPLETED", site.story(id)
     log = (site.folder / "log.out").read_text()
     assert "Slurm has given 4 tasks to this job, but 2 ranks were started" in log
 
@@ -170,7 +168,7 @@ class Own:
 @pytest.mark.parametrize(
     ("command", "options"),
     [(MPICH, ["--gpus-per-task", 1]), (OPEN_MPI, ["--sbatch", "--gpus-per-node=2"])],
-    ids=["divided-by-slurm", "divided-by-us"],
+    ids=["assigned-by-slurm", "assigned-by-mpi-ata"],
 )
 def test_each_worker_has_a_gpu_of_its_own_and_the_manager_none(
     site: Site, command: Path, options: list[object]
@@ -178,13 +176,13 @@ def test_each_worker_has_a_gpu_of_its_own_and_the_manager_none(
     job = site.own(DEVICES)
     words = ["--nodes", 2, "--ntasks-per-node", 2, "--time", 10, "--sbatch", "--nodelist=n1,n2"]
     submitted = site.submit(job, *words, *options, command=command)
-    assert site.over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
+    assert site.wait_over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
     seen = {path.name: path.read_text() for path in site.folder.glob("seen-*")}
     assert seen == {"seen-None": "n1", "seen-0": "n1 1", "seen-1": "n2 0", "seen-2": "n2 1"}
 
 
 @BOTH
-def test_the_doctor_looks_at_the_nodes_and_leaves_nothing_behind(site: Site, command: Path) -> None:
+def test_the_doctor_checks_the_nodes_and_leaves_nothing_behind(site: Site, command: Path) -> None:
     words = ["--nodes=2", "--ntasks-per-node=2", "--time=5"]
     done = site.slurm.run("salloc", *words, command, "doctor", cwd=site.folder)
     assert done.returncode == 0, done.stdout

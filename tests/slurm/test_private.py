@@ -1,4 +1,4 @@
-"""The private Slurm of the tests is what it says: several hosts, and nothing that stays behind."""
+"""The private Slurm of the tests has several hosts, and leaves nothing behind."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ with private_slurm(Path(sys.argv[1])) as cluster:
 
 
 @pytest.mark.cluster
-def test_nodes_have_names_addresses_and_shared_memory_of_their_own(slurm: PrivateSlurm) -> None:
+def test_nodes_have_their_own_names_addresses_and_shared_memory(slurm: PrivateSlurm) -> None:
     text = "hostname; ip -brief address show eth0; touch /dev/shm/$(hostname); ls /dev/shm"
     out = slurm.ask("srun", f"--nodes={len(NODES)}", "--label", "sh", "-c", text)
     lines = sorted(line.split(": ", 1) for line in out.splitlines())
@@ -36,22 +36,22 @@ def test_nodes_have_names_addresses_and_shared_memory_of_their_own(slurm: Privat
 
 
 @pytest.mark.cluster
-def test_nothing_outlives_whoever_started_it(tmp_path: Path) -> None:
+def test_nothing_outlives_the_process_that_started_it(tmp_path: Path) -> None:
     folder = tmp_path / "slurm"
-    words = [sys.executable, "-c", HOLDING, str(folder)]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, process_group=0) as holder:
+    command = [sys.executable, "-c", HOLDING, str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, process_group=0) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"1\n"
-        until(lambda: len(of_cluster(folder)) >= len(NODES) + 2, 20)
+        until(lambda: len(cluster_processes(folder)) >= len(NODES) + 2, 20)
         time.sleep(1.0)
         os.kill(holder.pid, signal.SIGKILL)
-    until(lambda: of_cluster(folder) == [], 20, lambda: str(of_cluster(folder)))
+    until(lambda: cluster_processes(folder) == [], 20, lambda: str(cluster_processes(folder)))
 
 
 @pytest.mark.parametrize(
     ("ci", "end"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)], ids=["at-home", "in-ci"]
 )
-def test_where_it_cannot_be_started_tests_are_skipped_but_not_in_ci(
+def test_without_root_tests_are_skipped_but_fail_in_ci(
     ci: str, end: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -60,8 +60,8 @@ def test_where_it_cannot_be_started_tests_are_skipped_but_not_in_ci(
         next(running())
 
 
-def of_cluster(folder: Path) -> list[str]:
-    """The processes on this machine that belong to a private Slurm in a folder."""
+def cluster_processes(folder: Path) -> list[str]:
+    """Return the processes on this machine that belong to a private Slurm in a folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""The batch script says what it was told, word for word, whatever the words are."""
+"""The batch script passes on every argument unchanged, whatever it contains."""
 
 import os
 import shutil
@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpi_ata.errors import UsageError
-from mpi_ata.slurm.commands import moment, parsed, seconds
-from mpi_ata.slurm.launcher import chosen
-from mpi_ata.slurm.script import Resources, Script, Sweep, lead_time
+from mpi_ata.slurm.launcher import choose_launcher
+from mpi_ata.slurm.lead import script_lead
+from mpi_ata.slurm.resources import Resources
+from mpi_ata.slurm.script import Script
+from mpi_ata.slurm.slurm_job import parse_duration, parse_job, parse_timestamp
+from mpi_ata.slurm.submission import Sweep
 
 PRINT = ("printf", "%s\\0")
 SCRIPT = Script(
@@ -38,11 +41,11 @@ NASTY = [
     "a=b",
     "&& id",
 ]
-WORDS = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), max_size=20)
+ARGUMENTS = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), max_size=20)
 
 
-def words_of(script: Script, member: int | None = None) -> list[str]:
-    """What the command of a script is really given."""
+def received_args(script: Script, member: int | None = None) -> list[str]:
+    """Return the arguments that the command of a script receives."""
     environment = dict(os.environ) | ({} if member is None else {"SLURM_ARRAY_TASK_ID": str(member)})
     done = subprocess.run(["bash"], input=script.text(), capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
@@ -65,24 +68,24 @@ def test_the_same_inputs_give_the_same_text() -> None:
     ]
 
 
-def test_nasty_words_arrive_unchanged() -> None:
-    assert words_of(replace(SCRIPT, command=(*PRINT, *NASTY))) == NASTY
+def test_nasty_arguments_arrive_unchanged() -> None:
+    assert received_args(replace(SCRIPT, command=(*PRINT, *NASTY))) == NASTY
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(WORDS, min_size=1, max_size=5))
-def test_any_words_arrive_unchanged(words: list[str]) -> None:
-    assert words_of(replace(SCRIPT, command=(*PRINT, *words))) == words
+@given(st.lists(ARGUMENTS, min_size=1, max_size=5))
+def test_any_arguments_arrive_unchanged(arguments: list[str]) -> None:
+    assert received_args(replace(SCRIPT, command=(*PRINT, *arguments))) == arguments
 
 
-def test_each_member_of_an_array_gets_its_own_words() -> None:
-    members = tuple((word, f"{number}") for number, word in enumerate(NASTY))
+def test_each_member_of_an_array_gets_its_own_arguments() -> None:
+    members = tuple((argument, f"{number}") for number, argument in enumerate(NASTY))
     script = replace(SCRIPT, command=(*PRINT, "all"), members=members, at_once=3)
     assert f"--array=0-{len(NASTY) - 1}%3" in script.text()
     for number in (0, 4, len(NASTY) - 1):
-        assert words_of(script, number) == ["all", NASTY[number], str(number)]
+        assert received_args(script, number) == ["all", NASTY[number], str(number)]
     with pytest.raises(AssertionError, match="no such member: 99"):
-        words_of(script, 99)
+        received_args(script, 99)
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
@@ -94,7 +97,7 @@ def test_the_script_passes_shellcheck() -> None:
 
 
 @pytest.mark.parametrize("bad", ["a\nb", "a\rb", "a\0b", "\x1b[2J", "a\u2028b", "a\u202eb", "a\x7fb"])
-def test_control_characters_are_refused_everywhere(bad: str) -> None:
+def test_control_characters_are_rejected_everywhere(bad: str) -> None:
     changes: list[dict[str, Any]] = [
         {"command": ("echo", bad)},
         {"members": ((bad,),)},
@@ -113,7 +116,7 @@ def test_control_characters_are_refused_everywhere(bad: str) -> None:
         Resources(more=(f"--comment={bad}",))
 
 
-def test_what_sbatch_cannot_read_is_refused() -> None:
+def test_options_that_sbatch_cannot_parse_are_rejected() -> None:
     for bad in ('say "hi"', "back\\slash"):
         with pytest.raises(UsageError, match="leave it out"):
             replace(SCRIPT, resources=Resources(partition=bad)).text()
@@ -132,7 +135,7 @@ def test_what_sbatch_cannot_read_is_refused() -> None:
         ("--open-mode=truncate", "nothing"),
     ],
 )
-def test_options_that_the_script_needs_for_itself_are_refused(option: str, instead: str) -> None:
+def test_options_that_the_script_sets_itself_are_rejected(option: str, instead: str) -> None:
     with pytest.raises(UsageError, match=f"use {instead}"):
         Resources(more=(option,))
 
@@ -149,19 +152,19 @@ def test_further_options_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize("time", ["later", "1:2:3:4", "-5", "1h"])
-def test_a_time_that_slurm_would_not_read_is_refused(time: str) -> None:
-    with pytest.raises(UsageError, match="no time as Slurm writes it"):
+def test_a_time_that_slurm_cannot_parse_is_rejected(time: str) -> None:
+    with pytest.raises(UsageError, match="is not a Slurm time"):
         Resources(time=time)
 
 
-def test_one_rank_is_refused() -> None:
+def test_one_rank_is_rejected() -> None:
     with pytest.raises(UsageError, match="a manager and a worker"):
         Resources(ntasks=1)
     with pytest.raises(UsageError, match="a manager and a worker"):
         Resources(nodes=1, ntasks_per_node=1)
 
 
-def test_gpus_are_asked_for_each_task() -> None:
+def test_gpus_are_requested_per_task() -> None:
     assert (
         "#SBATCH --gpus-per-task=a100:1"
         in replace(SCRIPT, resources=Resources(gpus_per_task="a100:1")).text()
@@ -181,15 +184,15 @@ def test_gpus_are_asked_for_each_task() -> None:
         ("", None),
     ],
 )
-def test_times_are_read_as_slurm_does(text: str, expected: float | None) -> None:
-    assert seconds(text) == expected
+def test_durations_are_parsed_as_slurm_does(text: str, expected: float | None) -> None:
+    assert parse_duration(text) == expected
 
 
-def test_a_short_job_is_told_later_than_a_long_one() -> None:
-    assert lead_time(Resources(time="02:00:00"), None) == 60
-    assert lead_time(Resources(time="1"), None) == 15
-    assert lead_time(Resources(), None) == 60
-    assert lead_time(Resources(time="1"), 40) == 40
+def test_the_lead_is_shorter_in_a_short_job() -> None:
+    assert script_lead("02:00:00", None) == 60
+    assert script_lead("1", None) == 15
+    assert script_lead(None, None) == 60
+    assert script_lead("1", 40) == 40
 
 
 def test_a_sweep_has_all_combinations() -> None:
@@ -205,7 +208,7 @@ def test_a_sweep_has_all_combinations() -> None:
 
 
 @pytest.mark.parametrize("text", ["a.b=", "a.b", "ab=1,2", "a.b=,"])
-def test_a_sweep_without_values_is_refused(text: str) -> None:
+def test_a_sweep_without_values_is_rejected(text: str) -> None:
     with pytest.raises(UsageError):
         Sweep.of([text])
 
@@ -219,17 +222,17 @@ LINE = (
 )
 
 
-def test_what_slurm_tells_of_a_job_is_understood() -> None:
-    job = parsed(LINE)
+def test_the_output_of_scontrol_is_parsed() -> None:
+    job = parse_job(LINE)
     assert (job.id, job.state, job.restarts, job.cores, job.nodes) == ("9_3", "RUNNING", 2, 8, "n[1-2]")
     assert (job.run_time, job.time_limit) == (78.0, 86700.0)
     assert job.command == Path("/home/my files/batch.sh")
-    assert job.ends is not None
-    assert job.began is not None
-    assert job.ends - job.began == 300
-    assert moment("Unknown") is None
+    assert job.end_time is not None
+    assert job.start_time is not None
+    assert job.end_time - job.start_time == 300
+    assert parse_timestamp("Unknown") is None
     assert not job.timed_out
-    assert parsed(LINE.replace("RUNNING", "COMPLETING").replace("None", "TimeLimit")).timed_out
+    assert parse_job(LINE.replace("RUNNING", "COMPLETING").replace("None", "TimeLimit")).timed_out
 
 
 PMI2 = ["srun", "--mpi=pmi2", "--kill-on-bad-exit=1", "--ntasks", "8"]
@@ -246,16 +249,16 @@ PMI2 = ["srun", "--mpi=pmi2", "--kill-on-bad-exit=1", "--ntasks", "8"]
         ("Intel(R) MPI Library 2021", ["pmi2"], "/bin/mpirun", ["/bin/mpirun", "-n", "8"]),
     ],
 )
-def test_the_launcher_follows_the_library(
+def test_the_launcher_depends_on_the_mpi_library(
     library: str, offered: list[str], mpirun: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SLURM_CPUS_PER_TASK", "I_MPI_PMI_LIBRARY"):
         monkeypatch.delenv(name, raising=False)
-    assert chosen(library, offered, mpirun, 8) == expected
+    assert choose_launcher(library, offered, mpirun, 8) == expected
 
 
-def test_without_any_launcher_the_user_reads_what_to_do() -> None:
+def test_without_any_launcher_the_error_says_what_to_do() -> None:
     with pytest.raises(
         UsageError, match="there is no mpirun, and srun --mpi offers none, pmi2; load the module"
     ):
-        chosen("Open MPI v5", ["none", "pmi2"], None, 8)
+        choose_launcher("Open MPI v5", ["none", "pmi2"], None, 8)

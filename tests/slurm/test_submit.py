@@ -1,4 +1,4 @@
-"""mpi-ata submit, status and stop without a Slurm: what is refused, and what would be done."""
+"""mpi-ata submit, status and stop without a cluster: what is rejected, and what a dry run prints."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from mpi_ata.cli import main
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.errors import UsageError
-from mpi_ata.slurm.script import signal_name
+from mpi_ata.slurm.lead import check_signal
 from mpi_ata.slurm.submission_dir import SubmissionDir
 from tests.driver.driven import driven
 from tests.slurm.site import DRAWN, MEASURED, OWN, ROOT
@@ -32,14 +32,14 @@ def submit(*words: object) -> Result:
     return CliRunner().invoke(main, ["submit", *map(str, words)])
 
 
-def refusal(*words: object) -> str:
+def rejection(*words: object) -> str:
     result = submit(*words)
     assert result.exit_code == 2, result.output
     assert len(result.output.splitlines()) == 1
     return result.output
 
 
-def test_a_dry_run_prints_script_and_command_and_does_nothing(job: Path) -> None:
+def test_a_dry_run_prints_the_script_and_the_command_and_does_nothing(job: Path) -> None:
     words = ["--nodes", 4, "--ntasks-per-node", 8, "--time", "02:00:00", "--partition", "p", "--account", "a"]
     result = submit(job, *words, "--gpus-per-task", 1, "--sbatch", "--constraint=fast", "--dry-run")
     assert result.exit_code == 0, result.output
@@ -52,7 +52,7 @@ def test_a_dry_run_prints_script_and_command_and_does_nothing(job: Path) -> None
     assert os.listdir() == ["job.toml"]
 
 
-def test_a_dry_run_tells_the_same_as_json(job: Path) -> None:
+def test_a_dry_run_prints_the_same_as_json(job: Path) -> None:
     result = submit(job, "-n", 4, "--out", "mine.h5", "--chain", 3, "--dry-run", "--json")
     found = json.loads(result.output.splitlines()[-1])
     assert found["job"] is None
@@ -62,7 +62,7 @@ def test_a_dry_run_tells_the_same_as_json(job: Path) -> None:
     assert "#SBATCH --no-requeue" in found["script"]
 
 
-def test_a_sweep_has_a_member_for_each_combination(job: Path) -> None:
+def test_a_sweep_has_a_member_per_combination(job: Path) -> None:
     words = ["--array", "method.step_size=0.1,0.2", "--array", "run.seed=1,2", "--at-once", 3]
     result = submit(job, "-n", 4, *words, "--out", "mine.h5", "--dry-run", "--json")
     found = json.loads(result.output.splitlines()[-1])
@@ -76,19 +76,19 @@ def test_a_sweep_has_a_member_for_each_combination(job: Path) -> None:
     ("words", "sentence"),
     [
         (["-n", 1], "1 rank is too few"),
-        (["-n", 4, "--time", "later"], "--time later is no time as Slurm writes it"),
+        (["-n", 4, "--time", "later"], "--time later is not a Slurm time"),
         (["-n", 4, "--set", "allocator.budgt=3"], "unknown key 'budgt' in [allocator]"),
         (["-n", 4, "--array", "allocator.budget=3,0"], "budget"),
         (["-n", 4, "--array", "allocator.budget"], "is not table.key=value"),
-        (["-n", 4, "--array", "run.seed=1,2", "--chain", 2], "--chain and --array do not go together"),
+        (["-n", 4, "--array", "run.seed=1,2", "--chain", 2], "--chain and --array cannot be combined"),
         (
             ["-n", 4, "--warm-start", "nowhere.h5"],
             "--warm-start nowhere.h5: there is no such run",
         ),
-        (["-n", 4, "--source", "nowhere.sh"], "--source nowhere.sh is no file"),
-        (["-n", 4, "--out", "there.h5"], "there.h5 exists: go on with it by --resume"),
-        (["-n", 4, "--out", "job.toml/a.h5"], "job.toml; make it, or choose another file"),
-        (["-n", 4, "--resume"], "say with which one: --out RUN.h5 --resume"),
+        (["-n", 4, "--source", "nowhere.sh"], "--source nowhere.sh is not a file"),
+        (["-n", 4, "--out", "there.h5"], "there.h5 exists: resume it with --resume"),
+        (["-n", 4, "--out", "job.toml/a.h5"], "job.toml; create it, or choose another file"),
+        (["-n", 4, "--resume"], "name its file: --out RUN.h5 --resume"),
         (["-n", 4, "--out", "."], "is a folder; name a file in it"),
         (["-n", 4, "--prior-weight", 0.5], "but there is none; add one"),
         (["-n", 4, "--any-problem"], "but there is none; add one"),
@@ -98,27 +98,27 @@ def test_a_sweep_has_a_member_for_each_combination(job: Path) -> None:
         (["-n", 4, "--out", "a\nb.h5"], "control character"),
     ],
 )
-def test_what_could_not_run_is_refused_before_it_waits_in_a_queue(
+def test_a_job_that_could_not_run_is_rejected_before_it_waits_in_a_queue(
     job: Path, words: list[object], sentence: str
 ) -> None:
     Path("there.h5").touch()
-    assert sentence in refusal(job, *words, "--dry-run")
+    assert sentence in rejection(job, *words, "--dry-run")
     assert sorted(os.listdir()) == ["job.toml", "there.h5"]
 
 
-def finished(job: Path, out: str, *words: str) -> None:
-    """A run of a job that is over."""
-    told = CliRunner().invoke(main, ["run", str(job), "--virtual", "--workers", "3", "--out", out, *words])
-    assert told.exit_code == 0, told.output
+def run_to_end(job: Path, out: str, *words: str) -> None:
+    """Run a job until it is finished."""
+    result = CliRunner().invoke(main, ["run", str(job), "--virtual", "--workers", "3", "--out", out, *words])
+    assert result.exit_code == 0, result.output
 
 
-def test_a_run_that_could_not_go_on_is_refused(job: Path) -> None:
-    finished(job, "mine.h5", "--set", "stop.rounds=3")
+def test_a_finished_run_is_not_resumed(job: Path) -> None:
+    run_to_end(job, "mine.h5", "--set", "stop.rounds=3")
     more = ["-n", 4, "--out", "mine.h5", "--resume", "--dry-run"]
-    assert "mine.h5 is finished already" in refusal(job, *more)
+    assert "mine.h5 is already finished" in rejection(job, *more)
 
 
-def test_a_job_that_was_changed_since_is_not_gone_on_with(job: Path) -> None:
+def test_a_run_of_a_job_that_has_changed_is_not_resumed(job: Path) -> None:
     driven(
         job,
         ["run.workers=3"],
@@ -128,28 +128,28 @@ def test_a_job_that_was_changed_since_is_not_gone_on_with(job: Path) -> None:
     more = ["-n", 4, "--out", "mine.h5", "--resume", "--dry-run"]
     assert submit(job, *more).exit_code == 0
     job.write_text(job.read_text().replace("step_size = 0.3", "step_size = 0.2"))
-    assert "differs from the job of that run in method.step_size" in refusal(job, *more)
+    assert "differs from the job of that run in method.step_size" in rejection(job, *more)
 
 
-def test_a_warm_start_that_does_not_fit_is_refused(job: Path) -> None:
-    finished(job, "small.h5")
+def test_a_warm_start_from_another_problem_is_rejected(job: Path) -> None:
+    run_to_end(job, "small.h5")
     more = ["-n", 4, "--warm-start", "small.h5", "--set", "problem.dimension=30", "--dry-run"]
-    assert "small.h5: is of another problem (dimension = 20, here 30)" in refusal(job, *more)
+    assert "small.h5: is of another problem (dimension = 20, here 30)" in rejection(job, *more)
     script = submit(job, *more, "--any-problem", "--prior-weight", 0.5).output
     assert f"--warm-start {job.with_name('small.h5')} --prior-weight 0.5 --any-problem" in script
 
 
-def test_a_problem_that_only_the_nodes_can_build_is_not_built_here(job: Path) -> None:
+def test_a_problem_that_only_the_nodes_can_build_needs_no_check(job: Path) -> None:
     job.write_text(MEASURED.format(rounds=3, seconds=0.0))
     Path("neighbour.py").touch()
     Path("own.py").write_text(OWN.replace("self.seconds = seconds", "open('/only/on/nodes')"))
-    assert "--no-check leaves it to the nodes" in refusal(job, "-n", 4, "--dry-run")
+    assert "to check it on the nodes only, use --no-check" in rejection(job, "-n", 4, "--dry-run")
     assert submit(job, "-n", 4, "--dry-run", "--no-check").exit_code == 0
 
 
-def test_without_slurm_the_user_reads_so(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_slurm_the_error_says_so(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "there is no sbatch here" in refusal(job, "-n", 4)
+    assert "there is no sbatch here" in rejection(job, "-n", 4)
     assert list(Path().rglob("*.job")) == []
     for command in (["status", "7"], ["stop", "7"]):
         result = CliRunner().invoke(main, command)
@@ -158,70 +158,70 @@ def test_without_slurm_the_user_reads_so(job: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def silent_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slurm's commands, and no cluster that they could ask."""
+def unreachable_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Provide Slurm's commands without a cluster that answers them."""
     if shutil.which("squeue") is None:
-        pytest.skip("Slurm's commands are not here")
+        pytest.skip("Slurm's commands are not installed")
     (tmp_path / "slurm.conf").touch()
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
 
 
-SILENT = "Error: Slurm does not answer: Unable to process configuration file; see mpi-ata doctor\n"
+NO_ANSWER = "Error: Slurm does not answer: Unable to process configuration file; see mpi-ata doctor\n"
 
 
-def silent_status(*words: str) -> list[tuple[str, str, str]]:
-    """The runs, Slurm jobs and states that are told where Slurm does not answer."""
+def status_without_slurm(*words: str) -> list[tuple[str, str, str]]:
+    """Return the runs, Slurm jobs and states that are printed if Slurm does not answer."""
     result = CliRunner().invoke(main, ["status", *words, "--json"])
-    assert (result.exit_code, result.stderr) == (1, SILENT)
+    assert (result.exit_code, result.stderr) == (1, NO_ANSWER)
     return [(Path(row["run"]).name, row["job"], row["state"]) for row in json.loads(result.stdout)]
 
 
-def note(name: str, ids: list[str], *runs: str) -> None:
-    """What a submission leaves behind."""
+def record_submission(name: str, ids: list[str], *runs: str) -> None:
+    """Write the manifest of a submission."""
     Path("runs", name).mkdir(parents=True)
-    SubmissionDir(Path("runs", name)).submit(ids, [Path("runs", run).absolute() for run in runs])
+    SubmissionDir(Path("runs", name)).record_jobs(ids, [Path("runs", run).absolute() for run in runs])
 
 
-@pytest.mark.usefixtures("silent_slurm")
-def test_where_slurm_does_not_answer_nobody_says_that_nothing_is_queued(job: Path) -> None:
+@pytest.mark.usefixtures("unreachable_slurm")
+def test_if_slurm_does_not_answer_status_does_not_claim_that_nothing_is_queued(job: Path) -> None:
     result = CliRunner().invoke(main, ["status"])
-    assert (result.exit_code, result.stdout, result.stderr) == (1, "", SILENT)
-    assert silent_status() == []
-    assert silent_status("7") == []
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", NO_ANSWER)
+    assert status_without_slurm() == []
+    assert status_without_slurm("7") == []
 
 
-@pytest.mark.usefixtures("silent_slurm")
-def test_where_slurm_does_not_answer_states_are_unknown_but_for_what_is_finished(job: Path) -> None:
-    note("a.job", ["7", "8"], "a.h5")
-    note("b.job", ["9"], "b-0.h5", "b-1.h5")
-    finished(job, "runs/b-0.h5")
+@pytest.mark.usefixtures("unreachable_slurm")
+def test_if_slurm_does_not_answer_the_state_of_unfinished_runs_is_unknown(job: Path) -> None:
+    record_submission("a.job", ["7", "8"], "a.h5")
+    record_submission("b.job", ["9"], "b-0.h5", "b-1.h5")
+    run_to_end(job, "runs/b-0.h5")
     chain, first, second = (
         ("a.h5", "8", "unknown"),
         ("b-0.h5", "9_0", "finished"),
         ("b-1.h5", "9_1", "unknown"),
     )
-    assert sorted(silent_status()) == [chain, first, second]
-    assert silent_status("7") == silent_status("runs/a.h5") == [chain]
-    assert silent_status("9") == [first, second]
-    assert silent_status("9_1") == [second]
+    assert sorted(status_without_slurm()) == [chain, first, second]
+    assert status_without_slurm("7") == status_without_slurm("runs/a.h5") == [chain]
+    assert status_without_slurm("9") == [first, second]
+    assert status_without_slurm("9_1") == [second]
     table = CliRunner().invoke(main, ["status", "7"]).stdout
     assert "unknown" in table
-    assert "no Slurm job is at it" not in table
+    assert "no Slurm job is running it" not in table
 
 
-@pytest.mark.usefixtures("silent_slurm")
-def test_where_slurm_does_not_answer_nothing_is_submitted_or_stopped(job: Path) -> None:
+@pytest.mark.usefixtures("unreachable_slurm")
+def test_if_slurm_does_not_answer_nothing_is_submitted_or_stopped(job: Path) -> None:
     result = submit(job, "-n", 4)
     reason = "Unable to process configuration file; see mpi-ata doctor"
     assert (result.exit_code, result.output) == (1, f"Error: sbatch cannot reach Slurm: {reason}\n")
     assert list(Path().rglob("*.job")) == []
-    note("a.job", ["7"], "a.h5")
+    record_submission("a.job", ["7"], "a.h5")
     for command in (["stop", "7"], ["submit", str(job), "-n", "4", "--out", "runs/a.h5", "--resume"]):
         result = CliRunner().invoke(main, command)
-        assert (result.exit_code, result.output) == (1, SILENT)
+        assert (result.exit_code, result.output) == (1, NO_ANSWER)
 
 
-def test_a_chain_that_slurm_leaves_half_done_names_the_jobs_that_it_took(
+def test_a_chain_that_breaks_off_names_the_jobs_that_slurm_accepted(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1"
@@ -231,7 +231,7 @@ def test_a_chain_that_slurm_leaves_half_done_names_the_jobs_that_it_took(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     result = submit(job, "-n", 4, "--chain", 2)
     assert result.exit_code == 1
-    assert "before that it took jobs: make sure by scancel 7" in result.output
+    assert "it had accepted jobs before that: cancel them with scancel 7" in result.output
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_chain_that_slurm_leaves_half_done_names_the_jobs_that_it_took(
         (["--sbatch", "--nodes=3"], ["--nodes=3"]),
     ],
 )
-def test_who_says_no_number_of_ranks_gets_those_of_the_job(
+def test_the_number_of_ranks_defaults_to_what_the_job_needs(
     job: Path, words: list[object], options: list[str]
 ) -> None:
     result = submit(job, "--set", "run.workers=3", *words, "--dry-run", "--json")
@@ -256,14 +256,14 @@ def test_who_says_no_number_of_ranks_gets_those_of_the_job(
     sizes = ("--ntasks", "--nodes", "-n", "5")
     found = [line.split()[1] for line in script if line.startswith("#SBATCH")]
     assert [option for option in found if option.startswith(sizes) and "--no-r" not in option] == options
-    told = "no --ntasks was given: it is 4, for run.workers of the job and the manager\n"
-    assert result.stderr == (told if options == ["--ntasks=4"] else "")
+    note = "no --ntasks given: using 4, for run.workers of the job and the manager\n"
+    assert result.stderr == (note if options == ["--ntasks=4"] else "")
 
 
 def test_without_ranks_and_workers_nothing_is_submitted(job: Path) -> None:
-    assert "job.toml has no run.workers: say by --ntasks how many ranks" in refusal(job, "--dry-run")
-    differ = refusal(job, "--array", "run.workers=2,3", "--dry-run")
-    assert "the runs of --array differ in run.workers: say by --ntasks" in differ
+    assert "job.toml has no run.workers: set --ntasks, the number of ranks" in rejection(job, "--dry-run")
+    differ = rejection(job, "--array", "run.workers=2,3", "--dry-run")
+    assert "the runs of --array differ in run.workers: set --ntasks" in differ
 
 
 def test_a_run_that_was_never_submitted_has_no_status(job: Path) -> None:
@@ -272,14 +272,14 @@ def test_a_run_that_was_never_submitted_has_no_status(job: Path) -> None:
     assert "mine.h5 is neither the id of a Slurm job nor a run that was submitted" in result.output
 
 
-def test_signals_are_known_by_name() -> None:
-    assert signal_name("USR2") == "USR2"
+def test_only_signals_that_ask_to_save_are_accepted() -> None:
+    assert check_signal("USR2") == "USR2"
     for bad in ("TERM", "KILL", "12", "usr1", "$(id)"):
         with pytest.raises(UsageError, match="name one such as USR1"):
-            signal_name(bad)
+            check_signal(bad)
 
 
-def test_the_script_ignores_the_signal_until_somebody_takes_it(job: Path) -> None:
+def test_the_script_ignores_the_signal_until_mpi_ata_handles_it(job: Path) -> None:
     script = json.loads(submit(job, "-n", 4, "--dry-run", "--json").output)["script"]
     before, _, _ = script.partition("exec ")
     done = subprocess.run(
@@ -288,7 +288,7 @@ def test_the_script_ignores_the_signal_until_somebody_takes_it(job: Path) -> Non
     assert done.stdout == "alive\n"
 
 
-def test_each_submission_in_the_documents_would_be_accepted(
+def test_every_submission_in_the_documentation_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documents = [ROOT / "README.md", ROOT / "docs" / "slurm.md"]
