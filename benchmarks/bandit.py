@@ -8,43 +8,43 @@ Rates are per second of CPU time, so that other load on the machine matters litt
 import time
 
 from mpi_ata.paper import bandit
-from mpi_ata.paper.experiments import PRIOR, Plan, Request
+from mpi_ata.paper.experiments import PRIOR, Request, Trial
 from mpi_ata.view.text import table
 
 GOAL = 200_000
 
 
-def rate(plan: Plan, rounds: int) -> float:
+def rate(trial: Trial, rounds: int) -> float:
     """Return rounds per second, after a warm-up in which everything is compiled."""
     warm, whole = rounds // 10, rounds + rounds // 10
-    moments = [time.process_time() for _ in bandit.play_bandit(plan.job(), [warm, whole])]
+    moments = [time.process_time() for _ in bandit.play_bandit(trial.job(), [warm, whole])]
     return rounds / (moments[1] - moments[0])
 
 
-def measure(plan: Plan) -> list[str]:
+def measure(trial: Trial) -> list[str]:
     """Return a row with the rates of compiled rounds and of the classes."""
     compiled = bandit.compiled_play
-    fast = rate(plan, 1_000_000)
+    fast = rate(trial, 1_000_000)
     bandit.compiled_play = lambda *_: None
     try:
-        slow = rate(plan, 5_000)
+        slow = rate(trial, 5_000)
     finally:
         bandit.compiled_play = compiled
-    return [plan.allocator, plan.law, f"{fast:,.0f}", f"{GOAL:,}", f"{slow:,.0f}", f"{fast / slow:,.0f}"]
+    return [trial.allocator, trial.law, f"{fast:,.0f}", f"{GOAL:,}", f"{slow:,.0f}", f"{fast / slow:,.0f}"]
 
 
 def main() -> None:
     """Print the table."""
     names = ("ata", "ata-half", "ata-empirical")
     requests = [Request(law=law, allocators=names) for law in ("linear", "sqrt")]
-    plans = [
-        plan
+    trials = [
+        trial
         for request in requests
-        for plan in PRIOR.with_request(request).plans()
-        if plan.allocator in names
+        for trial in PRIOR.with_request(request).trials()
+        if trial.allocator in names
     ]
     header = ["allocator", "law", "compiled", "goal", "classes", "ratio"]
-    print(table([measure(plan) for plan in plans], header))
+    print(table([measure(trial) for trial in trials], header))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from mpi_ata import launch
 
 if launch.under_launcher():
     launch.one_thread_per_rank(os.environ)  # before numpy is imported
-    launch.own_devices(os.environ)
+    launch.assign_gpus(os.environ)
 
 from typing import TYPE_CHECKING
 

@@ -32,12 +32,12 @@ def test_the_mpi_cluster_is_loaded_when_it_is_asked_for() -> None:
 
 def test_an_old_name_works_and_says_what_it_is_called_now() -> None:
     with pytest.warns(DeprecationWarning, match=r"mpi_ata.Stepping is now called mpi_ata.GradientUpdate"):
-        assert mpi_ata.Stepping is mpi_ata.GradientUpdate  # type: ignore[attr-defined]
+        assert mpi_ata.Stepping is mpi_ata.GradientUpdate
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with warnings.catch_warnings(), pytest.raises(AttributeError, match="has no attribute 'Steping'"):
-        _ = mpi_ata.Steping  # type: ignore[attr-defined]
+        _ = mpi_ata.Steping
 
 
 def test_a_cluster_without_ranks_or_times_is_rejected_with_both_ways_out() -> None:

@@ -142,7 +142,7 @@ def table1(request: "Request", watch: "Watch", mpi: bool, unit: float) -> "Repor
     if starts_ranks(virtual=False):
         launch.start_ranks(experiment.workers[0], sys.argv[1:])
     return ranks.make_table_on_ranks(
-        experiment, lambda plan: execute_with_progress(plan.resolve_on_ranks(), False, f"{plan.allocator}: ")
+        experiment, lambda trial: execute_with_progress(trial.plan_on_ranks(), False, f"{trial.allocator}: ")
     )
 
 

@@ -32,7 +32,7 @@ def cluster(problem: Problem, times: DrawnTimes | None = None, seed: int = 0) ->
         return
     from mpi_ata.clusters.world import mpi_cluster
 
-    with mpi_cluster(problem, times, seed) as ranks:
+    with mpi_cluster(problem, times, seed, report_drawn=False, digest=b"") as ranks:
         if ranks is None:
             sys.exit(0)
         yield ranks

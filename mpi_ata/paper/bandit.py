@@ -11,7 +11,8 @@ from mpi_ata.arrays import Array, State
 from mpi_ata.clusters.stats import TaskTimeStats
 from mpi_ata.driver.trace import Regret
 from mpi_ata.errors import UsageError
-from mpi_ata.job.schema import Job
+from mpi_ata.job import Job
+from mpi_ata.job.build import build_allocator, build_times
 from mpi_ata.times import DrawnTimes, Exponential, Law, Linear, Sqrt
 
 Play = Callable[[int], tuple[float, float]]  # plays that many more rounds; returns their length and regret
@@ -32,8 +33,8 @@ def play_bandit(
 ) -> Iterator[Learned]:
     """Play the rounds of a job without gradients, and yield what was learned after each of `marks` rounds."""
     n = job.run.workers or 1
-    times = job.build_times(n)
-    allocator = job.build_allocator(n, times)
+    times = build_times(job, n)
+    allocator = build_allocator(job, n, times)
     if job.times is None or times is None or not isinstance(allocator, LowerBoundAllocator):
         raise UsageError("the bandit needs a law of task times, and an allocator that learns from them")
     stats = TaskTimeStats(n)

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from mpi_ata.driver.loop import parts_of
 from mpi_ata.errors import UsageError
+from mpi_ata.job import build_parts
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import Experiment, Request
 from mpi_ata.paper.progress import Watch
 from mpi_ata.paper.ratios import RATIO_NAMES, Record, ratio_cells, ratios, total_time
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import Result, execute_plan, on_cores
+from mpi_ata.paper.runs import Result, execute_trial, on_cores
 
 NETWORK = (
     "Three convolutional and two fully connected layers, 159,809 weights (paper: 160k), Adam with step size "
@@ -27,8 +27,8 @@ def make_cifar(experiment: Experiment, request: Request, data: Path | None, watc
             "name the folder with CIFAR-100's binary version, train.bin and test.bin: --data FOLDER"
         )
     experiment = experiment.with_request(request).on_cifar(data)
-    parts_of(experiment.plans()[0].job())  # reports missing data or a missing PyTorch at once
-    results = on_cores(execute_plan, experiment.plans(), request.cores, watch)
+    build_parts(experiment.trials()[0].job())  # reports missing data or a missing PyTorch at once
+    results = on_cores(execute_trial, experiment.trials(), request.cores, watch)
     draw = partial(figures.draw_runs, figures.by_workers(results), panels=figures.LOSS_PANELS)
     return cifar_report(experiment, results).with_figure(request.out, draw)
 

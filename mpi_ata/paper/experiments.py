@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
-from mpi_ata.driver.recorder import OutputOptions
+from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import Plan, resolve, resolve_on_ranks
 from mpi_ata.errors import UsageError
+from mpi_ata.job import Job, load_job
 from mpi_ata.job.names import ALLOCATORS, LAWS
-from mpi_ata.job.schema import Job, load_job
 from mpi_ata.runfile.store import RunFile
 
 FOLDER = Path(__file__).parent
@@ -25,7 +26,7 @@ DEFAULT_ALLOCATORS = (GREEDY, "ofta", "uta", "ata", ATA_HALF, "ata-empirical")
 
 
 @dataclass(frozen=True)
-class Plan:
+class Trial:
     """A run to do: names and numbers only, so that it can be sent to another process."""
 
     law: str
@@ -42,6 +43,14 @@ class Plan:
     def job(self) -> Job:
         """Return the job of this run."""
         return load_job(self.file, self.settings)
+
+    def plan(self) -> Plan:
+        """Decide how to run it."""
+        return resolve(self.file, self.settings, self.output_options())
+
+    def plan_on_ranks(self) -> Plan:
+        """Decide how to run it, on all ranks of this MPI world."""
+        return resolve_on_ranks(self.file, self.settings, self.output_options())
 
     def output_options(self) -> OutputOptions | None:
         """Return where the run is saved and resumed from; None if it is not saved."""
@@ -99,10 +108,10 @@ class Experiment:
         made = {key: value for key, value in choices.items() if value is not None}
         return replace(self, seeds=tuple(range(first, first + count)), **made)
 
-    def plans(self) -> list[Plan]:
+    def trials(self) -> list[Trial]:
         """Return all runs, the longest first, so that no core is left with a long one at the end."""
         return [
-            Plan(
+            Trial(
                 self.law,
                 n,
                 name,
@@ -206,8 +215,8 @@ PAPER_RATIOS = {
 }
 
 
-def paper_ratios(plan: Plan, budget: int) -> tuple[float, float] | tuple[None, None]:
+def paper_ratios(trial: Trial, budget: int) -> tuple[float, float] | tuple[None, None]:
     """Return the two ratios that the paper prints, if any; both alphas are compared with its ATA column."""
-    name = "ata" if plan.allocator == ATA_HALF else plan.allocator
-    printed = budget == BUDGET and plan.file.name == QUADRATIC and not plan.prior
-    return PAPER_RATIOS.get((plan.law, plan.n, name), (None, None)) if printed else (None, None)
+    name = "ata" if trial.allocator == ATA_HALF else trial.allocator
+    printed = budget == BUDGET and trial.file.name == QUADRATIC and not trial.prior
+    return PAPER_RATIOS.get((trial.law, trial.n, name), (None, None)) if printed else (None, None)

@@ -72,8 +72,8 @@ def new_figure(
 
 def by_workers(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Return the runs grouped by number of workers."""
-    workers = sorted({result.plan.n for result in results})
-    return {f"n = {n}": [result for result in results if result.plan.n == n] for n in workers}
+    workers = sorted({result.trial.n for result in results})
+    return {f"n = {n}": [result for result in results if result.trial.n == n] for n in workers}
 
 
 def draw_runs(groups: Mapping[str, Sequence[Result]], path: Path, panels: Sequence[Panel] = PANELS) -> None:
@@ -85,9 +85,9 @@ def make_figure(groups: Mapping[str, Sequence[Result]], panels: Sequence[Panel] 
     """Return a figure with a row of panels per group and a curve per allocator, of the first seed."""
     figure, grid = new_figure(len(groups), len(panels))
     for (title, results), row in zip(groups.items(), grid, strict=True):
-        first = min(result.plan.seed for result in results)
+        first = min(result.trial.seed for result in results)
         for panel, axes in zip(panels, row, strict=True):
-            _draw(axes, panel, [result for result in results if result.plan.seed == first])
+            _draw(axes, panel, [result for result in results if result.trial.seed == first])
         row[0].set_title(title, loc="left")
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 3 * len(panels)))
@@ -100,7 +100,7 @@ def _draw(axes: "Axes", panel: Panel, results: Sequence[Result]) -> None:
         x, y = panel.select(columns)
         shown = np.isfinite(y) & ((y > 0) | (not panel.log_y))
         if shown.any():
-            name = result.plan.allocator
+            name = result.trial.allocator
             dashes, above = (
                 ("--", 3) if name == "ofta" else ("-", 2)
             )  # dashed and on top, as others may coincide with the oracle

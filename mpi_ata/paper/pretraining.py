@@ -5,18 +5,21 @@ from contextlib import closing
 from pathlib import Path
 
 from mpi_ata.clusters import VirtualCluster
-from mpi_ata.driver.loop import parts_of
-from mpi_ata.driver.recorder import OutputOptions
+from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import Plan
+from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.trace import Trace
+from mpi_ata.job import build_parts
 from mpi_ata.paper.bandit import Learned, play_bandit
-from mpi_ata.paper.experiments import Plan
+from mpi_ata.paper.experiments import Trial
 from mpi_ata.paper.runs import ReportRounds
+from mpi_ata.runfile.store import RunFile
 
 
-def play_plan(plan: Plan, marks: Sequence[int], report: ReportRounds) -> Iterator[tuple[Learned, Trace]]:
-    """Play the bandit of a plan, and yield what it learned after each of `marks` rounds, with its trace."""
+def play_plan(trial: Trial, marks: Sequence[int], report: ReportRounds) -> Iterator[tuple[Learned, Trace]]:
+    """Play the bandit of a trial, and yield what it learned after each of `marks` rounds, with its trace."""
     trace = Trace()
-    for learned in play_bandit(plan.job(), marks, report):
+    for learned in play_bandit(trial.job(), marks, report):
         allocator = learned.allocator
         trace.round, trace.clock, trace.regret = allocator.k, learned.clock, learned.regret
         trace.used, trace.worker_time = int(allocator.K.sum()), float(allocator.T.sum())
@@ -24,9 +27,9 @@ def play_plan(plan: Plan, marks: Sequence[int], report: ReportRounds) -> Iterato
         yield learned, trace
 
 
-def save_learned(learned: Learned, trace: Trace, plan: Plan, path: Path) -> None:
+def save_learned(learned: Learned, trace: Trace, trial: Trial, path: Path) -> None:
     """Save what was learned in a run file."""
-    problem, times, method = parts_of(plan.job())
+    problem, times, method = build_parts(trial.job())
     assert times is not None
     assert method.allocator is not None
     allocator = learned.allocator
@@ -35,7 +38,7 @@ def save_learned(learned: Learned, trace: Trace, plan: Plan, path: Path) -> None
     with closing(VirtualCluster(problem, times)) as cluster:
         cluster.ledger.worker_time[:] = allocator.T
         cluster.ledger.stats.restore(learned.stats)
-        recorder = RunRecorder(Plan(plan.job(), OutputOptions(path), RunFile(path)), [])
+        recorder = RunRecorder(Plan(trial.job(), OutputOptions(path), RunFile(path)), [])
         recorder.on_start(method, cluster, trace)
         reason = f"{allocator.k:,} rounds of the bandit alone"
         recorder.capture(reason)

@@ -6,17 +6,17 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mpi_ata.driver.loop import parts_of
 from mpi_ata.errors import UsageError
+from mpi_ata.job import build_parts
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import has_numba
 from mpi_ata.paper.cifar import NETWORK, evaluation_cells
-from mpi_ata.paper.experiments import LEARNERS, Experiment, Plan, Request, learns
+from mpi_ata.paper.experiments import LEARNERS, Experiment, Request, Trial, learns
 from mpi_ata.paper.pretraining import play_plan, save_learned
 from mpi_ata.paper.progress import Watch
 from mpi_ata.paper.ratios import RATIO_NAMES, Record, ratio_cells, ratios, total_time
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import ReportRounds, Result, RunsInterruptedError, execute_plan, on_cores
+from mpi_ata.paper.runs import ReportRounds, Result, RunsInterruptedError, execute_trial, on_cores
 from mpi_ata.paper.tables import TARGET, unreached
 
 SEED_OFFSET = 1_000_000  # of pretraining, so that it draws other times than the runs after it
@@ -41,46 +41,46 @@ def make_prior(
 
 def _run_all(experiment: Experiment, priors: Sequence[int], processes: int, watch: Watch) -> list[Result]:
     """Pretrain, then do all runs, with and without prior rounds."""
-    plans = experiment.plans()
-    parts_of(plans[0].job())  # reports missing data or a missing PyTorch at once
-    learners = [plan for plan in plans if learns(plan.allocator)]
+    trials = experiment.trials()
+    build_parts(trials[0].job())  # reports missing data or a missing PyTorch at once
+    learners = [trial for trial in trials if learns(trial.allocator)]
     if not learners:
         raise UsageError(f"none of these allocators learns; choose some of {LEARNERS} with --allocators")
     marks = sorted(prior for prior in set(priors) if prior)
     if marks:
-        pretraining = [pretraining_plan(plan, marks[-1]) for plan in learners]
+        pretraining = [pretraining_trial(trial, marks[-1]) for trial in learners]
         on_cores(partial(pretrain, marks=marks), pretraining, processes, watch)
-    warm = [warm_start_plan(plan, mark) for plan in learners for mark in marks]
-    cold = [plan for plan in plans if 0 in priors or plan not in learners]
-    return on_cores(execute_plan, [*cold, *warm], processes, watch)
+    warm = [warm_start_plan(trial, mark) for trial in learners for mark in marks]
+    cold = [trial for trial in trials if 0 in priors or trial not in learners]
+    return on_cores(execute_trial, [*cold, *warm], processes, watch)
 
 
-def pretraining_plan(plan: Plan, rounds: int) -> Plan:
-    """Return the plan of the bandit rounds before a run, which draw other times of the same law."""
-    return replace(plan, rounds=rounds, settings=(*plan.settings, f"run.seed={plan.seed + SEED_OFFSET}"))
+def pretraining_trial(trial: Trial, rounds: int) -> Trial:
+    """Return the trial of the bandit rounds before a run, which draw other times of the same law."""
+    return replace(trial, rounds=rounds, settings=(*trial.settings, f"run.seed={trial.seed + SEED_OFFSET}"))
 
 
-def pretraining_file(plan: Plan, rounds: int) -> Path:
+def pretraining_file(trial: Trial, rounds: int) -> Path:
     """Return the run file for what that many rounds of the bandit learned."""
-    assert plan.out is not None
-    return plan.out.with_name(f"lesson-{rounds}-{plan.out.name}")
+    assert trial.out is not None
+    return trial.out.with_name(f"lesson-{rounds}-{trial.out.name}")
 
 
-def warm_start_plan(plan: Plan, rounds: int) -> Plan:
-    """Return the plan of a run that starts from that many rounds of the bandit."""
-    assert plan.out is not None
-    out = plan.out.with_name(f"after-{rounds}-{plan.out.name}")
-    return replace(plan, prior=rounds, warm_start=pretraining_file(plan, rounds), out=out)
+def warm_start_plan(trial: Trial, rounds: int) -> Trial:
+    """Return the trial of a run that starts from that many rounds of the bandit."""
+    assert trial.out is not None
+    out = trial.out.with_name(f"after-{rounds}-{trial.out.name}")
+    return replace(trial, prior=rounds, warm_start=pretraining_file(trial, rounds), out=out)
 
 
-def pretrain(plan: Plan, report: ReportRounds, marks: Sequence[int]) -> None:
-    """Play the bandit of a plan, and save what it learned after each of `marks` rounds."""
-    if all(pretraining_file(plan, mark).exists() for mark in marks):
+def pretrain(trial: Trial, report: ReportRounds, marks: Sequence[int]) -> None:
+    """Play the bandit of a trial, and save what it learned after each of `marks` rounds."""
+    if all(pretraining_file(trial, mark).exists() for mark in marks):
         return
-    for learned, trace in play_plan(plan, marks, report):
-        path = pretraining_file(plan, trace.round)
+    for learned, trace in play_plan(trial, marks, report):
+        path = pretraining_file(trial, trace.round)
         if not path.exists():
-            save_learned(learned, trace, plan, path)
+            save_learned(learned, trace, trial, path)
 
 
 def prior_report(experiment: Experiment, results: Sequence[Result]) -> Report:
@@ -127,8 +127,10 @@ def draw(results: Sequence[Result], path: Path) -> None:
     panels = figures.LOSS_PANELS if network else figures.PANELS[:2]
     groups = {}
     for title, group in figures.by_workers(results).items():
-        for prior in sorted({result.plan.prior for result in group if learns(result.plan.allocator)}):
+        for prior in sorted({result.trial.prior for result in group if learns(result.trial.allocator)}):
             groups[f"{title}, P = {prior:,}"] = [
-                result for result in group if result.plan.prior == prior or not learns(result.plan.allocator)
+                result
+                for result in group
+                if result.trial.prior == prior or not learns(result.trial.allocator)
             ]
     figures.draw_runs(groups, path, panels)

@@ -5,11 +5,13 @@ from dataclasses import replace
 from functools import partial
 
 from mpi_ata import launch
-from mpi_ata.driver.loop import Outcome, execute, parts_of
+from mpi_ata.driver.execute import Outcome, execute
+from mpi_ata.driver.plan import Plan
 from mpi_ata.errors import UsageError
+from mpi_ata.job import build_parts
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.paper import figures
-from mpi_ata.paper.experiments import Experiment, Plan, Request
+from mpi_ata.paper.experiments import Experiment, Request, Trial
 from mpi_ata.paper.ratios import RATIOS, ratio_header, ratio_lines, ratios, total_time
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import Result, finished_result, interrupted
@@ -34,28 +36,28 @@ def for_ranks(experiment: Experiment, request: Request, unit: float) -> Experime
     experiment = replace(
         experiment.with_request(request), unit=unit, rounds=rounds, prefix=f"ranks-{unit:g}-"
     )
-    for plan in experiment.plans():  # reports errors before any rank is started
-        finished_result(plan)
-        parts_of(plan.job())
+    for trial in experiment.trials():  # reports errors before any rank is started
+        finished_result(trial)
+        build_parts(trial.job())
     return replace(experiment, name=f"{experiment.name}-mpi")
 
 
-def make_table_on_ranks(experiment: Experiment, run: Callable[[Plan], Outcome | None]) -> Report | None:
+def make_table_on_ranks(experiment: Experiment, run: Callable[[Trial], Outcome | None]) -> Report | None:
     """Do all runs on the ranks of this world, simulate them, and return the report; None on workers."""
     from mpi_ata.clusters.world import bcast_text
 
-    plans, results = experiment.plans(), list[Result]()
-    for plan in plans:
-        earlier = finished_result(plan) if launch.rank() == MANAGER else None
+    trials, results = experiment.trials(), list[Result]()
+    for trial in trials:
+        earlier = finished_result(trial) if launch.rank() == MANAGER else None
         if bcast_text("finished" if earlier else ""):
             results += [earlier] if earlier else []
-        elif outcome := run(plan):
+        elif outcome := run(trial):
             if outcome.reason is None:
-                raise interrupted(len(results), plans)
-            results.append(Result(plan, outcome.figures(), outcome.trace.rows))
+                raise interrupted(len(results), trials)
+            results.append(Result(trial, outcome.summary(), outcome.trace.rows))
     if not results:
         return None
-    virtual = [Result(plan, execute(plan.job()).figures(), []) for plan in plans]
+    virtual = [Result(trial, execute(Plan(trial.job())).summary(), []) for trial in trials]
     draw = partial(figures.draw_runs, figures.by_workers(results))
     return ranks_report(experiment, results, virtual).with_figure(experiment.out, draw)
 

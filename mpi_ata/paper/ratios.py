@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from mpi_ata.paper.experiments import GREEDY, Plan, paper_ratios
+from mpi_ata.paper.experiments import GREEDY, Trial, paper_ratios
 from mpi_ata.paper.runs import Result
 from mpi_ata.view.text import duration
 
@@ -15,12 +15,12 @@ RATIO_NAMES = ("worker time, gta / x", "runtime, x / gta")  # in tables
 
 def ratios(results: Sequence[Result], budget: int) -> list[Record]:
     """Return one record per prior, number of workers and allocator: means and deviations over the seeds."""
-    runs = {(r.plan.prior, r.plan.n, r.plan.allocator, r.plan.seed): r for r in results}
+    runs = {(r.trial.prior, r.trial.n, r.trial.allocator, r.trial.seed): r for r in results}
     kinds = sorted(dict.fromkeys(key[:3] for key in runs), key=lambda kind: kind[:2])
     seeds = sorted({seed for *_, seed in runs})
     return [
         _record(
-            runs[prior, n, name, seeds[0]].plan,
+            runs[prior, n, name, seeds[0]].trial,
             [(runs[prior, n, name, seed].summary, runs[0, n, GREEDY, seed].summary) for seed in seeds],
             budget,
         )
@@ -28,20 +28,20 @@ def ratios(results: Sequence[Result], budget: int) -> list[Record]:
     ]
 
 
-def _record(plan: Plan, pairs: Sequence[tuple[Record, Record]], budget: int) -> Record:
+def _record(trial: Trial, pairs: Sequence[tuple[Record, Record]], budget: int) -> Record:
     """Return the record of one allocator, given its summary and that of greedy allocation for each seed."""
     worker_time = [greedy["worker_time"] / own["worker_time"] for own, greedy in pairs]
     runtime = [own["clock"] / greedy["clock"] for own, greedy in pairs]
-    paper = paper_ratios(plan, budget)
+    paper = paper_ratios(trial, budget)
     gaps = [own["gap"] for own, _ in pairs]
     known = {"loss": _mean([own["loss"] for own, _ in pairs]), "gap": None if None in gaps else max(gaps)}
     known |= {
         name: _mean([own["evaluation"][name] for own, _ in pairs]) for name in pairs[0][0]["evaluation"]
     }
     return {
-        "law": plan.law,
-        "n": plan.n,
-        "allocator": plan.allocator,
+        "law": trial.law,
+        "n": trial.n,
+        "allocator": trial.allocator,
         "rounds": round(fmean(own["rounds"] for own, _ in pairs)),
         "worker_time_ratio": fmean(worker_time),
         "runtime_ratio": fmean(runtime),
@@ -50,7 +50,7 @@ def _record(plan: Plan, pairs: Sequence[tuple[Record, Record]], budget: int) -> 
         "worker_time_ratio_deviation": deviation(worker_time),
         "runtime_ratio_deviation": deviation(runtime),
         "seeds": len(pairs),
-        "prior": plan.prior,
+        "prior": trial.prior,
         **known,
     }
 

@@ -10,16 +10,16 @@ from typing import NamedTuple
 import numpy as np
 
 from mpi_ata.arrays import Array
-from mpi_ata.driver.recorder import load
 from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import has_numba
-from mpi_ata.paper.experiments import LEARNERS, Experiment, Plan, Request, alpha, learns
+from mpi_ata.paper.experiments import LEARNERS, Experiment, Request, Trial, alpha, learns
 from mpi_ata.paper.pretraining import play_plan, save_learned
 from mpi_ata.paper.progress import Watch
 from mpi_ata.paper.ratios import RATIOS, Record, deviation, total_time_text, with_deviation
 from mpi_ata.paper.report import Report
 from mpi_ata.paper.runs import ReportRounds, on_cores
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 
 HEADER = ["allocator", "n", "rounds", "regret", "slope against ln k", "R2 against ln k", "R2 against k"]
@@ -29,7 +29,7 @@ MIN_ROUNDS = 100
 class Curve(NamedTuple):
     """The regret of one run after some of its rounds."""
 
-    plan: Plan
+    trial: Trial
     rounds: Array
     regret: Array
     elapsed: float = 0.0
@@ -60,7 +60,7 @@ def make_regret(experiment: Experiment, request: Request, watch: Watch) -> Repor
     if not all(map(learns, experiment.allocators)):
         raise UsageError(f"regret is for allocators that learn; choose some of {LEARNERS} with --allocators")
     experiment = replace(experiment, prefix=f"bandit-{rounds}-")
-    curves = on_cores(partial(play, marks=log_spaced(rounds)), experiment.plans(), request.cores, watch)
+    curves = on_cores(partial(play, marks=log_spaced(rounds)), experiment.trials(), request.cores, watch)
     return regret_report(experiment, curves).with_figure(request.out, partial(draw, curves))
 
 
@@ -70,24 +70,24 @@ def log_spaced(rounds: int) -> list[int]:
     return sorted({round(mark) for mark in np.geomspace(1, rounds, count)})
 
 
-def play(plan: Plan, report: ReportRounds, marks: Sequence[int]) -> Curve:
-    """Play the bandit of a plan, or load it if it was saved, and return its regret."""
-    if plan.out is not None and RunFile(plan.out).exists():
-        history = load(RunFile(plan.out))[0].trace
+def play(trial: Trial, report: ReportRounds, marks: Sequence[int]) -> Curve:
+    """Play the bandit of a trial, or load it if it was saved, and return its regret."""
+    if trial.out is not None and RunFile(trial.out).exists():
+        history = load_record(RunFile(trial.out))[0].trace
     else:
-        *_, (learned, trace) = play_plan(plan, marks, report)
-        if plan.out is not None:
-            save_learned(learned, trace, plan, plan.out)
+        *_, (learned, trace) = play_plan(trial, marks, report)
+        if trial.out is not None:
+            save_learned(learned, trace, trial, trial.out)
         history = trace.history()
-    return Curve(plan, history["round"], history["regret"], float(history["elapsed"][-1]))
+    return Curve(trial, history["round"], history["regret"], float(history["elapsed"][-1]))
 
 
 def grouped(curves: Sequence[Curve]) -> list[list[Curve]]:
     """Return the curves in groups that differ only in their seeds."""
     kinds = sorted(
-        dict.fromkeys((curve.plan.n, curve.plan.allocator) for curve in curves), key=lambda k: k[0]
+        dict.fromkeys((curve.trial.n, curve.trial.allocator) for curve in curves), key=lambda k: k[0]
     )
-    return [[curve for curve in curves if (curve.plan.n, curve.plan.allocator) == kind] for kind in kinds]
+    return [[curve for curve in curves if (curve.trial.n, curve.trial.allocator) == kind] for kind in kinds]
 
 
 def regret_report(experiment: Experiment, curves: Sequence[Curve]) -> Report:
@@ -111,13 +111,13 @@ def regret_report(experiment: Experiment, curves: Sequence[Curve]) -> Report:
 
 
 def _record(curves: Sequence[Curve]) -> Record:
-    plan = curves[0].plan
+    trial = curves[0].trial
     regret = [float(curve.regret[-1]) for curve in curves]
     slopes, logs, lines = zip(*(curve.fit() for curve in curves), strict=True)
     return {
-        "law": plan.law,
-        "n": plan.n,
-        "allocator": plan.allocator,
+        "law": trial.law,
+        "n": trial.n,
+        "allocator": trial.allocator,
         "rounds": int(curves[0].rounds[-1]),
         **dict.fromkeys((*RATIOS, *(f"paper_{key}" for key in RATIOS))),  # there is no greedy baseline here
         "regret": fmean(regret),
@@ -145,11 +145,11 @@ def _notes(experiment: Experiment) -> Iterator[str]:
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
     """Draw the regret over the rounds, with bars of one standard deviation over the seeds."""
-    workers = sorted({curve.plan.n for curve in curves})
+    workers = sorted({curve.trial.n for curve in curves})
     figure, [panels] = figures.new_figure(1, len(workers), width=6.0, height=4.0)
     for n, axes in zip(workers, panels, strict=True):
-        for group in grouped([curve for curve in curves if curve.plan.n == n]):
-            name, rounds = group[0].plan.allocator, group[0].rounds
+        for group in grouped([curve for curve in curves if curve.trial.n == n]):
+            name, rounds = group[0].trial.allocator, group[0].rounds
             regret = np.array([curve.regret for curve in group])
             axes.errorbar(
                 rounds, regret.mean(0), regret.std(0), color=figures.COLOURS.get(name), label=name, capsize=2

@@ -14,14 +14,16 @@ from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
 from mpi_ata import launch
-from mpi_ata.driver.loop import execute
-from mpi_ata.driver.recorder import load
+from mpi_ata.driver.execute import execute
+from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Row, Trace
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job.schema import load_again
+from mpi_ata.job import resume_job
 from mpi_ata.launch.signals import StopRequest
-from mpi_ata.paper.experiments import Plan
+from mpi_ata.methods import Round
+from mpi_ata.paper.experiments import Trial
 from mpi_ata.paper.progress import Board, Watch
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.record import describe
 from mpi_ata.runfile.store import RunFile
 
@@ -36,7 +38,7 @@ ReportRounds = Callable[[int], None]  # called with the number of rounds done so
 class Result:
     """The result of one run."""
 
-    plan: Plan
+    trial: Trial
     summary: dict[str, Any]
     rows: list[Row]
 
@@ -50,9 +52,9 @@ class RunsInterruptedError(RunError):
         super().__init__(f"interrupted after {done} of {runs} runs{hint}")
 
 
-def interrupted(done: int, plans: Sequence[Plan]) -> RunsInterruptedError:
+def interrupted(done: int, trials: Sequence[Trial]) -> RunsInterruptedError:
     """Return the error for an interruption after this many of the runs."""
-    return RunsInterruptedError(done, len(plans), resumable=any(plan.out for plan in plans))
+    return RunsInterruptedError(done, len(trials), resumable=any(trial.out for trial in trials))
 
 
 def cores() -> int:
@@ -60,55 +62,62 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def execute_plan(plan: Plan, report: ReportRounds) -> Result:
-    """Do one run, resuming it if it is saved, and return its result."""
+class _Reporting(Observer):
+    """Reports the rounds of a run to where all runs are watched from."""
 
-    def progress(trace: Trace) -> None:
+    def __init__(self, report: ReportRounds) -> None:
+        self._report = report
+
+    def on_round(self, round: Round, trace: Trace) -> None:
+        """Report how far the run is; stop it if the user has stopped all."""
         try:
-            report(trace.round)
+            self._report(trace.round)
         except KeyboardInterrupt:
             signal.raise_signal(signal.SIGTERM)  # on which a run saves itself at the end of the round
 
-    if (earlier := finished_result(plan)) is not None:
+
+def execute_trial(trial: Trial, report: ReportRounds) -> Result:
+    """Do one run, resuming it if it is saved, and return its result."""
+    if (earlier := finished_result(trial)) is not None:
         report(earlier.summary["rounds"])
         return earlier
-    outcome = execute(plan.job(), progress, plan.output_options(), note=lambda text: None)
+    outcome = execute(trial.plan(), [_Reporting(report)])
     if outcome.reason is None:
         raise KeyboardInterrupt
-    return Result(plan, outcome.figures(), outcome.trace.rows)
+    return Result(trial, outcome.summary(), outcome.trace.rows)
 
 
-def finished_result(plan: Plan) -> Result | None:
+def finished_result(trial: Trial) -> Result | None:
     """Return the saved result of a run; None if there is none, or it has to be resumed."""
-    if plan.out is None or not RunFile(plan.out).exists():
+    if trial.out is None or not RunFile(trial.out).exists():
         return None
-    record, _ = load(RunFile(plan.out))
+    record, _ = load_record(RunFile(trial.out))
     trace = Trace()
-    trace.restore(record.totals, record.trace, record.figures)
-    if trace.round > plan.rounds:
-        rule = f"has {trace.round:,} rounds, but at most {plan.rounds:,} were asked for"
-        raise UsageError(f"{plan.out}: {rule}; choose another folder")
-    job, _ = load_again(plan.file, record.job, plan.settings)
-    return Result(plan, describe(record), trace.rows) if record.reason and job.stop.reached(trace) else None
+    trace.restore(record.totals, record.trace, record.metrics)
+    if trace.round > trial.rounds:
+        rule = f"has {trace.round:,} rounds, but at most {trial.rounds:,} were asked for"
+        raise UsageError(f"{trial.out}: {rule}; choose another folder")
+    job, _ = resume_job(trial.file, record.job, trial.settings)
+    return Result(trial, describe(record), trace.rows) if record.reason and job.stop.reached(trace) else None
 
 
 def on_cores(
-    do: Callable[[Plan, ReportRounds], T],
-    plans: Sequence[Plan],
+    do: Callable[[Trial, ReportRounds], T],
+    trials: Sequence[Trial],
     processes: int,
     watch: Watch = lambda _: None,
 ) -> list[T]:
-    """Call `do` for each plan in this many processes, and return the results in the order of the plans."""
-    board = Board(len(plans), max(plan.rounds for plan in plans))
-    if min(processes, len(plans)) == 1:
-        return _in_sequence(do, plans, board, watch)
-    return _in_pool(do, plans, min(processes, len(plans)), board, watch)
+    """Call `do` for each trial in this many processes, and return the results in the order of the trials."""
+    board = Board(len(trials), max(trial.rounds for trial in trials))
+    if min(processes, len(trials)) == 1:
+        return _in_sequence(do, trials, board, watch)
+    return _in_pool(do, trials, min(processes, len(trials)), board, watch)
 
 
 def _in_sequence(
-    do: Callable[[Plan, ReportRounds], T], plans: Sequence[Plan], board: Board, watch: Watch
+    do: Callable[[Trial, ReportRounds], T], trials: Sequence[Trial], board: Board, watch: Watch
 ) -> list[T]:
-    """Do the plans one after the other in this process."""
+    """Do the trials one after the other in this process."""
     checked = time.monotonic()
     results: list[T] = []
 
@@ -117,25 +126,29 @@ def _in_sequence(
         board.report(len(results), rounds)
         if time.monotonic() - checked > POLL:
             checked = time.monotonic()
-            watch(board.progress([number < len(results) for number in range(len(plans))]))
+            watch(board.progress([number < len(results) for number in range(len(trials))]))
 
     try:
-        for plan in plans:
-            results.append(do(plan, report))  # noqa: PERF401  (report() needs their number)
+        for trial in trials:
+            results.append(do(trial, report))  # noqa: PERF401  (report() needs their number)
     except KeyboardInterrupt:
-        raise interrupted(len(results), plans) from None
+        raise interrupted(len(results), trials) from None
     return results
 
 
 def _in_pool(
-    do: Callable[[Plan, ReportRounds], T], plans: Sequence[Plan], processes: int, board: Board, watch: Watch
+    do: Callable[[Trial, ReportRounds], T],
+    trials: Sequence[Trial],
+    processes: int,
+    board: Board,
+    watch: Watch,
 ) -> list[T]:
-    """Do the plans in a pool of processes."""
+    """Do the trials in a pool of processes."""
     launch.one_thread_per_rank(os.environ)  # of the processes, of which there is one per core already
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _init_process, (board,))
     with StopRequest(math.inf) as stop:
         try:
-            futures = _submit(pool, do, plans)
+            futures = _submit(pool, do, trials)
             while not stop and _running(futures):
                 watch(board.progress([future.done() for future in futures]))
         finally:
@@ -145,24 +158,24 @@ def _in_pool(
         _raise_failure(filter(_failed, futures))
     ended = [future.result() for future in futures if not future.cancelled() and not _failed(future)]
     completed = [done.result for done in ended if done is not None]
-    if len(completed) < len(plans):
-        raise interrupted(len(completed), plans)
+    if len(completed) < len(trials):
+        raise interrupted(len(completed), trials)
     return completed
 
 
 def _submit(
-    pool: ProcessPoolExecutor, do: Callable[[Plan, ReportRounds], T], plans: Sequence[Plan]
+    pool: ProcessPoolExecutor, do: Callable[[Trial, ReportRounds], T], trials: Sequence[Trial]
 ) -> "list[Future[_Completed | None]]":
     """Start the processes with Ctrl-C blocked, since the board is what stops them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        return [pool.submit(_run_plan, do, plan, number) for number, plan in enumerate(plans)]
+        return [pool.submit(_run_plan, do, trial, number) for number, trial in enumerate(trials)]
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _running(futures: "Sequence[Future[Any]]") -> bool:
-    """Return, after a short wait, whether some plans are still running and none has failed."""
+    """Return, after a short wait, whether some trials are still running and none has failed."""
     return bool(wait(futures, POLL, FIRST_EXCEPTION).not_done) and not any(map(_failed, futures))
 
 
@@ -203,13 +216,13 @@ def _end_with_parent() -> None:
 
 
 class _Completed(NamedTuple):
-    """The result, which may be None, of a plan that was not interrupted."""
+    """The result, which may be None, of a trial that was not interrupted."""
 
     result: Any
 
 
-def _run_plan(do: Callable[[Plan, ReportRounds], T], plan: Plan, number: int) -> _Completed | None:
+def _run_plan(do: Callable[[Trial, ReportRounds], T], trial: Trial, number: int) -> _Completed | None:
     with suppress(KeyboardInterrupt):
         _board.check()
-        return _Completed(do(plan, lambda rounds: _board.report(number, rounds)))
+        return _Completed(do(trial, lambda rounds: _board.report(number, rounds)))
     return None

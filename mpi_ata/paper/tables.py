@@ -8,7 +8,7 @@ from mpi_ata.paper.experiments import ATA_HALF, Experiment, Request, alpha
 from mpi_ata.paper.progress import Watch
 from mpi_ata.paper.ratios import RATIOS, Record, ratio_header, ratio_lines, ratios, total_time
 from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import Result, execute_plan, on_cores
+from mpi_ata.paper.runs import Result, execute_trial, on_cores
 
 TARGET = 1e-5  # f - f*
 
@@ -16,7 +16,7 @@ TARGET = 1e-5  # f - f*
 def make_table(experiment: Experiment, request: Request, watch: Watch) -> Report:
     """Do the runs of an experiment with the user's choices, and return the report."""
     experiment = experiment.with_request(request)
-    results = on_cores(execute_plan, experiment.plans(), request.cores, watch)
+    results = on_cores(execute_trial, experiment.trials(), request.cores, watch)
     draw = partial(figures.draw_runs, figures.by_workers(results))
     return ratio_report(experiment, results).with_figure(request.out, draw)
 

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from mpi_ata import Stop, Trace, __version__
+from mpi_ata import Round, Stop, Trace, __version__
 from mpi_ata.cli import main
 from mpi_ata.view.progress import Line, ProgressLine
 
@@ -418,9 +419,10 @@ class Interrupted(io.StringIO):
 
 def test_a_line_that_was_interrupted_while_written_is_cleared_too() -> None:
     stream = Interrupted()
-    line = ProgressLine(Stop(), stream)
+    line, none = ProgressLine(Stop(), stream), np.zeros(1, np.int64)
+    round = Round(0, none, none, none, none, 0.0, 0.0)
     with pytest.raises(KeyboardInterrupt):
-        line(Trace())
+        line.on_round(round, Trace())
     assert "round 0" in visible(stream.getvalue())
     line.clear()
     assert visible(stream.getvalue()) == ""

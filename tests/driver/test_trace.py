@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpi_ata import Constant, DrawnTimes, Quadratic, Round, Stop, Trace, VirtualCluster
+from mpi_ata.driver.evaluation import Evaluation
 from mpi_ata.driver.trace import Regret
 from mpi_ata.errors import RunError
 
@@ -32,15 +33,15 @@ def a_cluster(*worker_time: float) -> VirtualCluster:
 def trace_at(rounds: int = 1, clock: float = 1.0, loss: float = math.nan, gap: float = math.nan) -> Trace:
     """A trace that has come this far."""
     trace = Trace()
-    trace.add(a_round(rounds, clock), a_cluster(0.0, 0.0))
-    trace.record(loss, gap)
+    trace.add(a_round(rounds, clock), a_cluster(0.0, 0.0).ledger)
+    trace.record(Evaluation(loss, gap))
     return trace
 
 
 def test_the_totals_are_the_sums_over_the_rounds() -> None:
     trace = Trace()
-    trace.add(a_round(1, duration=2.0), a_cluster(2.0, 1.0))
-    trace.add(a_round(2, duration=0.5), a_cluster(2.5, 1.5))
+    trace.add(a_round(1, duration=2.0), a_cluster(2.0, 1.0).ledger)
+    trace.add(a_round(2, duration=0.5), a_cluster(2.5, 1.5).ledger)
     assert (trace.round, trace.clock, trace.waste) == (2, 2.5, 0.5)
     assert (trace.used, trace.wasted, trace.lost, trace.started) == (8, 4, 32, 44)
     assert trace.worker_time == 4.0, "the cluster's figure is a total already"
@@ -48,10 +49,10 @@ def test_the_totals_are_the_sums_over_the_rounds() -> None:
 
 def test_delays_are_counted_where_there_are_any() -> None:
     trace, cluster = Trace(), a_cluster(0.0, 0.0)
-    trace.add(a_round(1), cluster)
+    trace.add(a_round(1), cluster.ledger)
     assert math.isnan(trace.mean_delay)
-    trace.add(a_round(2)._replace(delays=counts(0, 3, 1)), cluster)
-    trace.add(a_round(3)._replace(delays=counts(2)), cluster)
+    trace.add(a_round(2)._replace(delays=counts(0, 3, 1)), cluster.ledger)
+    trace.add(a_round(3)._replace(delays=counts(2)), cluster.ledger)
     trace.record()
     assert trace.rows[-1][-2:] == (1.5, 3)
     assert (trace.delays, trace.delay_sum, trace.mean_delay, trace.largest_delay) == (4, 6, 1.5, 3)
@@ -59,10 +60,10 @@ def test_delays_are_counted_where_there_are_any() -> None:
 
 def test_a_row_holds_the_totals_and_the_loss_of_its_moment() -> None:
     trace = Trace()
-    trace.record(loss=3.0, gap=2.0)
-    trace.add(a_round(1, duration=2.0), a_cluster(2.0, 1.0))
-    trace.record(loss=1.5, gap=0.5)
-    trace.add(a_round(2), a_cluster(9.0, 9.0))
+    trace.record(Evaluation(3.0, 2.0))
+    trace.add(a_round(1, duration=2.0), a_cluster(2.0, 1.0).ledger)
+    trace.record(Evaluation(1.5, 0.5))
+    trace.add(a_round(2), a_cluster(9.0, 9.0).ledger)
     first, second = (row._replace(elapsed=0.0) for row in trace.rows)
     assert first[:-3] == (0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 3.0, 2.0)
     assert second[:-3] == (1, 2.0, 0.0, 3.0, 0.25, 22, 4, 2, 16, 1.5, 0.5)
@@ -73,14 +74,14 @@ def test_a_row_holds_the_totals_and_the_loss_of_its_moment() -> None:
 
 def test_the_regret_is_what_quotas_take_beyond_the_best_ones_by_the_true_means() -> None:
     trace, cluster = Trace(), a_cluster(0.0, 0.0)
-    trace.know(Regret(np.array([1.0, 2.5]), budget=4))  # the best: 3 tasks and 1, which take max(3, 2.5)
-    trace.add(a_round(1), cluster)
+    trace.track_regret(Regret(np.array([1.0, 2.5]), budget=4))  # best: 3 tasks and 1, which take max(3, 2.5)
+    trace.add(a_round(1), cluster.ledger)
     assert trace.regret == 0.0
-    trace.add(a_round(2)._replace(quota=counts(2, 2)), cluster)
-    trace.add(a_round(3)._replace(quota=counts(4, 0)), cluster)
+    trace.add(a_round(2)._replace(quota=counts(2, 2)), cluster.ledger)
+    trace.add(a_round(3)._replace(quota=counts(4, 0)), cluster.ledger)
     trace.record()
     assert trace.rows[-1].regret == (5.0 - 3.0) + (4.0 - 3.0)
-    trace.add(a_round(4)._replace(quota=counts(4, 4)), cluster)
+    trace.add(a_round(4)._replace(quota=counts(4, 4)), cluster.ledger)
     assert math.isnan(trace.regret), "greedy quotas do not say who does how much"
 
 
@@ -131,9 +132,9 @@ def test_however_many_are_recorded_the_rows_are_few_evenly_spaced_and_from_the_f
 
 def test_further_figures_stand_beside_their_rows_and_are_nan_where_a_row_has_none() -> None:
     trace = Trace()
-    trace.record(1.0, evaluation={"accuracy": 0.25})
-    trace.record(2.0, evaluation={"accuracy": 0.5, "norm": 3.0})
-    trace.record(3.0)
+    trace.record(Evaluation(1.0, metrics={"accuracy": 0.25}))
+    trace.record(Evaluation(2.0, metrics={"accuracy": 0.5, "norm": 3.0}))
+    trace.record(Evaluation(3.0))
     assert trace.metrics["accuracy"] == pytest.approx([0.25, 0.5, math.nan], nan_ok=True)
     assert trace.metrics["norm"] == pytest.approx([math.nan, 3.0, math.nan], nan_ok=True)
     assert trace.evaluation == {}, "of the latest evaluation"
@@ -143,7 +144,7 @@ def test_further_figures_stand_beside_their_rows_and_are_nan_where_a_row_has_non
 def test_further_figures_are_thinned_out_with_their_rows(capacity: int, records: int) -> None:
     trace = Trace(capacity)
     for number in range(records):
-        trace.record(loss=number, evaluation={"same": number})
+        trace.record(Evaluation(number, metrics={"same": number}))
     assert trace.metrics["same"] == [row.loss for row in trace.rows]
     assert trace.evaluation == {"same": records - 1}
 
@@ -151,17 +152,17 @@ def test_further_figures_are_thinned_out_with_their_rows(capacity: int, records:
 def test_names_without_end_are_refused_since_the_history_is_bounded() -> None:
     trace = Trace()
     for number in range(32):
-        trace.record(evaluation={f"name {number}": 1.0})
+        trace.record(Evaluation(metrics={f"name {number}": 1.0}))
     with pytest.raises(RunError, match="33 names; at most 32"):
-        trace.record(evaluation={"one more": 1.0})
+        trace.record(Evaluation(metrics={"one more": 1.0}))
 
 
 def test_a_name_that_no_run_file_can_hold_is_refused_at_once_also_between_the_rows_that_are_kept() -> None:
     trace = Trace(capacity=1)
     for _ in range(3):
-        trace.record(evaluation={"same": 1.0})
-    with pytest.raises(RunError, match=r"gave the name 'a/b'; a name may not contain '/'"):
-        trace.record(evaluation={"a/b": 1.0})
+        trace.record(Evaluation(metrics={"same": 1.0}))
+    with pytest.raises(RunError, match=r"returned the name 'a/b'; a name may not contain '/'"):
+        trace.record(Evaluation(metrics={"a/b": 1.0}))
 
 
 def test_a_million_records_leave_a_history_of_a_few_thousand_rows_that_reaches_to_the_end() -> None:
@@ -226,10 +227,11 @@ def test_a_limit_that_is_not_above_zero_is_refused(limit: str, value: float) -> 
 def test_what_workers_tell_when_they_are_let_go_is_settled_once() -> None:
     trace, cluster = Trace(), a_cluster(2.0, 1.0)
     cluster.start(counts(0, 1), np.zeros(100), 1)
-    trace.add(a_round(1), cluster)
+    trace.add(a_round(1), cluster.ledger)
     with pytest.raises(TimeoutError):
         cluster.wait(timeout=0.5)
-    trace.settle(cluster)
+    cluster.close()
+    trace.settle(cluster.ledger)
     assert (trace.wasted, trace.waste, trace.worker_time) == (2 + 2, 0.25 + 2 * 0.5, 3.0 + 2 * 0.5)
-    trace.settle(cluster)
+    trace.settle(cluster.ledger)
     assert (trace.wasted, trace.waste, trace.worker_time) == (2 + 2, 0.25 + 2 * 0.5, 3.0 + 2 * 0.5)

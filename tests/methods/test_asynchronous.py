@@ -65,9 +65,10 @@ def settled(method: Method, cluster: VirtualCluster, rounds: int) -> tuple[Trace
     trace, delays = Trace(), list[int]()
     for _ in range(rounds):
         round = method.step(cluster)
-        trace.add(round, cluster)
+        trace.add(round, cluster.ledger)
         delays += round.delays.tolist()
-    trace.settle(cluster)
+    cluster.close()
+    trace.settle(cluster.ledger)
     return trace, delays
 
 

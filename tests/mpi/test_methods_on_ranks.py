@@ -94,7 +94,8 @@ def simulated(path: str, settings: list[str]) -> tuple[str, float]:
     trace = Trace()
     for _ in run(method, cluster, problem, job.stop, trace=trace):
         pass
-    trace.settle(cluster)
+    cluster.close()
+    trace.settle(cluster.ledger)
     return method.x.tobytes().hex(), trace.worker_time
 
 

@@ -6,10 +6,11 @@ import subprocess
 import time
 from pathlib import Path
 
-from mpi_ata.driver.loop import execute
-from mpi_ata.driver.recorder import load
+from mpi_ata.driver.execute import execute
+from mpi_ata.driver.plan import Plan
 from mpi_ata.paper.experiments import TABLE1, Request
 from mpi_ata.paper.ranks import for_ranks
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.mpi.starting import COMMAND, finished, mpirun
 
@@ -25,7 +26,7 @@ def test_ratios_on_ranks_stand_beside_those_of_a_virtual_run() -> None:
         ("ofta", 3, 40),
     ]
     request = Request(workers=(3,), budget=5, allocators=("ofta",), rounds=40)
-    by_hand = [execute(plan.job()).trace for plan in for_ranks(TABLE1, request, unit=2e-5).plans()]
+    by_hand = [execute(Plan(trial.job())).trace for trial in for_ranks(TABLE1, request, unit=2e-5).trials()]
     assert oracle["virtual_worker_time_ratio"] == by_hand[0].worker_time / by_hand[1].worker_time
     assert oracle["virtual_runtime_ratio"] == by_hand[1].clock / by_hand[0].clock
     # Tasks are sleeps that end late on a busy machine, never early: the order is certain, the ratio is not.
@@ -56,7 +57,7 @@ def test_ranks_that_are_interrupted_go_on_with_the_same_command(tmp_path: Path) 
     assert process.returncode == 85, err
     assert "interrupted after 0 of 2 runs; run the same command again to resume" in err
     (file,) = tmp_path.glob("*.h5")
-    assert int(load(RunFile(file))[0].method["k"]) > 0
+    assert int(load_record(RunFile(file))[0].method["k"]) > 0
 
 
 def test_ranks_that_mpirun_started_are_taken() -> None:

@@ -12,7 +12,8 @@ from mpi_ata import ATA, ATAEmpirical, DrawnTimes, Exponential, Linear, Mix, Sqr
 from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
 from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.clusters.stats import TaskTimeStats
-from mpi_ata.driver.loop import execute
+from mpi_ata.driver.execute import execute
+from mpi_ata.driver.plan import Plan
 from mpi_ata.errors import UsageError
 from mpi_ata.paper.bandit import Learned, compiled_play, has_numba, play_bandit, python_play
 from mpi_ata.paper.experiments import REGRET, TABLE1, Experiment, Request
@@ -92,11 +93,11 @@ def test_other_rules_and_laws_are_not_compiled() -> None:
 @pytest.mark.parametrize("law", ["sqrt", "mix"])
 def test_the_bandit_alone_learns_what_a_run_with_gradients_learns(name: str, law: str) -> None:
     request = Request(workers=(9,), law=law, allocators=(name,), rounds=50)
-    plan = TABLE1.with_request(request).plans()[-1]
-    assert plan.allocator == name
-    rows = {row.round: row for row in execute(plan.job()).trace.rows}
+    trial = TABLE1.with_request(request).trials()[-1]
+    assert trial.allocator == name
+    rows = {row.round: row for row in execute(Plan(trial.job())).trace.rows}
     marks = [20, 50]
-    for mark, learned in zip(marks, play_bandit(plan.job(), marks), strict=True):
+    for mark, learned in zip(marks, play_bandit(trial.job(), marks), strict=True):
         assert learned.allocator.k == mark
         assert learned.regret == pytest.approx(rows[mark].regret)
         assert learned.clock == pytest.approx(rows[mark].clock)
@@ -106,8 +107,8 @@ def test_the_bandit_alone_learns_what_a_run_with_gradients_learns(name: str, law
 
 def test_progress_is_reported() -> None:
     reported: list[int] = []
-    plan = REGRET.with_request(Request(law="mix")).plans()[0]
-    regrets = [learned.regret for learned in play_bandit(plan.job(), [1, 10, 450], reported.append)]
+    trial = REGRET.with_request(Request(law="mix")).trials()[0]
+    regrets = [learned.regret for learned in play_bandit(trial.job(), [1, 10, 450], reported.append)]
     assert len(regrets) == 3
     assert all(a <= b for a, b in pairwise(regrets))
     assert reported[-1] == 450
@@ -115,6 +116,6 @@ def test_progress_is_reported() -> None:
 
 
 def test_an_allocator_that_does_not_learn_is_rejected() -> None:
-    plan = Experiment("x", "sqrt", (3,), "", allocators=("uta",)).plans()[0]
+    trial = Experiment("x", "sqrt", (3,), "", allocators=("uta",)).trials()[0]
     with pytest.raises(UsageError, match="an allocator that learns"):
-        next(play_bandit(plan.job(), [5]))
+        next(play_bandit(trial.job(), [5]))

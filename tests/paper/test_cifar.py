@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.driver.loop import execute
+from mpi_ata.driver.execute import execute
+from mpi_ata.driver.plan import Plan
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import CIFAR, Request
 from tests.paper.called import called, records
@@ -21,9 +22,11 @@ def test_each_allocator_trains_its_own_network(tmp_path: Path) -> None:
     arguments = ["--data", str(data), "--allocators", "ofta", "--rounds", "6", *SMALL]
     greedy, oracle = records("cifar", *arguments)
     request = Request(workers=(3,), budget=4, allocators=("ofta",), rounds=6)
-    for found, plan in zip((greedy, oracle), CIFAR.with_request(request).on_cifar(data).plans(), strict=True):
-        trace = execute(plan.job()).trace
-        assert (found["allocator"], found["rounds"]) == (plan.allocator, 6)
+    for found, trial in zip(
+        (greedy, oracle), CIFAR.with_request(request).on_cifar(data).trials(), strict=True
+    ):
+        trace = execute(Plan(trial.job())).trace
+        assert (found["allocator"], found["rounds"]) == (trial.allocator, 6)
         assert (found["loss"], found["accuracy"]) == (trace.loss, trace.evaluation["accuracy"])
     assert greedy["loss"] != oracle["loss"], "they saw different images"
 

@@ -8,7 +8,7 @@ import pytest
 from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import TABLE1, Request
-from mpi_ata.paper.runs import Result, execute_plan
+from mpi_ata.paper.runs import Result, execute_trial
 
 pytestmark = pytest.mark.skipif(not figures.available(), reason="matplotlib is not installed")
 NAMES = ("gta", "ofta", "ata-half")
@@ -18,7 +18,7 @@ NAMES = ("gta", "ofta", "ata-half")
 def results() -> list[Result]:
     """Return the results of some short runs."""
     request = Request(workers=(3, 5), allocators=NAMES, rounds=40, seeds=2)
-    return [execute_plan(plan, lambda rounds: None) for plan in TABLE1.with_request(request).plans()]
+    return [execute_trial(trial, lambda rounds: None) for trial in TABLE1.with_request(request).trials()]
 
 
 def test_each_number_of_workers_has_runtime_worker_time_iteration_time_and_regret(
@@ -40,7 +40,7 @@ def test_curves_are_those_of_the_runs_of_the_first_seed(results: list[Result]) -
     for axes in (runtime, worker_time, average):
         assert {line.get_label() for line in axes.lines} == set(NAMES)
     assert {line.get_label() for line in regret.lines} <= {"ofta", "ata-half"}, "gta has no fixed quotas"
-    (run,) = (r for r in results if (r.plan.n, r.plan.allocator, r.plan.seed) == (5, "ata-half", 1))
+    (run,) = (r for r in results if (r.trial.n, r.trial.allocator, r.trial.seed) == (5, "ata-half", 1))
     last = run.rows[-1]
     ends = {
         axes.get_ylabel() + axes.get_xlabel(): [float(np.asarray(values)[-1]) for values in line.get_data()]

@@ -4,7 +4,8 @@ import functools
 
 import pytest
 
-from mpi_ata.driver.loop import execute
+from mpi_ata.driver.execute import execute
+from mpi_ata.driver.plan import Plan
 from mpi_ata.paper.experiments import PAPER_RATIOS, TABLE1, Request
 
 ROWS = [(17, "ata-empirical"), (17, "ofta"), (51, "ata-empirical"), (51, "ofta")]
@@ -13,9 +14,9 @@ ROWS = [(17, "ata-empirical"), (17, "ofta"), (51, "ata-empirical"), (51, "ofta")
 @functools.cache
 def run(n: int, allocator: str) -> tuple[float, float]:
     """Return worker time and clock of a run."""
-    plan = TABLE1.with_request(Request(workers=(n,), allocators=(allocator,), first_seed=7)).plans()[-1]
-    assert plan.allocator == allocator
-    outcome = execute(plan.job())
+    trial = TABLE1.with_request(Request(workers=(n,), allocators=(allocator,), first_seed=7)).trials()[-1]
+    assert trial.allocator == allocator
+    outcome = execute(Plan(trial.job()))
     assert outcome.trace.gap < 1e-5
     return outcome.trace.worker_time, outcome.trace.clock
 

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.driver.recorder import load
+from mpi_ata.job.build import build_times
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import play_bandit
 from mpi_ata.paper.experiments import PRIOR, Request
-from mpi_ata.paper.prior import pretrain, pretraining_file, pretraining_plan, warm_start_plan
-from mpi_ata.paper.runs import execute_plan
+from mpi_ata.paper.prior import pretrain, pretraining_file, pretraining_trial, warm_start_plan
+from mpi_ata.paper.runs import execute_trial
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.paper.called import called, records
 
@@ -22,15 +23,15 @@ def ignore(rounds: int) -> None:
 @pytest.mark.parametrize("law", ["linear", "mix"])
 def test_a_run_starts_from_exactly_what_the_bandit_learned(tmp_path: Path, name: str, law: str) -> None:
     request = Request(workers=(6,), law=law, allocators=(name,), rounds=1, out=tmp_path)
-    plan = PRIOR.with_request(request).plans()[-1]
-    pretrain(pretraining_plan(plan, 90), ignore, marks=[40, 90])
-    execute_plan(warm_start_plan(plan, 90), ignore)
-    (*_, learned) = play_bandit(pretraining_plan(plan, 90).job(), [40, 90])
-    first, last = (load(RunFile(pretraining_file(plan, rounds)))[0] for rounds in (40, 90))
+    trial = PRIOR.with_request(request).trials()[-1]
+    pretrain(pretraining_trial(trial, 90), ignore, marks=[40, 90])
+    execute_trial(warm_start_plan(trial, 90), ignore)
+    (*_, learned) = play_bandit(pretraining_trial(trial, 90).job(), [40, 90])
+    first, last = (load_record(RunFile(pretraining_file(trial, rounds)))[0] for rounds in (40, 90))
     assert (int(first.allocator["k"]), int(last.allocator["k"])) == (40, 90)
     assert last.allocator["T"].tolist() == learned.allocator.T.tolist()
     assert last.workers["least"].tolist() == learned.stats["least"].tolist()
-    started = load(RunFile(tmp_path / f"after-90-{law}-n6-B23-{name}-seed1.h5"))[0]
+    started = load_record(RunFile(tmp_path / f"after-90-{law}-n6-B23-{name}-seed1.h5"))[0]
     own = started.workers
     assert int(started.allocator["k"]) == 91
     assert started.allocator["K"].tolist() == (learned.allocator.K + own["tasks"]).tolist()
@@ -39,8 +40,8 @@ def test_a_run_starts_from_exactly_what_the_bandit_learned(tmp_path: Path, name:
 
 
 def test_the_bandit_draws_other_times_than_the_run_after_it() -> None:
-    plan = PRIOR.with_request(Request(workers=(6,))).plans()[-1]
-    own, before = plan.job().build_times(6), pretraining_plan(plan, 1).job().build_times(6)
+    trial = PRIOR.with_request(Request(workers=(6,))).trials()[-1]
+    own, before = build_times(trial.job(), 6), build_times(pretraining_trial(trial, 1).job(), 6)
     assert own is not None
     assert before is not None
     assert own(1, 0).tolist() != before(1, 0).tolist()

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpi_ata.driver.recorder import load
 from mpi_ata.paper import figures
-from mpi_ata.paper.experiments import REGRET, Plan
+from mpi_ata.paper.experiments import REGRET, Trial
 from mpi_ata.paper.regret import Curve, log_spaced, regret_report
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.paper.called import called, records
 
-PLAN = Plan("exponential", 20, "ata", 1, 100_000, Path("x.toml"))
+PLAN = Trial("exponential", 20, "ata", 1, 100_000, Path("x.toml"))
 ROUNDS = np.array(log_spaced(100_000))
 
 
@@ -81,7 +81,7 @@ def test_curves_are_saved_in_run_files_and_loaded_from_there(tmp_path: Path) -> 
     arguments = ["--rounds", "150", "--seeds", "2", "--allocators", "ata-empirical", "--out", str(tmp_path)]
     first = records("regret", *arguments)
     file = RunFile(tmp_path / "bandit-150-exponential-n20-B5-ata-empirical-seed2.h5")
-    record, _ = load(file)
+    record, _ = load_record(file)
     assert record.trace["round"].tolist() == log_spaced(150)
     assert record.reason == "150 rounds of the bandit alone"
     assert record.summary["tasks_used"] == 150 * 5

@@ -14,42 +14,42 @@ import pytest
 from click.testing import CliRunner
 
 from mpi_ata.cli import main
-from mpi_ata.driver.recorder import load
 from mpi_ata.errors import RunError
 from mpi_ata.paper import figures
-from mpi_ata.paper.experiments import TABLE1, Plan, Request
+from mpi_ata.paper.experiments import TABLE1, Request, Trial
 from mpi_ata.paper.progress import Board, RunsProgress
-from mpi_ata.paper.runs import ReportRounds, execute_plan, on_cores
+from mpi_ata.paper.runs import ReportRounds, execute_trial, on_cores
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.paper.called import called
 
 ROOT = Path(__file__).parent.parent.parent
 MPI_ATA = Path(sys.executable).with_name("mpi-ata")
 MANY = 1_000_000_000  # rounds
-PLANS = [Plan("sqrt", 3, "gta", seed, 10, Path("x.toml")) for seed in (1, 2, 3)]
+PLANS = [Trial("sqrt", 3, "gta", seed, 10, Path("x.toml")) for seed in (1, 2, 3)]
 
 
-def slow_for_small_seeds(plan: Plan, report: ReportRounds) -> int:
-    time.sleep(0.3 / plan.seed)
-    report(plan.seed)
-    return plan.seed
+def slow_for_small_seeds(trial: Trial, report: ReportRounds) -> int:
+    time.sleep(0.3 / trial.seed)
+    report(trial.seed)
+    return trial.seed
 
 
-def failing_for_seed_two(plan: Plan, report: ReportRounds) -> int:
-    if plan.seed == 2:
+def failing_for_seed_two(trial: Trial, report: ReportRounds) -> int:
+    if trial.seed == 2:
         raise RunError("seed 2 failed")
     while True:
         time.sleep(0.01)
         report(1)
 
 
-def interrupted_for_seed_two(plan: Plan, report: ReportRounds) -> None:
-    if plan.seed == 2:
+def interrupted_for_seed_two(trial: Trial, report: ReportRounds) -> None:
+    if trial.seed == 2:
         raise KeyboardInterrupt
 
 
-def hanging_for_seed_two(plan: Plan, report: ReportRounds) -> None:
-    while plan.seed == 2:
+def hanging_for_seed_two(trial: Trial, report: ReportRounds) -> None:
+    while trial.seed == 2:
         time.sleep(1)
 
 
@@ -76,10 +76,10 @@ def test_an_interrupted_run_does_not_count_as_completed(processes: int, done: in
 
 
 def test_several_processes_do_the_same_runs_as_one() -> None:
-    plans = TABLE1.with_request(Request(workers=(4,), allocators=("ofta",), rounds=30)).plans()
-    one, two = (on_cores(execute_plan, plans, processes) for processes in (1, 2))
-    assert [(r.plan, r.summary["clock"], r.summary["loss"]) for r in one] == [
-        (r.plan, r.summary["clock"], r.summary["loss"]) for r in two
+    trials = TABLE1.with_request(Request(workers=(4,), allocators=("ofta",), rounds=30)).trials()
+    one, two = (on_cores(execute_trial, trials, processes) for processes in (1, 2))
+    assert [(r.trial, r.summary["clock"], r.summary["loss"]) for r in one] == [
+        (r.trial, r.summary["clock"], r.summary["loss"]) for r in two
     ]
 
 
@@ -148,7 +148,7 @@ def children(pid: int) -> list[int]:
 
 def rounds_saved(folder: Path) -> list[int]:
     """Return how many rounds the runs in a folder have done."""
-    return [int(load(RunFile(file))[0].method["k"]) for file in folder.glob("*.h5")]
+    return [int(load_record(RunFile(file))[0].method["k"]) for file in folder.glob("*.h5")]
 
 
 @pytest.mark.parametrize(

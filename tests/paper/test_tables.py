@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.driver.loop import execute
+from mpi_ata.driver.execute import execute
+from mpi_ata.driver.plan import Plan
+from mpi_ata.job.build import build_allocator, build_times
 from mpi_ata.paper import figures
-from mpi_ata.paper.experiments import MIX, REGRET, TABLE1, TABLE2, Experiment, Plan, Request, alpha
+from mpi_ata.paper.experiments import MIX, REGRET, TABLE1, TABLE2, Experiment, Request, Trial, alpha
 from mpi_ata.paper.ranks import ranks_report
 from mpi_ata.paper.ratios import ratios
 from mpi_ata.paper.runs import Result
@@ -30,8 +32,8 @@ KEYS = {
 def make_result(n: int, name: str, seed: int, worker_time: float, clock: float, gap: float = 9e-6) -> Result:
     """Return a made-up result of a run."""
     numbers = {"worker_time": worker_time, "clock": clock, "rounds": 100 * seed, "gap": gap, "loss": None}
-    plan = Plan("sqrt", n, name, seed, 40_000, Path("quadratic.toml"))
-    return Result(plan, numbers | {"evaluation": {}, "elapsed": 20.0}, [])
+    trial = Trial("sqrt", n, name, seed, 40_000, Path("quadratic.toml"))
+    return Result(trial, numbers | {"evaluation": {}, "elapsed": 20.0}, [])
 
 
 RESULTS = [
@@ -105,24 +107,24 @@ def test_alpha_is_the_papers_or_its_analogue(law: str, n: int, value: float) -> 
 
 @pytest.mark.parametrize("experiment", [TABLE1, TABLE2, MIX, REGRET], ids=lambda e: e.name)
 def test_every_run_of_an_experiment_can_be_built_as_described(experiment: Experiment) -> None:
-    for plan in experiment.plans():
-        job = plan.job()
+    for trial in experiment.trials():
+        job = trial.job()
         assert job.times is not None
         n = job.run.workers or 0
-        assert (n, job.run.seed, job.stop.gap) == (plan.n, plan.seed, 1e-5)
-        allocator = job.build_allocator(n, job.build_times(n))
+        assert (n, job.run.seed, job.stop.gap) == (trial.n, trial.seed, 1e-5)
+        allocator = build_allocator(job, n, build_times(job, n))
         assert allocator is not None
-        assert (allocator.n, allocator.budget) == (plan.n, experiment.budget)
-        if plan.allocator.startswith("ata") and plan.allocator != "ata-empirical":
-            assert getattr(allocator, "alpha", None) == alpha(plan.law, n, plan.allocator == "ata-half")
+        assert (allocator.n, allocator.budget) == (trial.n, experiment.budget)
+        if trial.allocator.startswith("ata") and trial.allocator != "ata-empirical":
+            assert getattr(allocator, "alpha", None) == alpha(trial.law, n, trial.allocator == "ata-half")
 
 
 def test_table1_has_the_numbers_of_the_single_runs() -> None:
     found = records("table1", "--workers", "5,3", "--rounds", "30", "--budget", "7", "--seed", "4")
     assert [(r["n"], r["allocator"]) for r in found] == [(n, name) for n in (3, 5) for name in NAMES]
     assert all(set(record) >= KEYS for record in found)
-    plans = TABLE1.with_request(Request(workers=(5,), rounds=30, budget=7, first_seed=4)).plans()
-    by_hand = {plan.allocator: execute(plan.job()).trace for plan in plans}
+    trials = TABLE1.with_request(Request(workers=(5,), rounds=30, budget=7, first_seed=4)).trials()
+    by_hand = {trial.allocator: execute(Plan(trial.job())).trace for trial in trials}
     for record in found[len(NAMES) :]:
         trace, greedy = by_hand[record["allocator"]], by_hand["gta"]
         assert record["rounds"] == 30

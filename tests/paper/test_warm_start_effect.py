@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpi_ata.driver.loop import Outcome, execute
-from mpi_ata.driver.recorder import OutputOptions, load
+from mpi_ata.driver.execute import Outcome
+from mpi_ata.driver.output import OutputOptions
 from mpi_ata.paper.bandit import has_numba
-from mpi_ata.paper.experiments import Plan, alpha
-from mpi_ata.paper.prior import pretrain, pretraining_file, pretraining_plan
+from mpi_ata.paper.experiments import Trial, alpha
+from mpi_ata.paper.prior import pretrain, pretraining_file, pretraining_trial
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
+from tests.driver.driven import driven
 
 N, BUDGET, ROUNDS = 51, 23, 2000
 PRIORS = (5_000, 50_000, 500_000)
@@ -34,24 +36,24 @@ workers = {N}
 """
 
 
-def make_plan(folder: Path, allocator: str) -> Plan:
+def make_plan(folder: Path, allocator: str) -> Trial:
     """Return a run of the job under an allocator, with the paper's alpha for ATA."""
     (folder / "job.toml").write_text(JOB)
     settings = [f"allocator.name={allocator}", "run.seed=1"]
     if allocator == "ata":
         settings.append(f"allocator.alpha={alpha('linear', N)}")
     out = folder / f"{allocator}.h5"
-    return Plan("linear", N, allocator, 1, ROUNDS, folder / "job.toml", tuple(settings), out)
+    return Trial("linear", N, allocator, 1, ROUNDS, folder / "job.toml", tuple(settings), out)
 
 
-def run_plan(plan: Plan, prior: int = 0) -> Outcome:
+def run_plan(trial: Trial, prior: int = 0) -> Outcome:
     """Execute a run that starts from this many prior rounds."""
-    assert plan.out is not None
+    assert trial.out is not None
     output = OutputOptions(
-        plan.out.with_name(f"{prior}-{plan.out.name}"),
-        warm_start=(pretraining_file(plan, prior),) if prior else (),
+        trial.out.with_name(f"{prior}-{trial.out.name}"),
+        warm_start=(pretraining_file(trial, prior),) if prior else (),
     )
-    return execute(plan.job(), keeping=output, note=lambda text: None)
+    return driven(trial.file, trial.settings, output=output)
 
 
 @pytest.mark.slow
@@ -63,9 +65,9 @@ def test_the_more_prior_rounds_the_closer_a_run_is_to_the_oracle(tmp_path: Path,
     Without a prior and after 5e3, 5e4 and 5e5 rounds, two seeds gave ratios to the oracle's runtime of 5.1,
     2.9, 2.0, 1.04 for ATA and 3.1, 1.41, 1.03, 1.004 for ATA-Empirical; the last digit is uncertain.
     """
-    oracle, plan = run_plan(make_plan(tmp_path, "ofta")), make_plan(tmp_path, allocator)
-    pretrain(pretraining_plan(plan, PRIORS[-1]), lambda rounds: None, PRIORS)
-    outcomes = [run_plan(plan, prior) for prior in (0, *PRIORS)]
+    oracle, trial = run_plan(make_plan(tmp_path, "ofta")), make_plan(tmp_path, allocator)
+    pretrain(pretraining_trial(trial, PRIORS[-1]), lambda rounds: None, PRIORS)
+    outcomes = [run_plan(trial, prior) for prior in (0, *PRIORS)]
     assert all(outcome.trace.round == ROUNDS for outcome in outcomes)
     runtimes = [outcome.trace.clock / oracle.trace.clock for outcome in outcomes]
     spent = [o.trace.summary()["worker_time"] / oracle.trace.summary()["worker_time"] for o in outcomes]
@@ -80,15 +82,12 @@ def test_the_more_prior_rounds_the_closer_a_run_is_to_the_oracle(tmp_path: Path,
 @pytest.mark.slow
 def test_the_bandit_alone_learns_the_same_as_a_run(tmp_path: Path) -> None:
     """So the priors above are those of runs of that length."""
-    plan = make_plan(tmp_path, "ata-empirical")
-    pretrain(pretraining_plan(plan, ROUNDS), lambda rounds: None, [ROUNDS])
-    known = load(RunFile(pretraining_file(plan, ROUNDS)))[0].source
-    execute(
-        pretraining_plan(plan, ROUNDS).job(),
-        keeping=OutputOptions(tmp_path / "run.h5"),
-        note=lambda text: None,
-    )
-    learned = load(RunFile(tmp_path / "run.h5"))[0].source
+    trial = make_plan(tmp_path, "ata-empirical")
+    pretrain(pretraining_trial(trial, ROUNDS), lambda rounds: None, [ROUNDS])
+    known = load_record(RunFile(pretraining_file(trial, ROUNDS)))[0].source
+    before = pretraining_trial(trial, ROUNDS)
+    driven(before.file, before.settings, output=OutputOptions(tmp_path / "run.h5"))
+    learned = load_record(RunFile(tmp_path / "run.h5"))[0].source
     assert known.identities == learned.identities
     assert known.rounds == learned.rounds == ROUNDS
     assert np.array_equal(known.columns["tasks"], learned.columns["tasks"])

@@ -12,13 +12,14 @@ import pytest
 from mpi_ata import Trace
 from mpi_ata.clusters.identity import WorkerIdentity
 from mpi_ata.clusters.stats import TaskTimeStats
+from mpi_ata.driver.evaluation import Evaluation
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.source import JobText
 from mpi_ata.runfile.checkpoints import LONGEST, Checkpoints, fresh_path
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile, read
-from tests.driver.driven import driven
+from tests.driver.driven import driven, logged
 from tests.faults.scene import written
 
 
@@ -57,16 +58,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def notes() -> list[str]:
-    return []
+def notes() -> Iterator[list[str]]:
+    with logged() as texts:
+        yield texts
 
 
-def checkpoints(notes: list[str], rounds: int | None = None, seconds: float | None = None) -> Checkpoints:
-    return Checkpoints(RunFile(Path("run.h5")), rounds, seconds, notes.append)
+def checkpoints(rounds: int | None = None, seconds: float | None = None) -> Checkpoints:
+    return Checkpoints(RunFile(Path("run.h5")), rounds, seconds)
 
 
 def test_a_run_is_saved_every_so_many_rounds(clock: Clock, notes: list[str]) -> None:
-    made = checkpoints(notes, rounds=3)
+    made = checkpoints(rounds=3)
     made.save_first(record(0))
     due = []
     for k in range(1, 11):
@@ -77,7 +79,7 @@ def test_a_run_is_saved_every_so_many_rounds(clock: Clock, notes: list[str]) -> 
 
 
 def test_a_run_is_saved_every_so_many_seconds(clock: Clock, notes: list[str]) -> None:
-    made = checkpoints(notes, seconds=7.0)
+    made = checkpoints(seconds=7.0)
     made.save_first(record())
     clock.now += 6.9
     assert not made.due(1000)
@@ -89,7 +91,7 @@ def test_a_run_is_saved_every_so_many_seconds(clock: Clock, notes: list[str]) ->
 def test_unless_told_saving_takes_a_hundredth_of_the_time_and_five_minutes_are_the_longest(
     clock: Clock, notes: list[str], cost: float, interval: float
 ) -> None:
-    made = checkpoints(notes)
+    made = checkpoints()
     clock.cost = cost
     made.save_first(record())
     clock.cost = 0.0
@@ -100,7 +102,7 @@ def test_unless_told_saving_takes_a_hundredth_of_the_time_and_five_minutes_are_t
 
 
 def test_rounds_that_never_end_are_no_reason_for_saving_rarely(clock: Clock, notes: list[str]) -> None:
-    made = checkpoints(notes, rounds=1000)
+    made = checkpoints(rounds=1000)
     made.save_first(record())
     clock.now += LONGEST
     assert made.due(1)
@@ -109,7 +111,7 @@ def test_rounds_that_never_end_are_no_reason_for_saving_rarely(clock: Clock, not
 def test_a_failure_is_told_once_each_and_the_next_try_waits_ever_longer(
     clock: Clock, notes: list[str], tmp_path: Path
 ) -> None:
-    made = checkpoints(notes, rounds=1)
+    made = checkpoints(rounds=1)
     made.save_first(record())
     (tmp_path / "run.h5.previous").mkdir()  # nothing can take its place
     tries = 0
@@ -128,7 +130,7 @@ def test_a_failure_is_told_once_each_and_the_next_try_waits_ever_longer(
 
 
 def test_no_failed_try_leaves_anything_behind(notes: list[str], tmp_path: Path) -> None:
-    made = checkpoints(notes)
+    made = checkpoints()
     made.save_first(record())
     (tmp_path / "run.h5.previous").mkdir()
     made.save(record(5))
@@ -142,7 +144,7 @@ def test_a_last_save_that_fails_is_done_elsewhere_and_its_place_is_told(
 ) -> None:
     (home := tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(home))
-    made = Checkpoints(RunFile(tmp_path / "gone" / "run.h5"), None, None, notes.append)
+    made = Checkpoints(RunFile(tmp_path / "gone" / "run.h5"))
     with pytest.raises(RunError, match=r"No such file or directory; the run was saved to .*/run-01234567.h5"):
         made.save_last(record(9))
     here = tmp_path / "run-01234567.h5"
@@ -154,14 +156,16 @@ def test_a_last_save_that_fails_is_done_elsewhere_and_its_place_is_told(
 
 
 def test_a_file_that_another_run_has_taken_over_ends_this_one(notes: list[str], tmp_path: Path) -> None:
-    made = checkpoints(notes)
+    made = checkpoints()
     made.save_first(record())
     other = RunFile(Path("run.h5"))
     other.load()
     other.save({"run": "other"}, {})
-    with pytest.raises(RunError, match=r"run.h5 was written by another run meanwhile"):
+    with pytest.raises(RunError, match=r"run.h5 was written by another run in the meantime"):
         made.save(record(5))
-    with pytest.raises(RunError, match=r"by another run meanwhile; the run was saved to .*run-01234567.h5"):
+    with pytest.raises(
+        RunError, match=r"another run in the meantime; the run was saved to .*run-01234567.h5"
+    ):
         made.save_last(record(6))
     assert read(Path("run.h5"))[0] == {"run": "other"}
 
@@ -171,7 +175,7 @@ def after(rounds: int) -> Trace:
     trace = Trace()
     for k in range(rounds):
         trace.round = trace.used = k
-        trace.record(1.0 / (k + 1), 0.1, {"accuracy": 0.5})
+        trace.record(Evaluation(1.0 / (k + 1), 0.1, {"accuracy": 0.5}))
     return trace
 
 
@@ -183,7 +187,7 @@ def written_by(process: Any) -> Iterator[int]:
 
 
 def test_the_millionth_round_costs_no_more_than_the_four_thousandth(notes: list[str]) -> None:
-    made, counter, cost = checkpoints(notes), written_by(os.getpid()), dict[int, int]()
+    made, counter, cost = checkpoints(), written_by(os.getpid()), dict[int, int]()
     for rounds in (1_000, 4_096, 1_000_000):
         trace = after(rounds)
         assert len(trace.rows) <= 4096
@@ -232,5 +236,5 @@ def test_a_fresh_name_is_nobody_elses(tmp_path: Path) -> None:
 
 def test_no_folder_for_fresh_names_is_said_with_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
-    with pytest.raises(UsageError, match=r"runs can be made: File exists; say --out RUN.h5"):
+    with pytest.raises(UsageError, match=r"runs: File exists; use --out RUN.h5"):
         fresh_path(Path("some.toml"))
