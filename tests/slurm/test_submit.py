@@ -17,7 +17,7 @@ from mpi_ata.errors import UsageError
 from mpi_ata.slurm.lead import check_signal
 from mpi_ata.slurm.submission_dir import SubmissionDir
 from tests.driver.driven import driven
-from tests.slurm.site import DRAWN, MEASURED, OWN, ROOT
+from tests.slurm.site import DRAWN, MEASURED, OPEN_MPI, OWN, ROOT
 
 
 @pytest.fixture
@@ -270,6 +270,16 @@ def test_a_run_that_was_never_submitted_has_no_status(job: Path) -> None:
     result = CliRunner().invoke(main, ["status", "mine.h5"])
     assert result.exit_code == 2
     assert "mine.h5 is neither the id of a Slurm job nor a run that was submitted" in result.output
+
+
+@pytest.mark.parametrize("option", ["--submission-dir", "--kept"])
+def test_a_script_may_name_the_submission_dir_by_the_new_option_or_the_old(job: Path, option: str) -> None:
+    run_to_end(job, "mine.h5")
+    Path("prepared").mkdir()
+    words = [OPEN_MPI, "batch", str(job), "--out", "mine.h5", option, "prepared"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "mine.h5 is already finished, after 10 rounds\n")
+    assert not Path("mine.job").exists()  # which a script gets that names none
 
 
 def test_only_signals_that_ask_to_save_are_accepted() -> None:

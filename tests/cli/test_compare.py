@@ -1,0 +1,60 @@
+"""What mpi-ata compare prints, and what it rejects."""
+
+import json
+
+import pytest
+
+from tests.cli.commands import KEYS, call, start, use_own_problem
+
+
+def test_compare_prints_a_row_per_allocator(job: str) -> None:
+    result = call("compare", job, "--virtual", "--allocators", "gta, uta,ofta")
+    assert result.exit_code == 0
+    header, _, *rows = result.stdout.splitlines()
+    assert "clock / greedy" in header
+    assert [row.split()[0] for row in rows] == ["gta", "uta", "ofta"]
+    assert rows[0].split()[-2:] == ["1.00", "1.00"]
+
+
+def test_compare_without_greedy_prints_no_ratios(job: str) -> None:
+    assert "greedy" not in call("compare", job, "--virtual", "--allocators", "uta,ofta").stdout
+
+
+def test_compare_with_json_prints_a_list_with_the_result_of_each(job: str) -> None:
+    result = start("compare", job, "--virtual", "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    rows = json.loads(result.stdout.splitlines()[-1])
+    assert [row["allocator"] for row in rows] == ["ata-empirical", "gta", "uta"]
+    assert all(set(row) == KEYS | {"allocator"} for row in rows)
+    assert [row["tasks_wasted"] > 0 for row in rows] == [False, True, False]
+
+
+def test_compare_gives_each_allocator_the_same_result_as_run(job: str) -> None:
+    compared = json.loads(
+        call("compare", job, "--virtual", "--json", "--allocators", "uta,ata-empirical").stdout
+    )
+    alone = json.loads(call("run", job, "--virtual", "--json").stdout)
+    own = {"allocator": "ata-empirical", "elapsed": compared[1]["elapsed"], "out": None}
+    assert compared[1] == alone | own
+
+
+def test_compare_skips_an_allocator_that_the_method_rejects_unless_it_is_named(job: str) -> None:
+    arguments = ["compare", job, "--virtual", "--set", "method.name=asgd"]
+    result = call(*arguments)
+    assert [row.split()[0] for row in result.stdout.splitlines()[2:]] == ["ata-empirical", "uta"]
+    assert result.stderr == "Note: gta is left out: its counterpart here is the method ringmaster\n"
+    assert call(*arguments, "--allocators", "uta,gta").exit_code == 2
+
+
+def test_compare_prints_a_table_even_if_no_round_was_needed(job: str) -> None:
+    assert call("compare", job, "--virtual", "--set", "stop.gap=1").exit_code == 0
+
+
+def test_compare_rejects_an_unknown_key_of_the_allocator(job: str) -> None:
+    assert call("compare", job, "--virtual", "--set", "allocator.budgt=3").exit_code == 2
+
+
+@pytest.mark.parametrize("allocators", ["ata-empirical,atta", "ata-empirical,ata"])
+def test_compare_rejects_a_wrong_allocator_before_it_runs_the_others(job: str, allocators: str) -> None:
+    use_own_problem(job, "raise KeyError")
+    assert call("compare", job, "--virtual", "--allocators", allocators).exit_code == 2

@@ -1,0 +1,57 @@
+"""The help of mpi-ata and of each command."""
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from mpi_ata import __version__
+from mpi_ata.cli import main
+from tests.cli.commands import call, start
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_the_help_of_each_command_has_examples(command: str, option: str) -> None:
+    result = call(command, option)
+    assert result.exit_code == 0
+    _, _, examples = result.output.partition("Examples:")
+    assert f"mpi-ata {command} " in " ".join(examples.split())
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+def test_each_example_in_the_help_is_on_its_own_line(command: str) -> None:
+    _, _, examples = call(command, "--help").output.partition("  Examples:\n")
+    assert examples.startswith(f"    mpi-ata {command} ")
+
+
+def test_the_help_lists_the_commands() -> None:
+    result = start("--help")
+    assert result.returncode == 0
+    assert all(f"\n  {command} " in result.stdout for command in main.commands)
+
+
+@pytest.mark.parametrize("arguments", [[], ["paper"]])
+def test_the_help_does_not_cut_off_the_summaries_of_commands(arguments: list[str]) -> None:
+    _, _, commands = start(*arguments, "--help").stdout.partition("Commands:\n")
+    assert len(commands.splitlines()) >= 6
+    assert "..." not in commands
+
+
+def every_command(group: click.Group = main) -> Iterator[click.Command]:
+    """Yield all commands, those of groups too."""
+    for command in group.commands.values():
+        yield command
+        if isinstance(command, click.Group):
+            yield from every_command(command)
+
+
+def test_every_option_of_every_command_has_a_help_text() -> None:
+    options = [(c.name, o) for c in every_command() for o in c.params if isinstance(o, click.Option)]
+    assert len(options) > 50
+    assert [(name, option.opts) for name, option in options if not option.help] == []
+
+
+def test_the_version_is_printed() -> None:
+    result = start("--version")
+    assert (result.returncode, result.stdout) == (0, f"mpi-ata, version {__version__}\n")

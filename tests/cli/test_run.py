@@ -1,0 +1,122 @@
+"""What mpi-ata run prints, and how it fails."""
+
+import json
+import re
+
+import pytest
+
+from tests.cli.commands import KEYS, call, start, use_own_problem
+
+
+def test_run_prints_its_result_as_a_table(job: str) -> None:
+    result = start("run", job, "--virtual")
+    assert (result.returncode, result.stderr) == (0, "")
+    table = dict(line.split("  ", 1) for line in result.stdout.splitlines())
+    assert {name.strip(): text.strip() for name, text in table.items()}.items() >= {
+        ("ended", "at 50 rounds"),
+        ("rounds", "50"),
+        ("tasks started", "350 = 350 used + 0 wasted + 0 lost"),
+    }
+    names = [name.strip() for name in table]
+    assert names[2:] == ["clock", "worker time", "waste", "tasks started", "loss", "gap", "elapsed", "saved"]
+
+
+def test_run_with_json_prints_one_object_with_the_promised_keys(job: str) -> None:
+    result = start("run", job, "--virtual", "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    summary = json.loads(result.stdout.splitlines()[-1])
+    assert set(summary) == KEYS
+    assert (summary["rounds"], summary["workers"], summary["finished"]) == (50, 5, True)
+    assert summary["tasks_started"] == summary["tasks_used"] == 350
+
+
+def test_unknown_values_are_null_in_json(job: str) -> None:
+    use_own_problem(job, "return x")
+    summary = json.loads(call("run", job, "--virtual", "--json").stdout)
+    assert (summary["loss"], summary["gap"]) == (None, None)
+    table = call("run", job, "--virtual").stdout
+    assert table.count("not known") == 2
+
+
+def test_evaluation_results_are_in_the_table_and_in_json(job: str) -> None:
+    use_own_problem(
+        job, "return x\n    def evaluate(self, x): return {'accuracy': 0.25, 'odd': float('nan')}"
+    )
+    summary = json.loads(call("run", job, "--virtual", "--json").stdout)
+    assert summary["evaluation"] == {"accuracy": 0.25, "odd": None}
+    lines = call("run", job, "--virtual").stdout.splitlines()
+    assert [line.split() for line in lines[-4:-2]] == [["accuracy", "0.25"], ["odd", "not", "known"]]
+
+
+def test_a_gradient_that_returns_nothing_is_reported(job: str) -> None:
+    use_own_problem(job, "pass")
+    error = call("run", job, "--virtual").stderr
+    assert "Error: gradient() returned None instead of an array; is a return statement missing?" in error
+
+
+def test_options_override_the_job_file(job: str) -> None:
+    options = ["--workers", "3", "--set", "stop.rounds=4", "--set", "allocator.budget=2"]
+    summary = json.loads(call("run", job, "--virtual", "--json", *options).stdout)
+    assert (summary["workers"], summary["rounds"], summary["tasks_used"]) == (3, 4, 8)
+
+
+def test_the_allocator_can_be_replaced_as_the_help_shows(job: str) -> None:
+    assert "--set allocator.name=gta" in call("run", "--help").output
+    assert call("run", job, "--virtual", "--set", "allocator.name=gta").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (["--set", "problem.nois=3"], "unknown key 'nois' in [problem]; valid keys: dimension, noise"),
+        (["--set", "allocator.budget=0"], "budget=0 must be at least 1"),
+        (["--set", "budget"], "is not table.key=value"),
+        (["--workers", "0"], "--workers"),
+        (["--workers", "many"], "--workers"),
+        (["--wrokers", "3"], "--wrokers"),
+        (["another.toml"], "another.toml"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_wrong_usage_exits_with_2_and_says_why(
+    job: str, command: str, arguments: list[str], fragment: str
+) -> None:
+    result = call(command, job, "--virtual", *arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert fragment in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "{job}", "--virtual", "--set", "stop.rounds=0"], "{job}: [stop] rounds=0 must be above 0"),
+        (["run", "no.toml", "--virtual"], "no.toml: cannot be read: No such file or directory"),
+    ],
+)
+def test_an_error_is_a_single_line_on_stderr(job: str, arguments: list[str], message: str) -> None:
+    result = start(*(argument.format(job=job) for argument in arguments))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == f"Error: {message.format(job=job)}\n"
+
+
+def test_a_run_that_fails_exits_with_1_and_says_why_and_what_was_saved(job: str) -> None:
+    result = start("run", job, "--virtual", "--set", "method.step_size=1000.0", "--set", "stop.rounds=5000")
+    assert (result.returncode, result.stdout) == (1, "")
+    why, saved, rest = result.stderr.split("\n")
+    assert why.startswith("Error: the run diverged by round ")
+    assert re.fullmatch(
+        r"(runs/\S+\.h5) holds it up to round 0; after fixing it, continue with --out \1 --resume", saved
+    )
+    assert rest == ""
+
+
+def test_a_task_that_raises_exits_with_1_and_shows_only_the_users_lines(job: str) -> None:
+    use_own_problem(job, "return x[7]")
+    result = start("run", job, "--virtual")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "failed in round 1:\n" in result.stderr
+    assert "return x[7]" in result.stderr
+    assert result.stderr.rstrip().splitlines()[-2].startswith("IndexError: ")
+    assert "mpi_ata/" not in result.stderr

@@ -1,0 +1,131 @@
+"""The progress line on a terminal, and signals from it."""
+
+import io
+import json
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from mpi_ata import Round, Stop, Trace
+from mpi_ata.view.progress import Line, ProgressLine
+from tests.cli.commands import ENDLESS, MPI_ATA, TIMED, on_terminal, start, visible
+
+
+@TIMED
+def test_without_a_terminal_nothing_but_the_result_is_printed(job: str) -> None:
+    result = start("run", job, "--virtual", *ENDLESS, "--set", "stop.elapsed=0.4")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "\r" not in result.stdout
+
+
+@TIMED
+@pytest.mark.parametrize(("command", "label"), [("run", ""), ("compare", "uta: ")])
+def test_a_terminal_shows_one_progress_line_and_is_clean_in_the_end(
+    job: str, command: str, label: str
+) -> None:
+    options = ["--allocators", "uta"] if command == "compare" else []
+    with on_terminal(command, job, "--virtual", *options, *ENDLESS, "--set", "stop.elapsed=0.6") as terminal:
+        printed = terminal.end()
+    assert terminal.process.returncode == 0
+    assert terminal.shown.count(f"\r{label}round ") >= 2
+    assert " of 1,000,000,000, at most " in terminal.shown
+    assert "\n" not in terminal.shown
+    assert visible(terminal.shown) == ""
+    assert terminal.shown.endswith("\r")
+    assert "round " not in printed
+
+
+@TIMED
+def test_the_progress_line_fits_a_terminal_of_80_columns(job: str) -> None:
+    options = ["--allocators", "ata-empirical", "--set", "stop.elapsed=0.6"]
+    with on_terminal("compare", job, "--virtual", *options, *ENDLESS) as terminal:
+        terminal.end()
+    assert max(len(line) for line in terminal.shown.split("\r")) < 80
+
+
+@TIMED
+@pytest.mark.parametrize("command", ["run", "compare"])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_ends_a_run_at_once_and_prints_its_result(job: str, command: str, as_json: bool) -> None:
+    with on_terminal(command, job, "--virtual", *ENDLESS, *["--json"] * as_json) as terminal:
+        terminal.read_until("round ")
+        time.sleep(0.05)  # so that it computes; a test below interrupts it while it writes
+        terminal.process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        printed = terminal.end()
+    assert time.monotonic() - began < 5
+    assert terminal.process.returncode == (85 if command == "run" else 1)  # only a run can be resumed
+    assert "Traceback" not in terminal.shown
+    if command == "compare":
+        assert "Error: interrupted in ata-empirical at round " in terminal.shown
+        assert terminal.shown.endswith("; not run: gta, uta\r\n")
+    else:
+        assert visible(terminal.shown) == ""
+    if as_json:
+        summary = json.loads(printed)
+        summary = summary[0] if command == "compare" else summary
+        assert not summary["finished"]
+        assert summary["rounds"] > 0
+    else:
+        assert "early, by Ctrl-C" in printed or command == "compare"
+        assert len(printed.splitlines()) == (10 if command == "run" else 3)
+
+
+@TIMED
+def test_a_closed_terminal_ends_a_run_and_prints_its_result(job: str) -> None:
+    with on_terminal("run", job, "--virtual", *ENDLESS) as terminal:
+        terminal.read_until("round ")
+        terminal.process.send_signal(signal.SIGHUP)
+        printed = terminal.end()
+    assert terminal.process.returncode == 85
+    assert "early, by SIGHUP" in printed
+
+
+@TIMED
+def test_a_run_under_nohup_outlives_its_terminal(job: str) -> None:
+    command = ["nohup", str(MPI_ATA), "run", job, "--virtual", *ENDLESS, "--set", "stop.elapsed=2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(1)
+        process.send_signal(signal.SIGHUP)
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, "at elapsed 2" in out) == (0, True)
+
+
+class Interrupted(io.StringIO):
+    """A terminal on which Ctrl-C is pressed just after the first line is written."""
+
+    pressed = False
+
+    def isatty(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        if not self.pressed:
+            self.pressed = True
+            raise KeyboardInterrupt
+
+
+def test_a_line_that_is_interrupted_while_written_is_cleared_too() -> None:
+    stream = Interrupted()
+    line, none = ProgressLine(Stop(), stream), np.zeros(1, np.int64)
+    round = Round(0, none, none, none, none, 0.0, 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        line.on_round(round, Trace())
+    assert "round 0" in visible(stream.getvalue())
+    line.clear()
+    assert visible(stream.getvalue()) == ""
+
+
+def test_through_a_launcher_the_progress_line_is_written_as_whole_lines() -> None:
+    # Some launchers forward whole lines only; anything else would show up too late.
+    stream = io.StringIO()
+    line = Line(stream, terminal=True)
+    for text in ("first", "second"):
+        line.show(text)
+        assert stream.getvalue().endswith(f"{text}\n")
+    line.clear()
+    line.clear()
+    assert stream.getvalue() == "first\n\x1b[1A\r\x1b[Ksecond\n\x1b[1A\r\x1b[K\x1b[1A\n"
