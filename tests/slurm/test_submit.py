@@ -276,7 +276,7 @@ def test_a_run_that_was_never_submitted_has_no_status(job: Path) -> None:
 def test_a_script_may_name_the_submission_dir_by_the_new_option_or_the_old(job: Path, option: str) -> None:
     run_to_end(job, "mine.h5")
     Path("prepared").mkdir()
-    words = [OPEN_MPI, "batch", str(job), "--out", "mine.h5", option, "prepared"]
+    words = [str(OPEN_MPI), "batch", str(job), "--out", "mine.h5", option, "prepared"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "mine.h5 is already finished, after 10 rounds\n")
     assert not Path("mine.job").exists()  # which a script gets that names none
