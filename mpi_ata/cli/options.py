@@ -61,6 +61,17 @@ def errors_in_one_sentence(command: Command) -> Command:
     return wrapped
 
 
+def combine(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds these options to a command."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key of the job."
 )
@@ -91,43 +102,29 @@ def job_options(command: Command) -> Command:
     return wrapped
 
 
-def prior_options(command: Command) -> Command:
-    """Add the options that say what a new run knows about its workers."""
-
-    @click.option(
+prior_options = combine(
+    click.option(
         "--warm-start",
         multiple=True,
         type=click.Path(path_type=Path),
         help="Start with the worker speeds learned in a run file, or in a folder of them; may be repeated.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--prior-weight",
         type=float,
         default=1.0,
         help="Weight of --warm-start, above 0 and at most 1; below 1 it is soon outweighed.",
-    )
-    @click.option("--any-problem", is_flag=True, help="Warm-start from runs of other problems too.")
-    @wraps(command)
-    def wrapped(*arguments: Any, **options: Any) -> None:
-        command(*arguments, **options)
-
-    return wrapped
-
-
-def lead_options(command: Command) -> Command:
-    """Add the options that say how a run in a Slurm job is asked to save."""
-
-    @click.option("--signal", default="USR1", show_default=True, help="The signal that asks a run to save.")
-    @click.option(
+    ),
+    click.option("--any-problem", is_flag=True, help="Warm-start from runs of other problems too."),
+)
+lead_options = combine(
+    click.option("--signal", default="USR1", show_default=True, help="The signal that asks a run to save."),
+    click.option(
         "--lead",
         type=click.IntRange(min=1),
         help="Seconds before the time limit to send it.  [default: as measured]",
-    )
-    @wraps(command)
-    def wrapped(*arguments: Any, **options: Any) -> None:
-        command(*arguments, **options)
-
-    return wrapped
+    ),
+)
 
 
 def output_options(command: Command) -> Command:

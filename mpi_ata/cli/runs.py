@@ -13,6 +13,7 @@ from mpi_ata.cli.running import execute_with_progress, start_ranks, starts_ranks
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Plan, resolve, resolve_on_ranks
 from mpi_ata.errors import CONTINUE
+from mpi_ata.job import Job
 from mpi_ata.job.build import greedy_counterpart
 from mpi_ata.layout import MANAGER
 from mpi_ata.runfile.load import load_named
@@ -44,9 +45,8 @@ def run_command(
       mpi-ata run jobs/quadratic.toml --virtual --out runs/mine.h5 --resume
       mpi-ata run jobs/emulated.toml --warm-start runs/
     """
-    on_ranks = launch.under_launcher() and not virtual
-    plan = (resolve_on_ranks if on_ranks else resolve)(job, settings, output)
-    if plan.finished and plan.earlier and not on_ranks:
+    plan = resolve_here(virtual, job, settings, output)
+    if plan.finished and plan.earlier and (virtual or not launch.under_launcher()):
         show_finished(plan.earlier, plan.run_file().path, as_json)
         return
     if starts_ranks(virtual):
@@ -105,12 +105,8 @@ def compare(
       mpi-ata compare jobs/emulated.toml
       mpi-ata compare jobs/quadratic.toml --virtual --workers 51 --allocators gta,ofta,ata-empirical
     """
-    on_ranks = launch.under_launcher() and not virtual
-    plan = (resolve_on_ranks if on_ranks else resolve)(job, settings)
-    names = [name.strip() for name in (ALLOCATORS if allocators is None else allocators).split(",")]
-    counterpart = greedy_counterpart(plan.job) if allocators is None else ""
-    if counterpart:
-        names.remove("gta")
+    plan = resolve_here(virtual, job, settings)
+    names, counterpart = compared_allocators(plan.job, allocators)
     variants = plan.with_allocators(names)
     if starts_ranks(virtual):
         start_ranks(variants)
@@ -120,13 +116,18 @@ def compare(
     if counterpart and launch.rank() == MANAGER:
         click.echo(f"Note: gta is left out: its counterpart here is the method {counterpart}", err=True)
     rows = run_variants(dict(zip(names, variants, strict=True)), virtual)
-    if not rows:
-        return
-    show(json.dumps(rows) if as_json else comparison_table(rows, billed=not virtual))
-    if not rows[-1]["finished"]:
-        left = ", ".join(names[len(rows) :])
-        where = f"interrupted in {rows[-1]['allocator']} at round {rows[-1]['rounds']:,}"
-        raise reported(click.ClickException(where + (f"; not run: {left}" if left else "")))
+    if rows:
+        show(json.dumps(rows) if as_json else comparison_table(rows, billed=not virtual))
+        check_complete(rows, names)
+
+
+def compared_allocators(job: Job, allocators: str | None) -> tuple[list[str], str]:
+    """Return the allocators to compare, and the method to use instead of gta if that is left out."""
+    names = [name.strip() for name in (ALLOCATORS if allocators is None else allocators).split(",")]
+    counterpart = greedy_counterpart(job) if allocators is None else ""
+    if counterpart:
+        names.remove("gta")
+    return names, counterpart
 
 
 def run_variants(variants: dict[str, Plan], virtual: bool) -> list[dict[str, Any]]:
@@ -139,3 +140,17 @@ def run_variants(variants: dict[str, Plan], virtual: bool) -> list[dict[str, Any
             if outcome.reason is None:
                 break
     return rows
+
+
+def check_complete(rows: list[dict[str, Any]], names: list[str]) -> None:
+    """Report a comparison that was interrupted."""
+    if rows[-1]["finished"]:
+        return
+    left = ", ".join(names[len(rows) :])
+    where = f"interrupted in {rows[-1]['allocator']} at round {rows[-1]['rounds']:,}"
+    raise reported(click.ClickException(where + (f"; not run: {left}" if left else "")))
+
+
+def resolve_here(virtual: bool, *arguments: Any) -> Plan:
+    """Decide what to run: together with the other ranks under a launcher, or else in this process alone."""
+    return (resolve_on_ranks if launch.under_launcher() and not virtual else resolve)(*arguments)

@@ -15,7 +15,7 @@ from mpi_ata.job.tables import user_files
 
 @dataclass(frozen=True)
 class Copies:
-    """A job file, the Python files that it names, and the modules beside them that they import."""
+    """A job file, the Python files that it names, and the modules next to them that they import."""
 
     targets: dict[Path, Path]  # the copy of each file
     job: Path  # the copy of the job file
@@ -56,7 +56,7 @@ def resolve_parent(path: Path) -> Path:
 
 
 def local_imports(source: Path) -> Iterator[Path]:
-    """Yield a Python file and all files beside it that it imports, directly or not."""
+    """Yield a Python file and all files next to it that it imports, directly or not."""
     pending, seen = [source], set[Path]()
     while pending:
         path = pending.pop()

@@ -16,7 +16,7 @@ from mpi_ata.slurm.lead import LEAD, measured_lead
 from mpi_ata.slurm.slurm_job import SlurmJob
 
 POLL = 0.2  # seconds between two checks of the launcher and the signals
-EARLIEST = 2.0 * LEAD + 30  # seconds before the time limit: Slurm's warning never comes earlier
+EARLIEST = 2.0 * LEAD + 30  # seconds before the end: at the default lead, Slurm warns no earlier
 
 
 class Watch:
