@@ -308,7 +308,7 @@ def test_a_run_that_fails_exits_with_1_and_says_why_and_what_is_left(job: str) -
     why, left, nothing = result.stderr.split("\n")
     assert why.startswith("Error: the run diverged by round ")
     assert re.fullmatch(
-        r"(runs/\S+\.h5) holds it up to round 0; once it is mended, go on with --out \1 --resume", left
+        r"(runs/\S+\.h5) holds it up to round 0; after fixing it, continue with --out \1 --resume", left
     )
     assert nothing == ""
 

@@ -95,7 +95,7 @@ def test_links_are_followed(job: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     (tmp_path / "home" / "problems").rename(elsewhere)
     (tmp_path / "home" / "problems").symlink_to(elsewhere)
-    copies = Copies.of(job, [()], tmp_path / "copy")
+    copies = Copies.of([load_job(job)], tmp_path / "copy")
     copies.make()
     spoil(elsewhere)
     assert build_problem(load_job(copies.job, copies.settings[0])).x0.tolist() == [1, 1, 1]

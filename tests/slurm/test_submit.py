@@ -87,7 +87,7 @@ def test_a_sweep_has_a_member_for_each_combination(job: Path) -> None:
         ),
         (["-n", 4, "--source", "nowhere.sh"], "--source nowhere.sh is no file"),
         (["-n", 4, "--out", "there.h5"], "there.h5 exists: go on with it by --resume"),
-        (["-n", 4, "--out", "job.toml/a.h5"], "job.toml; make it, or choose another file"),
+        (["-n", 4, "--out", "job.toml/a.h5"], "job.toml; create it, or choose another file"),
         (["-n", 4, "--resume"], "say with which one: --out RUN.h5 --resume"),
         (["-n", 4, "--out", "."], "is a folder; name a file in it"),
         (["-n", 4, "--prior-weight", 0.5], "but there is none; add one"),
@@ -261,9 +261,9 @@ def test_who_says_no_number_of_ranks_gets_those_of_the_job(
 
 
 def test_without_ranks_and_workers_nothing_is_submitted(job: Path) -> None:
-    assert "job.toml has no run.workers: say by --ntasks how many ranks" in refusal(job, "--dry-run")
+    assert "job.toml has no run.workers: say with --ntasks how many ranks" in refusal(job, "--dry-run")
     differ = refusal(job, "--array", "run.workers=2,3", "--dry-run")
-    assert "the runs of --array differ in run.workers: say by --ntasks" in differ
+    assert "the runs of --array differ in run.workers: say with --ntasks" in differ
 
 
 def test_a_run_that_was_never_submitted_has_no_status(job: Path) -> None:
