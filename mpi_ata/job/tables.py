@@ -115,7 +115,7 @@ def read_user_files(folder: Path, tables: Tables) -> dict[str, str]:
 
 def _read_user_file(name: str, folder: Path, file: Any) -> str:
     table, _, key = name.partition(".")
-    path = folder / checked(table, key, file, str)
+    path: Path = folder / checked(table, key, file, str)
     if not path.is_file():
         raise UsageError(f"[{table}] {key} = {str(path)!r} is no file; paths are relative to the job file")
     try:
