@@ -33,7 +33,7 @@ TIMEOUT = 60  # seconds for one contender, including the start of its ranks
 HUGE = 1_000_000  # numbers; too many for libEnsemble
 BEGIN, END = "<!-- benchmarks.rounds -->", "<!-- end of benchmarks.rounds -->"  # of the block in the README
 
-Figures = dict[str, Any]
+Measurements = dict[str, Any]
 
 
 class Plan(NamedTuple):
@@ -64,7 +64,7 @@ class Bench:
 
     def measure(
         self, role: str, workers: int, active: int = 1, size: int = 1, seconds: float = 2.0
-    ) -> Figures:
+    ) -> Measurements:
         """Return what a contender measured; nothing if it failed or timed out."""
         what = f"{role}, {active} of {workers} workers, {bytes_text(8 * size)}"
         _progress(what)
@@ -74,12 +74,12 @@ class Bench:
         arguments = [f"--{name}={number}" for name, number in numbers.items()]
         with tempfile.TemporaryDirectory(prefix="mpi_ata-rounds-") as folder:
             code = self._run([self._mpirun, *ranks, *arguments], Path(folder))
-            figures = _last_line(Path(folder) / "out")
-            if not figures:
+            measured = _last_line(Path(folder) / "out")
+            if not measured:
                 print(f"{what}: {code}\n{_tail(Path(folder) / 'err')}", file=sys.stderr)
-            return figures
+            return measured
 
-    def rates(self, role: str, workers: int, active: int, size: int, seconds: float) -> Figures:
+    def rates(self, role: str, workers: int, active: int, size: int, seconds: float) -> Measurements:
         """Return rounds per second of a contender, in the best and the median window; None if it failed."""
         found = self.measure(role, workers, active, size, seconds)
         return {role: found.get("rate"), f"{role} median": found.get("median")}
@@ -114,14 +114,14 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
             process.wait(timeout)
 
 
-def _last_line(path: Path) -> Figures:
+def _last_line(path: Path) -> Measurements:
     """Return the JSON object on the last line of a file; nothing if there is none."""
     lines = path.read_text(errors="replace").strip().splitlines() or [""]
     try:
-        figures = json.loads(lines[-1])
+        measured = json.loads(lines[-1])
     except ValueError:
         return {}
-    return figures if isinstance(figures, dict) else {}
+    return measured if isinstance(measured, dict) else {}
 
 
 def _tail(path: Path, lines: int = 8) -> str:
@@ -140,12 +140,12 @@ def bytes_text(count: float) -> str:
     return f"{count / 1e3:g} KB" if count < 500_000 else f"{count / 1e6:g} MB"
 
 
-def compare_contenders(bench: Bench, plan: Plan) -> list[Figures]:
+def compare_contenders(bench: Bench, plan: Plan) -> list[Measurements]:
     """Return rounds per second of all contenders, those of one row measured right after each other."""
     rows = []
     for workers, active in plan.workers:
         for size in plan.sizes:
-            row: Figures = {"workers": workers, "active": active, "bytes": 8 * size}
+            row: Measurements = {"workers": workers, "active": active, "bytes": 8 * size}
             for role in CONTENDERS:
                 if role != "libensemble" or (_has_libensemble() and size < HUGE):
                     row |= bench.rates(role, workers, active, size, plan.seconds)
@@ -157,7 +157,7 @@ def _has_libensemble() -> bool:
     return importlib.util.find_spec("libensemble") is not None
 
 
-def contenders_table(rows: list[Figures]) -> str:
+def contenders_table(rows: list[Measurements]) -> str:
     """Return rounds per second, and the ratios of mpi_ata to the others."""
     header = ["active", "each way", *(f"{role} [1/s]" for role in CONTENDERS)]
     header += [f"/ {role}" for role in CONTENDERS[1:]]
@@ -173,12 +173,12 @@ def contenders_table(rows: list[Figures]) -> str:
     return table(body, header)
 
 
-def measure_idle(bench: Bench, plan: Plan) -> list[Figures]:
+def measure_idle(bench: Bench, plan: Plan) -> list[Measurements]:
     """Return what workers without orders cost."""
     return [{"workers": n, **bench.measure("idle", n, seconds=plan.idle_seconds)} for n in plan.idle]
 
 
-def idle_table(rows: list[Figures]) -> str:
+def idle_table(rows: list[Measurements]) -> str:
     """Return the idle CPU of a worker, its wake-up time, and the overhead of an order."""
     columns = {
         "idle CPU [%]": ("cpu", 1.0),
@@ -198,18 +198,18 @@ def idle_table(rows: list[Figures]) -> str:
     return table(body, ["workers", *columns])
 
 
-def measure_growth(bench: Bench, plan: Plan) -> list[Figures]:
+def measure_growth(bench: Bench, plan: Plan) -> list[Measurements]:
     """Return rounds per second of four workers as x grows."""
     rows = []
     for size in plan.growth:
-        row: Figures = {"workers": 4, "bytes": 8 * size}
+        row: Measurements = {"workers": 4, "bytes": 8 * size}
         for role in ("mpi_ata", "floor"):
             row |= bench.rates(role, 4, 4, size, plan.growth_seconds)
         rows.append(row)
     return rows
 
 
-def growth_table(rows: list[Figures]) -> str:
+def growth_table(rows: list[Measurements]) -> str:
     """Return rounds per second, and the traffic through rank 0 in both directions."""
     roles = ("mpi_ata", "floor")
     header = ["each way", *(f"{role} [1/s]" for role in roles), "/ floor"]
@@ -226,18 +226,18 @@ def growth_table(rows: list[Figures]) -> str:
     return table(body, header)
 
 
-def measure_crowd(bench: Bench, plan: Plan) -> list[Figures]:
+def measure_crowd(bench: Bench, plan: Plan) -> list[Measurements]:
     """Return rounds per second as the number of workers grows, for a small x."""
     rows = []
     for workers in plan.crowds:
-        row: Figures = {"workers": workers}
+        row: Measurements = {"workers": workers}
         for role in ("mpi_ata", "floor"):
             row |= bench.rates(role, workers, workers, 1, plan.growth_seconds)
         rows.append(row)
     return rows
 
 
-def crowd_table(rows: list[Figures]) -> str:
+def crowd_table(rows: list[Measurements]) -> str:
     """Return rounds and orders per second."""
     body = [
         [
@@ -252,7 +252,7 @@ def crowd_table(rows: list[Figures]) -> str:
     return table(body, ["workers", "mpi_ata [1/s]", "floor [1/s]", "/ floor", "orders [1/s]"])
 
 
-def bottleneck(rows: list[Figures]) -> str:
+def bottleneck(rows: list[Measurements]) -> str:
     """Return from which size rank 0 is the bottleneck: rounds take twice as long as for the smallest."""
     known = [(row["bytes"], row["mpi_ata"]) for row in rows if row["mpi_ata"]]
     for (smaller, faster), (larger, slower) in pairwise(known):
@@ -274,7 +274,7 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, Python {platform.python_version()}, {version.strip()}{priority}"
 
 
-def update_readme(text: str, found: dict[str, list[Figures]]) -> str:
+def update_readme(text: str, found: dict[str, list[Measurements]]) -> str:
     """Return the README with these results in its block."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -302,7 +302,7 @@ def _rate(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _rates(row: Figures, role: str) -> str:
+def _rates(row: Measurements, role: str) -> str:
     """Return the rate of the best window, and of the median one in brackets."""
     median = row.get(f"{role} median")
     return _rate(row.get(role)) + (f" ({_rate(median)})" if median else "")

@@ -27,7 +27,7 @@ from mpi_ata.driver.execute import execute_on_ranks
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import resolve_on_ranks
 
-Figures = dict[str, float]
+Measurements = dict[str, float]
 ORDER, END = 1, 2  # tags of the floor
 WINDOWS = 20  # in which rounds are counted; the best one shows what the machine can do
 MIN_ROUNDS = 15
@@ -46,7 +46,7 @@ class Clocks:
         return np.array([time.perf_counter(), time.process_time()])
 
 
-def timed(step: Callable[[], object], seconds: float) -> Figures:
+def timed(step: Callable[[], object], seconds: float) -> Measurements:
     """Return rounds per second of a step that is one round."""
     times = [time.perf_counter()]
     while not _enough(times, seconds):
@@ -59,7 +59,7 @@ def _enough(times: list[float], seconds: float) -> bool:
     return times[-1] - times[0] > 1.25 * seconds and len(times) > MIN_ROUNDS
 
 
-def _rates(times: list[float]) -> Figures:
+def _rates(times: list[float]) -> Measurements:
     """Return rounds per second in the best and the median of many short windows, as the machine is shared.
 
     The windows are consecutive, and leave out the first fifth of the rounds as a warm-up.
@@ -70,7 +70,7 @@ def _rates(times: list[float]) -> Figures:
     return {"rate": max(rates), "median": statistics.median(rates)}
 
 
-def ours(size: int, active: int, seconds: float) -> Figures | None:
+def ours(size: int, active: int, seconds: float) -> Measurements | None:
     """Run mpi_ata as users do: a job that is saved in its run file."""
     times = list[float]()
 
@@ -88,7 +88,7 @@ def ours(size: int, active: int, seconds: float) -> Figures | None:
     return None if outcome is None else _rates(times)
 
 
-def floor(size: int, active: int, seconds: float) -> Figures | None:
+def floor(size: int, active: int, seconds: float) -> Measurements | None:
     """Run a bare loop of the same exchange and sum, without decisions, updates or accounting."""
     comm = MPI.COMM_WORLD
     if comm.Get_rank():
@@ -106,10 +106,10 @@ def floor(size: int, active: int, seconds: float) -> Figures | None:
         for result in results[1:]:
             np.add(total, result, out=total)
 
-    figures = timed(step, seconds)
+    measured = timed(step, seconds)
     for rank in range(1, comm.Get_size()):
         comm.Send(x[:0], rank, END)
-    return figures
+    return measured
 
 
 def _floor_worker(comm: MPI.Comm, size: int) -> None:
@@ -132,7 +132,7 @@ def answer(x: Array) -> Array:
     return answers[x.size]
 
 
-def futures(size: int, active: int, seconds: float) -> Figures:
+def futures(size: int, active: int, seconds: float) -> Measurements:
     """Run a pool of mpi4py.futures, whose manager is this rank."""
     from mpi4py.futures import MPIPoolExecutor
 
@@ -148,7 +148,7 @@ def futures(size: int, active: int, seconds: float) -> Figures:
         return timed(step, seconds)
 
 
-def libensemble(size: int, active: int, seconds: float) -> Figures | None:
+def libensemble(size: int, active: int, seconds: float) -> Measurements | None:
     """Run libEnsemble: a generator on the manager hands out points in rounds."""
     from libensemble.libE import libE  # type: ignore[import-not-found,import-untyped,unused-ignore]
     from libensemble.message_numbers import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -156,7 +156,7 @@ def libensemble(size: int, active: int, seconds: float) -> Figures | None:
     )
 
     limit = min(MAX_HISTORY // (16 * size), 200_000) // active * active
-    found: Figures = {}
+    found: Measurements = {}
     result = np.ones(1, [("g", float, (size,))])
 
     def simulate(points: Any, *_: Any) -> Any:
@@ -177,7 +177,7 @@ def libensemble(size: int, active: int, seconds: float) -> Figures | None:
     return found or None
 
 
-def _generated(size: int, active: int, seconds: float, limit: int, info: Any) -> Figures:
+def _generated(size: int, active: int, seconds: float, limit: int, info: Any) -> Measurements:
     """Return rounds per second of a persistent generator, as long as the history has room."""
     from libensemble.message_numbers import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
         EVAL_GEN_TAG,
@@ -219,7 +219,7 @@ def _alloc(W: Any, H: Any, sim: Any, gen: Any, alloc: Any, persis_info: Any, inf
     return {}, persis_info
 
 
-def idle(size: int, active: int, seconds: float) -> Figures | None:
+def idle(size: int, active: int, seconds: float) -> Measurements | None:
     """Measure the idle CPU time of workers, and how fast they start a task."""
     with mpi_cluster(Clocks(), None, 0, False, b"") as cluster:
         if cluster is None:
@@ -275,9 +275,9 @@ def main() -> None:
     parser.add_argument("--alarm", type=int, default=60, help="seconds after which a rank ends")
     options = parser.parse_args()
     signal.alarm(options.alarm)
-    figures = ROLES[options.role](options.size, options.active, options.seconds)
-    if figures is not None:
-        print(json.dumps(figures), flush=True)
+    measured = ROLES[options.role](options.size, options.active, options.seconds)
+    if measured is not None:
+        print(json.dumps(measured), flush=True)
 
 
 if __name__ == "__main__":

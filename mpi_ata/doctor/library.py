@@ -63,7 +63,7 @@ def launcher(library: Library) -> Finding:
     try:
         mpirun = launch.find_mpirun()
     except UsageError as error:
-        return Finding("launcher", "none beside the one in use" if under else "none", under, str(error))
+        return Finding("launcher", "none besides the one in use" if under else "none", under, str(error))
     result = launch.run_command([mpirun, "--version"])
     version = mpi_version(result.out)
     found = f"{version or result.gist()}: {mpirun}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpi_ata.errors import UsageError
+from mpi_ata.job.values import checked
 
 Table = dict[str, Any]
 Tables = dict[str, Table]
@@ -109,7 +110,15 @@ def user_files(tables: Tables) -> dict[str, str]:
 
 def read_user_files(folder: Path, tables: Tables) -> dict[str, str]:
     """Return the text of the users' files that a job names, by table.key."""
+    return {name: _read_user_file(name, folder, file) for name, file in user_files(tables).items()}
+
+
+def _read_user_file(name: str, folder: Path, file: Any) -> str:
+    table, _, key = name.partition(".")
+    path: Path = folder / checked(table, key, file, str)
+    if not path.is_file():
+        raise UsageError(f"[{table}] {key} = {str(path)!r} is no file; paths are relative to the job file")
     try:
-        return {name: (folder / file).read_text() for name, file in user_files(tables).items()}
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"a file that it names cannot be read: {error}") from None
+        return path.read_text()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"[{table}] {path} cannot be read: {error}") from None

@@ -35,8 +35,6 @@ class UserClass:
 
 def _imported(table: str, path: Path) -> ModuleType:
     """Import a Python file; its neighbours can be imported by it."""
-    if not path.is_file():
-        raise UsageError(f"[{table}] file = {str(path)!r} is no file; paths are relative to the job file")
     spec = importlib.util.spec_from_file_location(f"{path.stem}@{path.resolve()}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"[{table}] file = {str(path)!r} is not a Python file; its name must end in .py")

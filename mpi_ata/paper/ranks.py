@@ -22,9 +22,7 @@ ROUNDS = 1_000
 def for_ranks(experiment: Experiment, request: Request, unit: float) -> Experiment:
     """Return the experiment for ranks: one number of workers, fewer rounds, a unit in seconds."""
     if request.workers is None or len(request.workers) > 1:
-        raise UsageError(
-            "--mpi needs a single number of workers, each of which is a rank: --mpi --workers 17"
-        )
+        raise UsageError("--mpi needs one number of workers, each of which is a rank: --mpi --workers 17")
     workers = request.workers[0]
     ranks = ranks_for(workers)
     if launch.under_launcher() and launch.world_size() != ranks:

@@ -75,20 +75,20 @@ def test_unless_told_a_run_is_kept_under_a_fresh_name_that_is_printed(job: Path,
 def test_an_existing_file_is_never_overwritten_unasked(job: Path) -> None:
     run(job)
     before = OUT.read_bytes()
-    assert "run.h5: exists; go on with it by --resume, or choose another --out" in run(job, code=2)
+    assert "run.h5: exists; continue it with --resume, or choose another --out" in run(job, code=2)
     assert OUT.read_bytes() == before
     OUT.unlink()
-    assert "run.h5.previous: exists; go on with it by --resume" in run(job, code=2)
+    assert "run.h5.previous: exists; continue it with --resume" in run(job, code=2)
 
 
 def test_what_to_resume_must_be_said(job: Path) -> None:
     done = called("run", job, "--virtual", "--resume")
     assert done.exit_code == 2
-    assert "say with which one: --out RUN.h5 --resume" in done.stderr
+    assert "name its file: --out RUN.h5 --resume" in done.stderr
 
 
 def test_resuming_what_is_not_there_starts_afresh_and_says_so(job: Path) -> None:
-    assert run(job, "--resume") == "Note: there is no run.h5 yet: the run starts afresh\n"
+    assert run(job, "--resume") == "Note: there is no run.h5 yet: starting a new run\n"
     assert record_of(OUT).reason == "10 rounds"
 
 
@@ -98,7 +98,7 @@ def test_a_run_whose_newest_file_is_broken_goes_on_from_the_one_before_and_says_
     OUT.write_bytes(OUT.read_bytes()[:1000])
     said = run(job, "--resume").splitlines()
     assert said[0].startswith("Note: run.h5: is truncated: 488 of ")
-    assert said[0].endswith(" bytes; run.h5.previous is used, the save before")
+    assert said[0].endswith(" bytes; using run.h5.previous, the save before it")
     assert not differing(substance(OUT), expected)
 
 
@@ -109,7 +109,7 @@ def test_a_finished_run_is_not_begun_again_but_shown_with_the_way_to_more(job: P
         again = called("run", job, *where, "--out", OUT, "--resume")
         assert again.exit_code == 0
         assert again.stderr == (
-            "Note: run.h5 is finished already, at 10 rounds; for more, set another limit, such as "
+            "Note: run.h5 is already finished, at 10 rounds; to continue, set another limit, such as "
             "--set stop.rounds=...\n"
         )
         lines = zip(again.stdout.splitlines(), first.splitlines(), strict=True)
@@ -124,7 +124,7 @@ def test_a_broken_file_with_nothing_before_it_is_refused_with_a_way_out(job: Pat
     run(job)
     OUT.write_bytes(OUT.read_bytes()[:1000])
     RunFile(OUT).previous.unlink()
-    way_out = " bytes; put back a copy of it, or start anew with another --out\n"
+    way_out = " bytes; restore a copy of it, or start a new run with another --out\n"
     assert refused(job).endswith(way_out)
     shown = called("show", OUT)
     assert (shown.exit_code, shown.stderr.endswith(way_out)) == (2, True)
@@ -155,7 +155,7 @@ def test_a_second_run_with_the_same_file_ends_the_first(tmp_path: Path) -> None:
         try:
             while not Path("run.h5.previous").exists():
                 assert first.poll() is None
-            assert "exists; go on with it by --resume" in run(job, code=2)
+            assert "exists; continue it with --resume" in run(job, code=2)
             first.send_signal(signal.SIGSTOP)
             rounds = int(load_record(RunFile(OUT))[0].method["k"]) + 5
             run(job, "--resume", "--set", f"stop.rounds={rounds}")
@@ -165,7 +165,7 @@ def test_a_second_run_with_the_same_file_ends_the_first(tmp_path: Path) -> None:
         finally:
             first.kill()
     assert (first.returncode, out) == (1, "")
-    assert err == "Error: run.h5 was written by another run meanwhile\n"
+    assert err == "Error: run.h5 was written by another run in the meantime\n"
     assert OUT.read_bytes() == expected
     assert sorted(path.name for path in tmp_path.glob("run.h5*")) == ["run.h5", "run.h5.previous"]
 

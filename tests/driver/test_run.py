@@ -215,9 +215,7 @@ def test_a_run_stops_at_a_loss_that_is_found_while_evaluating(
     tmp_path: Path, limit: str, reason: str
 ) -> None:
     assert (own(tmp_path, "loss", limit).reason or "").startswith(reason)
-    with pytest.raises(
-        UsageError, match=r"^the run is to stop at .* the problem tells no loss; let evaluate"
-    ):
+    with pytest.raises(UsageError, match=r"^the run is to stop at .* the problem has no loss; let evaluate"):
         own(tmp_path, "los", limit)
     assert own(tmp_path, "los").reason == "200 rounds"
 

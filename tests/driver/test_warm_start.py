@@ -211,7 +211,7 @@ def test_runs_of_another_problem_are_refused_unless_asked_for(
     refused = started(*warm("1.h5"), *changed)
     assert refused.exit_code == 2
     assert refused.stderr.startswith(f"Error: 1.h5: is of another problem ({words}")
-    assert refused.stderr.endswith("take it all the same with --any-problem\n")
+    assert refused.stderr.endswith("use it anyway with --any-problem\n")
     assert refused.stderr.count("\n") == 1
     taken = started(*warm("1.h5"), *changed, "--any-problem")
     assert taken.exit_code == 0
@@ -240,8 +240,8 @@ def test_in_a_folder_what_does_not_fit_is_left_out_with_a_word(start: Start) -> 
     Path("runs/notes.txt").write_text("no run")
     done = started("--out", "2.h5", *warm("runs"))
     assert done.exit_code == 0
-    assert "Note: not taken into account: runs/empty.h5: is empty\n" in done.stderr
-    assert "Note: not taken into account: runs/other.h5: is of another problem (dimension = 5," in done.stderr
+    assert "Note: skipped: runs/empty.h5: is empty\n" in done.stderr
+    assert "Note: skipped: runs/other.h5: is of another problem (dimension = 5," in done.stderr
     assert "from 30 rounds of 1 earlier run: 4 of 4 workers recognised" in done.stderr
     assert done.stderr.count("Note:") == 3
 
@@ -252,8 +252,8 @@ def test_a_folder_of_many_files_that_do_not_fit_is_told_in_few_words(start: Star
         Path(f"runs/{number}.h5").write_text("no run")
     done = started(*warm("runs"))
     assert done.exit_code == 0
-    assert "Note: not taken into account: 17 more files in runs\n" in done.stderr
-    assert "Note: found no run to warm-start from in runs: all workers start cold\n" in done.stderr
+    assert "Note: skipped: 17 more files in runs\n" in done.stderr
+    assert "Note: no run to warm-start from in runs: all workers start cold\n" in done.stderr
     assert done.stderr.count("Note:") == 5
 
 
@@ -275,8 +275,8 @@ def test_a_run_whose_newest_generation_is_damaged_counts_by_the_one_before(start
         (["--prior-weight", "0", "--warm-start", "."], "--prior-weight 0 must be above 0 and at most 1"),
         (["--prior-weight", "1.5", "--warm-start", "."], "--prior-weight 1.5 must be above 0 and at most 1"),
         (["--prior-weight", "nan", "--warm-start", "."], "--prior-weight nan must be above 0 and at most 1"),
-        (["--prior-weight", "0.5"], "--prior-weight says how much --warm-start counts"),
-        (["--any-problem"], "--any-problem says what --warm-start may take, but there is none; add one"),
+        (["--prior-weight", "0.5"], "--prior-weight is the weight of --warm-start"),
+        (["--any-problem"], "--any-problem is about --warm-start, but there is none; add one"),
         (["--warm-start", "none.h5"], "--warm-start none.h5: there is no such run file or folder"),
         (["--warm-start", "job.toml"], "job.toml: is not a run file of mpi_ata"),
     ],
@@ -296,7 +296,7 @@ def test_a_run_that_goes_on_takes_nothing_new_and_says_so(start: Start) -> None:
     again = ["--out", "2.h5", "--resume", "--set", "stop.rounds=31"]
     done = started(*again, *warm("1.h5"))
     assert done.exit_code == 0
-    assert "Note: 2.h5 goes on with what it knows; --warm-start is for new runs\n" in done.stderr
+    assert "Note: 2.h5 continues with what it knows; --warm-start is for new runs\n" in done.stderr
     assert int(record("2.h5").allocator["k"]) == 61
 
 
@@ -330,7 +330,7 @@ def test_an_allocator_of_ones_own_that_cannot_inherit_starts_anew_and_is_told(st
     Path("job.toml").write_text(JOB.replace('name = "ata-empirical"', 'file = "first.py"\nclass = "First"'))
     done = started(*warm("1.h5"))
     assert done.exit_code == 0, done.stderr
-    assert "Note: First has no inherit(rounds, known), so it starts anew\n" in done.stderr
+    assert "Note: First has no inherit(rounds, known), so it starts cold\n" in done.stderr
 
 
 def test_resuming_with_more_or_fewer_workers_keeps_what_is_known_of_those_that_stay(start: Start) -> None:

@@ -24,7 +24,7 @@ def test_a_save_that_fails_is_told_once_and_the_run_goes_on(tmp_path: Path) -> N
     job = job_with(tmp_path, LIMIT.format(begin=20, end=30))
     done = mpi_ata("run", job, "--virtual", "--out", "run.h5")
     assert done.returncode == 0, done.stderr
-    sentence = "Note: run.h5 could not be saved: File too large; the run goes on and tries again"
+    sentence = "Note: run.h5 could not be saved: File too large; the run continues and tries again"
     assert set(done.stderr.splitlines()) == {sentence}
     job_with(tmp_path, "pass")
     assert mpi_ata("run", job, "--virtual", "--out", "undisturbed.h5").returncode == 0
@@ -41,7 +41,7 @@ def test_a_last_save_that_fails_everywhere_ends_the_run_in_one_sentence(tmp_path
     *notes, error = done.stderr.splitlines()
     assert error == (
         "Error: run.h5 could not be saved: File too large, nor anywhere else; "
-        "what was saved of the run before is older"
+        "the latest save of the run is older"
     )
     assert all(note.startswith("Note: run.h5 could not be saved") for note in notes)
     assert 18 <= int(record_of(tmp_path / "run.h5").method["k"]) <= 20
@@ -58,7 +58,7 @@ def test_a_folder_that_vanishes_costs_nothing_but_a_warning(tmp_path: Path) -> N
     assert done.returncode == 1
     *notes, error = done.stderr.splitlines()
     assert notes[0] == (
-        "Note: gone/run.h5 could not be saved: No such file or directory; the run goes on and tries again"
+        "Note: gone/run.h5 could not be saved: No such file or directory; the run continues and tries again"
     )
     (saved,) = tmp_path.glob("run-*.h5")
     beginning = "Error: gone/run.h5 could not be saved: No such file or directory; the run was saved to "
@@ -80,7 +80,7 @@ def test_a_place_that_takes_nothing_ends_the_run_before_it_begins(tmp_path: Path
     (tmp_path / "runs").touch()
     done = mpi_ata("run", job, "--virtual")
     assert done.returncode == 2
-    assert done.stderr == f"Error: no folder {tmp_path}/runs can be made: File exists; say --out RUN.h5\n"
+    assert done.stderr == f"Error: cannot create the folder {tmp_path}/runs: File exists; use --out RUN.h5\n"
 
 
 SMALL = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, "-c"]
@@ -118,7 +118,7 @@ if task.round == 20 and task.number == 0:
     job = job_with(tmp_path, body)
     done = mpi_ata("run", job, "--virtual", "--out", "disk/run.h5", before=[*SMALL, MOUNT, "1m"])
     sentence = "disk/run.h5 could not be saved: No space left on device; "
-    assert f"Note: {sentence}the run goes on and tries again\n" in done.stderr
+    assert f"Note: {sentence}the run continues and tries again\n" in done.stderr
     assert "Traceback" not in done.stderr
     kept = tmp_path / "kept" / "run.h5"
     if freed:

@@ -178,7 +178,7 @@ def test_the_valid_keys_of_a_shared_table_are_listed_in_full(
         ("allocator.eta", "inf", "eta = inf in [allocator] must be finite"),
         ("times.scale", "[1.0, 2.0, 3.0]", "scale = [1.0, 2.0, 3.0] in [times] must be a number"),
         ("times.unit", '"1 s"', "unit = '1 s' in [times] must be a number"),
-        ("times.report", "3", "report = 3 in [times] must be a text"),
+        ("times.report", "3", "report = 3 in [times] must be a string"),
         ("stop.rounds", "1.5", "rounds = 1.5 in [stop] must be a whole number"),
         ("stop.gap", "false", "gap = False in [stop] must be a number"),
         ("stop.loss", "nan", "loss = nan in [stop] must be finite"),
@@ -268,8 +268,8 @@ def test_parameters_that_a_law_cannot_have_are_refused(
         (b"[problem\n", "is not valid TOML: "),
         (b"[run]\nseed = 1\nseed = 2\n", "is not valid TOML: "),
         (b'[problem]\nname = "\xff"\n', "is not valid TOML: "),
-        (b"seed = 3\n[problem]\nname = 'quadratic'\n", "'seed' stands outside of a table"),
-        (b"[[stop]]\nrounds = 3\n", "'stop' stands outside of a table"),
+        (b"seed = 3\n[problem]\nname = 'quadratic'\n", "'seed' is outside of any table"),
+        (b"[[stop]]\nrounds = 3\n", "'stop' is outside of any table"),
         (b"", "the table [problem] is missing"),
     ],
 )
@@ -340,7 +340,7 @@ def test_a_file_is_looked_up_beside_the_job_file_not_in_the_working_directory(
         ({"problem.class": None}, "[problem] needs both 'file' and 'class'; 'class' is missing"),
         ({"problem.file": None}, "[problem] needs both 'file' and 'class'; 'file' is missing"),
         ({"problem.name": '"quadratic"'}, "[problem] has both 'name' and 'file'; keep one of them"),
-        ({"problem.file": "3"}, "file = 3 in [problem] must be a text"),
+        ({"problem.file": "3"}, "file = 3 in [problem] must be a string"),
         ({"problem.file": '"theirs.py"'}, "theirs.py' is no file; paths are relative to the job file"),
         ({"problem.file": '"."'}, "is no file"),
         ({"problem.file": '"job.toml"'}, "job.toml' is not a Python file; its name must end in .py"),
@@ -351,7 +351,7 @@ def test_a_file_is_looked_up_beside_the_job_file_not_in_the_working_directory(
         ({"problem.size": None}, "[problem] Mine needs the key 'size' (a whole number)"),
         ({"problem.size": "4.0"}, "size = 4.0 in [problem] must be a whole number"),
         ({"problem.shift": '"far"'}, "shift = 'far' in [problem] must be a number"),
-        ({"problem.tag": "3"}, "tag = 3 in [problem] must be a text"),
+        ({"problem.tag": "3"}, "tag = 3 in [problem] must be a string"),
         ({"problem.size": "-4"}, "[problem] negative dimensions are not allowed"),
     ],
 )
@@ -572,5 +572,5 @@ def test_a_method_without_allocator_has_none_to_exchange(tmp_path: Path) -> None
     (tmp_path / "walk.py").write_text(METHOD)
     change: Change = {"method": None, "allocator": None}
     job = load_job(written(tmp_path, change | {"method.file": '"walk.py"', "method.class": '"Walk"'}))
-    with pytest.raises(UsageError, match="has no allocator to exchange; run it by mpi-ata run"):
+    with pytest.raises(UsageError, match="has no allocator to exchange; use mpi-ata run"):
         job.with_allocators(["gta"])[0]

@@ -22,7 +22,7 @@ def test_the_local_rank_is_the_one_that_the_launcher_set(name: str, monkeypatch:
     [
         (0, 0, "0,1,2,3", "", ""),  # the manager computes no task
         (1, 1, "0,1,2,3", "", "1"),
-        (4, 4, "0,1,2,3", "", "0"),  # the last of four workers beside the manager
+        (4, 4, "0,1,2,3", "", "0"),  # the last of four workers besides the manager
         (5, 0, "0,1,2,3", "", "0"),
         (6, 1, "0,1,2,3", "a100:2", "2,3"),
         (6, 1, "3", "1", "3"),  # already divided by Slurm

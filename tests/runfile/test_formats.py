@@ -176,4 +176,4 @@ def test_show_says_where_an_older_save_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "a.h5").write_bytes(b"")
     done = mpi_ata("show", "a.h5")
     assert done.returncode == 0
-    assert done.stderr == "Note: a.h5: is empty; a.h5.previous is used, the save before\n"
+    assert done.stderr == "Note: a.h5: is empty; using a.h5.previous, the save before it\n"

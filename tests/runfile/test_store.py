@@ -98,7 +98,7 @@ def test_what_is_saved_is_what_is_read(file: RunFile) -> None:
 @pytest.mark.parametrize(
     ("name", "array", "fragment"),
     [
-        ("z", np.zeros(3, np.complex128), "it is of complex128, but real numbers and bytes"),
+        ("z", np.zeros(3, np.complex128), "it is of complex128, but only real numbers and bytes"),
         ("z", np.array(["text"]), "it is of <U4, but"),
         ("z", np.array([None]), "it is of object, but"),
         ("z", np.zeros(1, "i8,f8"), "it is of [('f0'"),
@@ -227,7 +227,7 @@ def many_names_for_one_array(file: h5py.File) -> None:
 HOSTILE: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
     "variable text": (
         lambda file: file.create_group("g").create_dataset("x", data="text", dtype=h5py.string_dtype()),
-        "array /g/x of object, but numbers and texts are all that is read",
+        "array /g/x of object, but only numbers and strings are read",
     ),
     "variable arrays": (
         lambda file: file.create_group("g").create_dataset("x", (1,), h5py.vlen_dtype(np.int64)),
@@ -282,11 +282,11 @@ HOSTILE: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
     "many names": (many_names_for_one_array, "claims to hold arrays of 40,040,000 bytes, but has"),
     "text attribute": (
         lambda file: file.attrs.__setitem__("run", "variable"),
-        "an attribute run that is no plain number or text",
+        "an attribute run that is no plain number or string",
     ),
     "array attribute": (
         lambda file: file.attrs.__setitem__("run", [1, 2]),
-        "an attribute run that is no plain number or text",
+        "an attribute run that is no plain number or string",
     ),
 }
 
@@ -389,7 +389,7 @@ def test_a_bad_sector_is_damage(file: RunFile, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Path, "read_bytes", failing)  # no disk here has one
     _, groups, complaint = RunFile(file.path).load()
     assert x_of(groups) == 1.0
-    assert "Input/output error; run.h5.previous is used, the save before" in complaint
+    assert "Input/output error; using run.h5.previous, the save before it" in complaint
 
 
 def names(folder: Path) -> list[str]:
@@ -417,7 +417,7 @@ def test_where_the_newest_is_damaged_the_one_before_is_used_and_kept(file: RunFi
     assert again.exists()
     _, groups, complaint = again.load()
     assert x_of(groups) == 1.0
-    assert ("run.h5.previous is used, the save before" in complaint) == (damage != "gone")
+    assert ("using run.h5.previous, the save before it" in complaint) == (damage != "gone")
     again.save(ATTRIBUTES, with_x(3.0))
     assert (x_of(read(file.path)[1]), x_of(read(file.previous)[1])) == (3.0, 1.0)
     again.save(ATTRIBUTES, with_x(4.0))
@@ -452,7 +452,7 @@ def test_of_two_runs_with_one_file_the_later_goes_on(file: RunFile) -> None:
     later = RunFile(file.path)
     later.load()
     later.save(ATTRIBUTES, with_x(2.0))
-    with pytest.raises(TakenError, match=r"run.h5 was written by another run meanwhile"):
+    with pytest.raises(TakenError, match=r"run.h5 was written by another run in the meantime"):
         file.save(ATTRIBUTES, with_x(-1.0))
     later.save(ATTRIBUTES, with_x(3.0))
     assert (x_of(read(file.path)[1]), x_of(read(file.previous)[1])) == (3.0, 2.0)
