@@ -17,7 +17,7 @@ from tests.allocators.scene import everyone
 def build(name: str, n: int, budget: int) -> Any:
     """Any allocator, with whatever it wants to know besides."""
     wanted = inspect.signature(ALLOCATORS[name]).parameters
-    known: dict[str, Any] = {"alpha": 1.0, "means": [1.0, 2.0], "seed": 0}
+    known: dict[str, Any] = {"alpha": 1.0, "means": np.arange(1.0, max(n, 1) + 1), "seed": 0}
     return ALLOCATORS[name](n=n, budget=budget, **{key: known[key] for key in known if key in wanted})
 
 
@@ -93,3 +93,34 @@ def test_every_allocator_refuses_fewer_than_one_worker_or_task_by_the_value(
 ) -> None:
     with pytest.raises(ValueError, match=named):
         build(name, n, budget)
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATORS))
+@pytest.mark.parametrize("n", [5, 100])
+def test_no_allocator_gives_tasks_to_workers_that_are_not_available(name: str, n: int) -> None:
+    allocator = build(name, n, 2 * n)
+    available = np.arange(n) % 3 > 0
+    for _ in range(20):
+        quota = allocator.allocate(available)
+        assert not quota[~available].any()
+        assert quota.sum() >= 2 * n
+        assert quota.dtype == np.int64
+        for worker in np.flatnonzero(quota).tolist():
+            allocator.observe(worker, [1.0 + worker])
+    assert allocator.allocate(everyone(allocator))[~available].any(), "they get tasks when they are back"
+
+
+def test_uta_divides_the_budget_equally_among_available_workers() -> None:
+    assert UTA(4, 6).allocate(np.array([True, False, True, True])).tolist() == [2, 0, 2, 2]
+
+
+def test_ofta_plans_again_without_the_workers_that_are_missing() -> None:
+    allocator = OFTA(3, 7, [4.0, 1.0, 2.0])
+    available = np.array([True, False, True])
+    best = recursive_allocation([4.0, 2.0], 7).tolist()
+    assert allocator.allocate(available).tolist() == [best[0], 0, best[1]]
+    assert allocator.allocate(everyone(allocator)).tolist() == [1, 4, 2]
+
+
+def test_gta_gives_nothing_to_workers_that_are_not_available() -> None:
+    assert GTA(3, 5).allocate(np.array([True, False, True])).tolist() == [5, 0, 5]

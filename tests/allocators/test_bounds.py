@@ -191,3 +191,10 @@ def test_the_quotas_are_whole_numbers_that_sum_to_the_budget(make: Make) -> None
         assert quota.sum() == 9
         for worker in np.flatnonzero(quota).tolist():
             allocator.observe(worker, [1.0 + worker] * k)
+
+
+@pytest.mark.parametrize(("counted", "seconds"), [(False, 3.5), (True, 4.25)])
+def test_overhead_counts_only_where_the_allocator_wants_it(counted: bool, seconds: float) -> None:
+    allocator = ATAEmpirical(2, 3, overhead=counted)
+    allocator.observe(1, [1.0, 2.0], [0.5], 0.75)
+    assert (allocator.K.tolist(), allocator.T.tolist()) == ([0, 2], [0.0, seconds])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpi_ata.arrays import Array
-from mpi_ata.clusters import Arrival, Cluster
+from mpi_ata.clusters import Arrival, Cluster, in_flight
 from mpi_ata.problems import Task, task_streams
 from mpi_ata.times import Constant, DrawnTimes
 
@@ -208,6 +208,31 @@ def check_accounts_go_on_from_an_earlier_state(c: Cluster, unit: float) -> None:
     c.wait()
     assert c.ledger.worker_time[0] > spent[0]
     assert state["worker_time"].tolist() == spent
+
+
+def check_everyone_is_available(c: Cluster, unit: float) -> None:
+    assert c.available.dtype == np.bool_
+    assert c.available.tolist() == [True, True, True]
+
+
+def check_a_saved_state_says_who_had_begun_a_task(c: Cluster, unit: float) -> None:
+    assert in_flight(c.state()).tolist() == [0, 0, 0]
+    c.start(np.array([0, 2]), at(0.0), 1)
+    assert in_flight(c.state()).tolist() == [1, 0, 1]
+    assert c.wait().worker == 0
+    assert in_flight(c.state()).tolist() == [0, 0, 1]
+
+
+def check_what_was_stopped_is_reported_once_as_a_change(c: Cluster, unit: float) -> None:
+    c.start(np.array([0, 2]), at(0.0), 1)
+    c.wait()
+    c.stop(np.array([2]))
+    c.start(np.array([2]), at(0.0), 2)
+    c.wait()
+    stopped, lost, seconds = c.ledger.changes()
+    assert (stopped.tolist(), lost.tolist()) == ([0, 0, 1], [0, 0, 0])
+    assert seconds == c.ledger.stopped_time.sum() > 0
+    assert c.ledger.changes().stopped.tolist() == [0, 0, 0]
 
 
 def check_closing_twice_is_fine(c: Cluster, unit: float) -> None:

@@ -125,7 +125,7 @@ def test_with_shards_a_worker_draws_only_its_own_digits() -> None:
 
 
 def test_more_workers_than_images_cannot_have_shards() -> None:
-    with pytest.raises(RunError, match="1437 samples cannot be shared out among 1438 workers"):
+    with pytest.raises(RunError, match="1437 samples cannot be divided among 1438 workers"):
         Logistic(sharded=True).setup(None, 1438)
 
 

@@ -18,7 +18,7 @@ def test_every_sample_belongs_to_one_worker_and_the_parts_are_equal_to_one(n: in
 
 
 def test_more_workers_than_samples_are_refused() -> None:
-    with pytest.raises(RunError, match="3 samples cannot be shared out among 4 workers"):
+    with pytest.raises(RunError, match="3 samples cannot be divided among 4 workers"):
         shard(3, 0, 4)
 
 

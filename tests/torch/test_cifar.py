@@ -13,7 +13,7 @@ from mpi_ata.cli import main
 from mpi_ata.errors import RunError
 from mpi_ata.problems import task_streams
 from mpi_ata.torch import Cifar100
-from mpi_ata.torch.cifar import DEVIATION, MEAN, Images, _moved, network, read
+from mpi_ata.torch.cifar import DEVIATION, MEAN, Images, _shifted, network, read
 from tests.driver.driven import driven
 from tests.torch.cifar_files import records, write
 
@@ -87,7 +87,7 @@ def test_loss_and_accuracy_are_those_on_the_test_images(folder: str) -> None:
 def test_augmented_images_are_mirrored_and_moved_by_up_to_four_pixels() -> None:
     image = np.arange(3 * 32 * 32).astype(np.uint8).reshape(1, 3, 32, 32)
     corners, mirrored = torch.tensor([[4, 4], [4, 4], [0, 8]]), torch.tensor([False, True, False])
-    same, mirror, moved = _moved(np.repeat(image, 3, axis=0), corners, mirrored)
+    same, mirror, moved = _shifted(np.repeat(image, 3, axis=0), corners, mirrored)
     assert (same == image[0]).all()
     assert (mirror == image[0, :, :, ::-1]).all()
     assert (moved[:, 4:, :28] == image[0, :, :28, 4:]).all(), "four down, four to the left"
@@ -115,7 +115,7 @@ def test_with_shards_a_worker_has_classes_of_its_own(folder: str) -> None:
 
 
 def test_more_workers_than_images_cannot_have_shards(folder: str) -> None:
-    with pytest.raises(RunError, match="300 samples cannot be shared out among 301 workers"):
+    with pytest.raises(RunError, match="300 samples cannot be divided among 301 workers"):
         Cifar100(folder, sharded=True).setup(None, 301)
 
 

@@ -201,7 +201,7 @@ def test_with_shards_a_worker_draws_only_from_its_own_part() -> None:
 
 
 def test_more_workers_than_samples_cannot_have_shards() -> None:
-    with pytest.raises(RunError, match="20 samples cannot be shared out among 21 workers"):
+    with pytest.raises(RunError, match="20 samples cannot be divided among 21 workers"):
         a_problem(sharded=True).setup(0, 21)
 
 
@@ -266,10 +266,13 @@ def test_batch_norm_is_refused_with_a_way_out() -> None:
     [
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"threads": 0}, "threads=0 must be at least 1"),
-        ({"dataset": []}, "a dataset without samples"),
-        ({"test": []}, "a dataset without samples"),
+        ({"dataset": []}, "a dataset for training or testing must have at least one sample"),
+        ({"test": []}, "a dataset for training or testing must have at least one sample"),
         ({"device": "abacus"}, "device='abacus' is not known to PyTorch; use 'cpu' or 'cuda'"),
-        ({"model": lambda: small_model().double()}, "'0.weight' is of torch.float64, but only float32 is"),
+        (
+            {"model": lambda: small_model().double()},
+            "is torch.float64, but only float32 is supported",
+        ),
         ({"model": nn.Tanh}, "the model has no weights to train"),
         ({"model": lambda: small_model().requires_grad_(False)}, "the model has no weights to train"),
         ({"start": "nowhere.pt"}, "'nowhere.pt' cannot be read: No such file"),
@@ -330,7 +333,7 @@ def test_nothing_but_tensors_is_unpickled(tmp_path: Path, monkeypatch: pytest.Mo
     torch.save({"0.weight": Harmful()}, "saved.pt")
     Path("text.pt").write_text("no weights at all")
     for name in ("pickled.pt", "saved.pt", "text.pt"):
-        with pytest.raises(ValueError, match=f"'{name}' is no file of tensors and nothing else"):
+        with pytest.raises(ValueError, match=f"'{name}' is not a file of tensors alone"):
             a_problem(start=name)
     assert not Path("harmed").exists()
 
@@ -339,7 +342,7 @@ def test_the_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> Non
     path = tmp_path / "other.pt"
     torch.save(nn.Linear(3, 2).state_dict(), path)
     with pytest.raises(
-        ValueError, match=r"is no state_dict of this model: .*Missing key.*\"0.weight\""
+        ValueError, match=r"is not a state_dict of this model: .*Missing key.*\"0.weight\""
     ) as caught:
         a_problem(start=path)
     assert "\n" not in str(caught.value)

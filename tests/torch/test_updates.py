@@ -89,7 +89,7 @@ def test_what_is_not_there_is_refused() -> None:
         TorchUpdate("lr_scheduler", 0.1)
     with pytest.raises(ValueError, match=r"torch.optim.SGD: .*'momentun'"):
         TorchUpdate("SGD", 0.1, momentun=0.9)
-    with pytest.raises(ValueError, match="several gradients a step"):
+    with pytest.raises(ValueError, match="several gradients per step"):
         TorchUpdate("LBFGS", 0.1)
     with pytest.raises(ValueError, match="step_size=0 must be above 0"):
         TorchUpdate("SGD", 0)

@@ -149,9 +149,9 @@ def test_nonsense_is_refused_by_the_value(make: Callable[[], GradientUpdate], co
 def test_the_state_of_another_update_is_refused() -> None:
     momentum, adam = Momentum(0.1), Adam(0.1)
     moved(momentum, 1.0)
-    with pytest.raises(ValueError, match="the state of the update remembers v, but this one m, v"):
+    with pytest.raises(ValueError, match="the saved update has v, but this one needs m, v"):
         adam.restore(momentum.state())
-    with pytest.raises(ValueError, match="remembers nothing, but this one v"):
+    with pytest.raises(ValueError, match="has nothing, but this one needs v"):
         momentum.restore({"t": np.array(3)})
     with pytest.raises(ValueError, match="the state has no 't'; it has: nothing"):
         momentum.restore({})
