@@ -30,8 +30,10 @@ def cluster(problem: Problem, times: DrawnTimes | None = None, seed: int = 0) ->
         with closing(VirtualCluster(problem, times, seed)) as simulated:
             yield simulated
         return
-    from mpi_ata.clusters.world import mpi_cluster
+    from mpi_ata.clusters.world import mpi_cluster, workers_in_world
 
+    if times is not None and times.n != (n := workers_in_world()):
+        raise UsageError(f"times are those of {times.n} workers, but mpirun started {n}: make the two agree")
     with mpi_cluster(problem, times, seed, report_drawn=False, digest=b"") as ranks:
         if ranks is None:
             sys.exit(0)
