@@ -158,7 +158,7 @@ def test_the_seed_decides_who_is_tried_first(make: Make) -> None:
 
 
 @both
-def test_untried_workers_are_drawn_anew_in_each_round(make: Make) -> None:
+def test_untried_workers_are_drawn_in_each_round(make: Make) -> None:
     allocator = make(30, 5, 0.5, 0)
     assert len({tuple(allocator.allocate(everyone(allocator)).tolist()) for _ in range(20)}) > 15
 
@@ -177,7 +177,7 @@ def test_with_constant_times_the_quotas_become_those_of_the_oracle(make: Make, w
 
 @pytest.mark.parametrize("width", [0.0, -1.0, math.nan])
 @pytest.mark.parametrize(("make", "name"), [(ATA, "alpha"), (ATAEmpirical, "eta")])
-def test_a_width_that_is_not_above_0_is_refused_by_its_value(make: Make, name: str, width: float) -> None:
+def test_a_width_that_is_not_above_0_is_rejected_by_value(make: Make, name: str, width: float) -> None:
     with pytest.raises(ValueError, match=f"{name}={width}"):
         make(2, 2, width, 0)
 

@@ -22,7 +22,7 @@ def asked(code: str = "print(hardware())", **variables: str) -> str:
     return done.stdout.strip()
 
 
-def test_another_process_on_the_same_machine_says_the_same() -> None:
+def test_another_process_on_the_same_machine_reports_the_same_hardware() -> None:
     """That is all but the threads, which the environment decides."""
     said = asked(OMP_NUM_THREADS="3")
     assert said.split(", ")[:2] == hardware().split(", ")[:2]
@@ -52,7 +52,7 @@ CPUINFO = {
 
 
 @pytest.mark.parametrize(("text", "model"), CPUINFO.items())
-def test_a_processor_is_its_model_without_the_frequency_of_the_moment(
+def test_a_processor_is_its_model_without_its_current_frequency(
     tmp_path: Path, text: str, model: str
 ) -> None:
     (tmp_path / "cpuinfo").write_text(text)
@@ -94,7 +94,7 @@ def test_of_unequal_devices_it_matters_which_a_process_may_use(tmp_path: Path) -
     assert identity._gpus(tmp_path / "none", "0") == ""
 
 
-def test_a_long_text_is_cut_to_what_travels_and_stays_unlike_others() -> None:
+def test_a_long_text_is_shortened_and_stays_different_from_others() -> None:
     one, other = ("é" * LONGEST + end for end in "xy")
     assert identity._fitting(one) != identity._fitting(other)
     assert len(identity._fitting(one).encode()) <= LONGEST
@@ -106,7 +106,7 @@ def rank(host: str) -> Rank:
     return Rank(host, "bell", 0, b"", "Xeon")
 
 
-def test_workers_are_numbered_on_their_host_beside_the_manager() -> None:
+def test_workers_are_numbered_on_their_host_after_the_manager() -> None:
     found = identities([rank(host) for host in ("a", "a", "b", "a", "b")])
     assert found == (
         WorkerIdentity("a", 1, "Xeon", 3),

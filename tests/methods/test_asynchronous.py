@@ -151,7 +151,7 @@ class Forgetful:
         self._cluster.ledger.lose(np.arange(self._cluster.n), in_flight(state))
 
 
-def test_orders_that_a_break_took_away_count_as_lost_and_are_given_anew() -> None:
+def test_orders_in_flight_at_a_break_count_as_lost_and_are_issued_again() -> None:
     def built() -> tuple[Ringmaster, VirtualCluster]:
         problem = Ramp()
         method = Ringmaster(problem.x0, 3, Plain(0.01), delay=5, budget=4)
@@ -171,7 +171,7 @@ def test_orders_that_a_break_took_away_count_as_lost_and_are_given_anew() -> Non
     assert method.step(forgetful).lost.tolist() == [0, 0, 0]
 
 
-def test_greedy_allocation_is_refused_with_the_way_out() -> None:
+def test_greedy_allocation_is_rejected_with_the_way_out() -> None:
     with pytest.raises(ValueError, match=r"gta .* or ringmaster, the greedy method"):
         ASGD(np.zeros(2), GTA(3, 4), Plain(0.5))
     problem = Ramp()
@@ -182,7 +182,7 @@ def test_greedy_allocation_is_refused_with_the_way_out() -> None:
 @pytest.mark.parametrize(
     ("delay", "budget", "what"), [(0, 1, "delay=0"), (1, 0, "budget=0"), (-3, 1, "delay=-3")]
 )
-def test_nonsense_is_refused_by_the_value(delay: int, budget: int, what: str) -> None:
+def test_invalid_values_are_named_in_the_message(delay: int, budget: int, what: str) -> None:
     with pytest.raises(ValueError, match=what):
         Ringmaster(np.zeros(2), 3, Plain(0.5), delay, budget)
 

@@ -57,7 +57,7 @@ def test_the_harmonic_mean(s: list[int], mean: float) -> None:
 
 
 @pytest.mark.parametrize("each", range(1, 60))
-def test_rounding_asks_for_no_task_too_many(each: int) -> None:
+def test_rounding_costs_no_extra_task(each: int) -> None:
     # Equal workers give `each` gradients apiece at the same time, which is just enough for S = n * each.
     problem = Ramp()
     round = Malenia(problem.x0, Plain(0.5), S=7 * each).step(cluster_of(problem, [1.0] * 7))
@@ -142,7 +142,7 @@ def test_no_task_is_given_twice(make: Callable[[Array], Method]) -> None:
     assert {task[0] for task in problem.tasks} == {1, 2, 3, 4, 5, 6}
 
 
-def test_greedy_allocation_is_refused_with_the_way_out() -> None:
+def test_greedy_allocation_is_rejected_with_the_way_out() -> None:
     with pytest.raises(ValueError, match=r"gta .* or malenia, the greedy method"):
         HeterogeneousDataSGD(np.zeros(2), GTA(3, 4), Plain(0.5))
     problem = Ramp()
@@ -152,7 +152,7 @@ def test_greedy_allocation_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize("S", [0.0, -1.0, float("nan")])
-def test_a_condition_that_is_not_above_0_is_refused(S: float) -> None:
+def test_a_condition_that_is_not_above_0_is_rejected(S: float) -> None:
     with pytest.raises(ValueError, match=f"S={S}"):
         Malenia(np.zeros(2), Plain(0.5), S)
 

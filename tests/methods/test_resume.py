@@ -95,7 +95,7 @@ def test_interrupted_and_resumed_is_the_same_as_never_interrupted(
 
 
 @pytest.mark.parametrize(("method", "allocator", "update"), CASES)
-def test_what_was_saved_does_not_change_when_the_run_goes_on(
+def test_a_saved_state_does_not_change_when_the_run_continues(
     method: str, allocator: str | None, update: str
 ) -> None:
     run = built(method, allocator, update)
@@ -111,7 +111,7 @@ def test_what_was_saved_does_not_change_when_the_run_goes_on(
 
 
 @pytest.mark.parametrize(("method", "allocator"), COMBINATIONS)
-def test_a_point_of_another_shape_or_precision_is_refused(method: str, allocator: str | None) -> None:
+def test_a_point_of_another_shape_or_precision_is_rejected(method: str, allocator: str | None) -> None:
     run, _ = built(method, allocator)
     state = run.state()
     with pytest.raises(ValueError, match=r"'x' of the state is float64 of shape \(5,\).*shape \(4,\)"):

@@ -99,7 +99,7 @@ def resumed(job: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=SLOW), pytest.param(signal.SIGINT, marks=SLOW)],
     ids=str,
 )
-def test_fixed_quotas_with_drawn_times_come_to_the_same_bit_for_bit(number: signal.Signals) -> None:
+def test_fixed_quotas_with_drawn_times_give_the_same_result_bit_for_bit(number: signal.Signals) -> None:
     # Seed and number of workers are said only once.
     job = job_of()
     chosen = ["--set", "run.seed=8", "--workers", "4"]
@@ -193,7 +193,7 @@ if task.round == 9 and task.worker == 1 and not Path("mended").exists():
 
 
 @TIMED
-def test_a_round_that_hangs_is_given_up_after_the_time_of_grace() -> None:
+def test_a_round_that_hangs_is_abandoned_after_the_grace_period() -> None:
     job = job_of("sgd uta", rounds=20, run="checkpoint_rounds = 1\ngrace = 1.0", body=HANGING)
     with started(running(job)) as process:
         wait_for(Path("hanging").exists, process)
@@ -210,7 +210,7 @@ def test_a_round_that_hangs_is_given_up_after_the_time_of_grace() -> None:
 
 @TIMED
 @SLOW
-def test_a_task_that_fails_ends_the_run_and_what_was_saved_goes_on() -> None:
+def test_a_task_that_fails_ends_the_run_which_can_be_resumed() -> None:
     body = "if task.round == 9 and not Path('mended').exists(): raise ValueError('broken')"
     job = job_of("sgd uta", rounds=20, run="checkpoint_rounds = 1", body=body)
     with started(running(job)) as process:
@@ -251,7 +251,7 @@ def victim(whom: str, process: "subprocess.Popen[str]", job: Path) -> int:
 @SLOW
 @pytest.mark.parametrize("launcher", ["own", "mpirun"])
 @pytest.mark.parametrize("whom", ["manager", "worker", "launcher"])
-def test_whoever_is_killed_the_file_is_whole_and_the_run_goes_on(whom: str, launcher: str) -> None:
+def test_whoever_is_killed_the_file_is_intact_and_the_run_can_be_resumed(whom: str, launcher: str) -> None:
     job = job_of(body="pass")
     own = job.with_name("own.py")
     own.write_text(own.read_text() + LOSS)

@@ -77,7 +77,7 @@ def test_all_of_them_ran(stories: list[dict[str, Any]]) -> None:
     range(len(SENSIBLE) + len(MEASURED)),
     ids=["-".join(each) for each in SENSIBLE] + [f"{'-'.join(each)}-measured" for each in MEASURED],
 )
-def test_as_many_tasks_are_told_of_each_worker_as_it_has_really_begun(
+def test_as_many_tasks_are_counted_for_each_worker_as_it_really_began(
     stories: list[dict[str, Any]], number: int
 ) -> None:
     told = stories[number]
@@ -99,7 +99,7 @@ def simulated(path: str, settings: list[str]) -> tuple[str, float]:
 
 
 @pytest.mark.parametrize("number", range(len(SENSIBLE)), ids=["-".join(each) for each in SENSIBLE])
-def test_what_each_promises(
+def test_each_method_does_what_it_promises(
     chosen: list[tuple[str, list[str]]], stories: list[dict[str, Any]], number: int
 ) -> None:
     (method, allocator), told = SENSIBLE[number], stories[number]
@@ -125,7 +125,7 @@ def test_no_task_is_delivered_twice(stories: list[dict[str, Any]]) -> None:
     assert {worker for _, worker, _ in tasks} <= {0, 1, 2}
 
 
-def test_after_a_break_orders_in_flight_are_lost_and_accounts_go_on(stories: list[dict[str, Any]]) -> None:
+def test_after_a_break_orders_in_flight_are_lost_and_accounts_continue(stories: list[dict[str, Any]]) -> None:
     told = stories[-1]
     assert told["lost"] == [[0] * N] * 3 + [[1] * N] + [[0] * N] * 2
     assert (told["k"], told["s"]) == (6, 36)

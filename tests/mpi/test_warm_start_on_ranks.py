@@ -107,7 +107,7 @@ def test_only_the_manager_reads_the_files_of_earlier_runs(job: Path) -> None:
     assert not list(elsewhere.iterdir())
 
 
-def test_a_warm_start_that_cannot_be_is_refused_once_in_one_sentence(job: Path) -> None:
+def test_an_impossible_warm_start_is_rejected_once_in_one_sentence(job: Path) -> None:
     for arguments, words in (
         (["--warm-start", job], f"{job}: is not a run file of mpi_ata"),
         (["--warm-start", job, "--prior-weight", "2"], "--prior-weight 2 must be above 0 and at most 1"),
@@ -120,7 +120,7 @@ def test_a_warm_start_that_cannot_be_is_refused_once_in_one_sentence(job: Path) 
     assert run(job, "1.h5", "--warm-start", "none.h5").returncode == 2
 
 
-def test_measured_workers_are_recognised_by_the_crowd_on_their_node_too(job: Path) -> None:
+def test_measured_workers_are_recognised_by_the_number_of_ranks_on_their_node_too(job: Path) -> None:
     measured(job)
     few = ["--set", "stop.rounds=8"]
     assert run(job, "1.h5", *few, "--workers", 2).returncode == 0

@@ -99,7 +99,7 @@ def test_the_same_task_gives_the_same_gradient_and_any_other_another() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_numbers_are_of_the_kind_one_asks_for(dtype: str) -> None:
+def test_numbers_have_the_type_of_the_job_file(dtype: str) -> None:
     problem = Logistic(dtype=dtype)
     x = point(dtype=dtype)
     x.flags.writeable = False

@@ -103,12 +103,12 @@ def test_the_point_is_not_written_into(d: int) -> None:
 
 
 @pytest.mark.parametrize("dimension", [0, -3])
-def test_a_dimension_below_1_is_refused_by_the_value(dimension: int) -> None:
+def test_a_dimension_below_1_is_rejected_by_value(dimension: int) -> None:
     with pytest.raises(ValueError, match=f"dimension={dimension}"):
         Quadratic(dimension)
 
 
 @pytest.mark.parametrize("noise", [-0.5, math.nan])
-def test_noise_below_0_is_refused_by_the_value(noise: float) -> None:
+def test_noise_below_0_is_rejected_by_value(noise: float) -> None:
     with pytest.raises(ValueError, match=f"noise={noise}"):
         Quadratic(3, noise)

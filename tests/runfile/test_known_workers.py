@@ -62,7 +62,7 @@ def test_several_runs_add_up_and_the_least_time_is_the_least_of_all() -> None:
     assert known.columns["tasks"].dtype == known.columns["arrivals"].dtype == np.int64
 
 
-def test_a_run_that_is_given_in_several_versions_counts_in_its_longest() -> None:
+def test_of_several_versions_of_a_run_the_longest_counts() -> None:
     places = node("a")
     versions = [source(places, "one", rounds, tasks) for rounds, tasks in ((10, 5), (40, 20), (20, 10))]
     for order in permutations(versions):
@@ -78,7 +78,7 @@ def test_of_two_versions_with_equally_many_rounds_the_one_with_more_tasks_counts
 
 
 @given(st.permutations(range(4)), st.lists(st.integers(0, 3), max_size=8))
-def test_in_whatever_order_and_however_often_runs_are_given_each_counts_once(
+def test_each_run_counts_once_in_whatever_order_and_however_often_it_is_given(
     order: list[int], again: list[int]
 ) -> None:
     runs = [source(node("a"), str(number), 2**number, 2**number) for number in range(4)]
@@ -87,7 +87,7 @@ def test_in_whatever_order_and_however_often_runs_are_given_each_counts_once(
     assert known.columns["tasks"].tolist() == [15] * 4
 
 
-def test_a_worker_is_recognised_by_host_slot_and_hardware_wherever_it_stands_in_the_list() -> None:
+def test_a_worker_is_recognised_by_host_local_index_and_hardware_anywhere_in_the_list() -> None:
     known = match_prior([source([*node("a"), *node("b")])], [*node("b"), *node("a")[::-1]])
     assert known.recognised == list(range(8))
     assert (known.columns["seconds"] / known.columns["tasks"]).tolist() == [5, 6, 7, 8, 4, 3, 2, 1]
@@ -107,7 +107,7 @@ def test_a_worker_is_recognised_by_host_slot_and_hardware_wherever_it_stands_in_
         (WorkerIdentity("a", 0, XEON, 9), "4 ranks then, 9 ranks now"),
     ],
 )
-def test_a_worker_with_other_hardware_at_the_same_place_starts_cold_and_is_told(
+def test_a_worker_with_other_hardware_on_the_same_host_starts_cold_and_is_reported(
     now: WorkerIdentity, then_and_now: str
 ) -> None:
     known = match_prior([source(node("a"))], [now, *node("a")[1:]])
@@ -121,7 +121,7 @@ def test_a_worker_with_other_hardware_at_the_same_place_starts_cold_and_is_told(
     )
 
 
-def test_many_workers_that_changed_alike_are_told_in_one_word() -> None:
+def test_many_workers_that_changed_alike_are_reported_together() -> None:
     then = [place for host in "abcdef" for place in node(host)]
     known = match_prior([source(then)], [place._replace(hardware=EPYC) for place in then])
     assert known.summary().endswith("24 start cold; 24 workers changed: Xeon then, EPYC now")
@@ -140,19 +140,19 @@ def test_a_new_host_starts_from_others_with_its_hardware_at_less_weight() -> Non
     assert "4 of 6 workers recognised, 2 start from others with the same hardware" in known.summary()
 
 
-def test_a_slot_that_the_manager_had_before_starts_from_others_too() -> None:
+def test_a_local_index_that_was_the_managers_starts_from_others_too() -> None:
     known = match_prior([source(node("a", [1, 2, 3]))], node("a"))
     assert (known.recognised, known.by_class) == ([1, 2, 3], [0])
 
 
 @pytest.mark.parametrize("now", [WorkerIdentity("b", 0, EPYC, RANKS), WorkerIdentity("b", 0, XEON, 9)])
-def test_a_new_host_whose_hardware_or_crowd_is_new_too_starts_cold(now: WorkerIdentity) -> None:
+def test_a_new_host_whose_hardware_or_number_of_ranks_is_new_too_starts_cold(now: WorkerIdentity) -> None:
     known = match_prior([source(node("a"))], [now])
     assert (known.recognised, known.by_class, known.cold, known.rounds) == ([], [], 1, 0)
     assert known.summary() == "with nothing known: 0 of 1 worker recognised, 1 starts cold"
 
 
-def test_a_class_says_something_however_little_is_known_of_it() -> None:
+def test_a_class_counts_however_little_is_known_about_it() -> None:
     known = match_prior([source(node("a"), tasks=[1, 0, 0, 0])], node("b"))
     assert known.by_class == [0, 1, 2, 3]
     assert known.columns["tasks"].tolist() == [1] * 4
@@ -166,7 +166,7 @@ def test_workers_that_were_never_tried_start_as_new_ones_do() -> None:
     assert match_prior([source(law(2), tasks=[5, 0])], law(2)).cold == 1
 
 
-def test_time_on_stopped_tasks_is_known_even_of_a_worker_that_finished_none() -> None:
+def test_time_on_stopped_tasks_is_known_even_for_a_worker_that_finished_none() -> None:
     then = source(node("a", [0]), tasks=0)
     then.columns["unfinished"][:] = 80.0
     known = match_prior([discount(then, 0.5)], node("a", [0]))
@@ -174,7 +174,7 @@ def test_time_on_stopped_tasks_is_known_even_of_a_worker_that_finished_none() ->
     assert (known.columns["tasks"][0], known.columns["unfinished"][0]) == (0, 40.0)
 
 
-def test_rounds_count_of_those_runs_only_that_know_a_worker() -> None:
+def test_only_rounds_of_runs_that_know_a_worker_count() -> None:
     here, elsewhere = source(node("a"), "one", 100), source(node("z", hardware=EPYC), "two", 9999)
     known = match_prior([here, elsewhere], node("a"))
     assert (known.runs, known.rounds) == (1, 100)
@@ -182,7 +182,7 @@ def test_rounds_count_of_those_runs_only_that_know_a_worker() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 8])
-def test_where_times_are_drawn_law_and_index_decide_and_other_workers_tell_nothing(n: int) -> None:
+def test_where_times_are_drawn_only_law_and_index_count(n: int) -> None:
     known = match_prior([source(law(5))], law(n, host="node7"))
     assert known.recognised == list(range(min(n, 5)))
     assert known.by_class == []
@@ -195,7 +195,7 @@ def test_another_law_is_other_hardware() -> None:
     assert "5 workers changed: drawn: Linear then, drawn: Sqrt now" in known.summary()
 
 
-def test_a_run_that_goes_on_recognises_workers_although_others_left_or_joined() -> None:
+def test_a_resumed_run_recognises_workers_although_others_left_or_joined() -> None:
     fewer = [each._replace(ranks_on_host=3) for each in node("a", [1, 2])]
     assert match_prior([source(node("a"))], fewer).recognised == []
     assert match_prior([source(node("a"))], fewer, same_run=True).recognised == [0, 1]
@@ -227,7 +227,7 @@ def test_a_weight_of_one_changes_nothing() -> None:
     assert equal(discount(whole, 1.0).columns, whole.columns)
 
 
-def test_what_is_handed_on_leaves_out_untried_workers_and_the_oldest_of_too_many_runs(
+def test_untried_workers_and_the_oldest_of_too_many_runs_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs = [source(node("a"), str(number), tasks=[1, 0, 1, 0]) for number in range(5)]
@@ -239,12 +239,12 @@ def test_what_is_handed_on_leaves_out_untried_workers_and_the_oldest_of_too_many
     assert merge_runs([source(node("a"), tasks=0)]) == []
 
 
-def test_places_come_out_of_a_file_as_they_went_in() -> None:
+def test_identities_survive_in_a_file() -> None:
     places = (*node("a"), *node("b", hardware=EPYC), *law(3), WorkerIdentity("ä" * 20, 10**6, "", 4096))
     assert _identities(_identity_columns(places)) == places
 
 
-def test_what_was_given_is_not_written_into() -> None:
+def test_arguments_are_not_written_into() -> None:
     then = source([*node("a"), *node("b")])
     before = {name: column.copy() for name, column in then.columns.items()}
     known = match_prior(merge_runs([then, discount(then, 0.3)]), [*node("a"), *node("c")])
@@ -255,7 +255,7 @@ def test_what_was_given_is_not_written_into() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_all_that_is_known_of_recognised_workers_is_a_plain_sum(data: st.DataObject) -> None:
+def test_what_is_known_about_recognised_workers_is_a_plain_sum(data: st.DataObject) -> None:
     """Compared with adding up row by row, in a dict."""
     hosts = st.sampled_from("abc")
     place = st.builds(WorkerIdentity, hosts, st.integers(0, 3), st.sampled_from([XEON, EPYC]), st.just(RANKS))

@@ -92,7 +92,7 @@ def test_the_same_task_gives_the_same_gradient_and_any_other_another(model: Any)
     assert len(set(gradients)) == len(places)
 
 
-def test_dropout_is_there_in_tasks_and_not_in_evaluations() -> None:
+def test_dropout_is_active_in_tasks_and_not_in_evaluations() -> None:
     one_sample = samples(1)
     problem = a_problem(with_dropout, dataset=one_sample)
     x = point(problem.x0.size)
@@ -157,7 +157,7 @@ class InBatches:
 
 
 @pytest.mark.parametrize("kind", [list, InBatches])
-def test_any_dataset_will_do(kind: Any) -> None:
+def test_any_kind_of_dataset_works(kind: Any) -> None:
     wanted = a_problem().gradient(point(), task())
     assert a_problem(dataset=kind(samples())).gradient(point(), task()).tolist() == wanted.tolist()
 
@@ -206,12 +206,12 @@ def test_more_workers_than_samples_cannot_have_shards() -> None:
         a_problem(sharded=True).setup(0, 21)
 
 
-def test_a_task_that_is_no_longer_wanted_skips_the_backward_pass() -> None:
+def test_a_stopped_task_skips_the_backward_pass() -> None:
     unwanted = Task(task_streams(0), 1, 0, 0, lambda: True)
     assert not a_problem().gradient(point(), unwanted).any()
 
 
-def test_frozen_weights_stay_as_they_are_and_do_not_travel() -> None:
+def test_frozen_weights_do_not_change_and_are_not_sent() -> None:
     model = small_model()
     before = [weight.detach().clone() for weight in model[0].parameters()]
     model[0].requires_grad_(False)
@@ -240,20 +240,20 @@ class Remembering(nn.Module):  # type: ignore[misc]
         return self.linear(inputs) * torch.ones(1)
 
 
-def test_a_buffer_that_is_constant_is_let_pass() -> None:
+def test_a_constant_buffer_is_accepted() -> None:
     problem = a_problem(lambda: Remembering("constant"))
     assert problem.gradient(point(8), task()).any()
     assert problem.state_dict(point(8))["seen"].tolist() == [1.0]
 
 
 @pytest.mark.parametrize("how", ["changed", "exchanged"])
-def test_a_buffer_that_a_task_changes_is_refused(how: str) -> None:
+def test_a_buffer_that_a_task_changes_is_rejected(how: str) -> None:
     problem = a_problem(lambda: Remembering(how))
     with pytest.raises(RunError, match="a task has changed the model's buffer 'seen'"):
         problem.gradient(point(8), task())
 
 
-def test_batch_norm_is_refused_with_a_way_out() -> None:
+def test_batch_norm_is_rejected_with_a_way_out() -> None:
     for norm in (nn.BatchNorm1d(3), nn.InstanceNorm1d(3, track_running_stats=True)):
         with pytest.raises(ValueError, match=r"'0' is a \w+Norm1d, .*use torch.nn.GroupNorm"):
             a_problem(nn.Sequential(norm, nn.Linear(3, 2)))
@@ -279,13 +279,13 @@ def test_batch_norm_is_refused_with_a_way_out() -> None:
         ({"start": "nowhere.pt"}, "'nowhere.pt' cannot be read: No such file"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
+def test_invalid_arguments_are_rejected_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         a_problem(**options)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_is_not_there_is_not_waited_for() -> None:
+def test_a_missing_gpu_is_reported_at_once() -> None:
     with pytest.raises(ValueError, match="device='cuda', but PyTorch sees no GPU here; use 'cpu'"):
         a_problem(device="cuda")
 
@@ -302,7 +302,7 @@ def test_a_gpu_gives_the_gradients_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -
     assert there.state_dict(point())["0.weight"].device.type == "cpu"
 
 
-def test_a_state_dict_goes_out_and_comes_back(tmp_path: Path) -> None:
+def test_a_state_dict_is_saved_and_loaded(tmp_path: Path) -> None:
     problem, x, path = a_problem(), point(), tmp_path / "weights.pt"
     problem.save(x, path)
     problem.gradient(problem.x0, task())
@@ -339,7 +339,7 @@ def test_nothing_but_tensors_is_unpickled(tmp_path: Path, monkeypatch: pytest.Mo
     assert not Path("harmed").exists()
 
 
-def test_the_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
+def test_the_weights_of_another_model_are_rejected_by_name(tmp_path: Path) -> None:
     path = tmp_path / "other.pt"
     torch.save(nn.Linear(3, 2).state_dict(), path)
     with pytest.raises(
