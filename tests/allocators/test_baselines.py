@@ -1,4 +1,4 @@
-"""UTA, OFTA and GTA; and what every allocator refuses."""
+"""UTA, OFTA and GTA, and what every allocator rejects."""
 
 import inspect
 import math
@@ -15,7 +15,7 @@ from tests.allocators.scene import everyone
 
 
 def build(name: str, n: int, budget: int) -> Any:
-    """Any allocator, with whatever it wants to know besides."""
+    """Return any allocator, with whatever else it needs."""
     wanted = inspect.signature(ALLOCATORS[name]).parameters
     known: dict[str, Any] = {"alpha": 1.0, "means": np.arange(1.0, max(n, 1) + 1), "seed": 0}
     return ALLOCATORS[name](n=n, budget=budget, **{key: known[key] for key in known if key in wanted})

@@ -44,7 +44,7 @@ def after_rounds(make: Make, n: int, width: float, rounds: int) -> LowerBoundAll
 
 
 def play(allocator: LowerBoundAllocator, times: DrawnTimes, rounds: range) -> list[list[int]]:
-    """The quotas of some rounds, in which all tasks finish."""
+    """Return the quotas of some rounds, in which all tasks finish."""
     quotas = []
     for k in rounds:
         quota = allocator.allocate(everyone(allocator)).tolist()
@@ -102,7 +102,7 @@ def test_k_counts_rounds_and_widens_the_bounds(make: Make) -> None:
     for k in (1, 2, 3):
         allocator.allocate(everyone(allocator))
         for worker in (0, 1):
-            allocator.observe(worker, [3.0] * 4)  # two observations in a round, one round more
+            allocator.observe(worker, [3.0] * 4)  # two observations per round, one more round
         assert allocator.state()["k"] == k
     before = allocator.bounds()
     allocator.allocate(everyone(allocator))
@@ -171,7 +171,7 @@ def test_with_constant_times_the_quotas_become_those_of_the_oracle(make: Make, w
     quotas = play(make(5, 10, width, 0), DrawnTimes(LAWS["constant"](5, means)), range(1, 601))
     wanted = OFTA(5, 10, means).allocate(np.ones(5, np.bool_)).tolist()
     assert quotas[0] != wanted
-    # Bounds sink as ln k grows, so that now and then a slow worker is tried again for ever.
+    # Bounds sink as ln k grows, so that a slow worker is tried again now and then, forever.
     assert quotas[-200:].count(wanted) >= 190
 
 

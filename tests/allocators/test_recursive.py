@@ -18,7 +18,7 @@ whole = st.integers(1, 6).map(float)
 some = st.lists(whole | st.floats(0.01, 100.0), min_size=1, max_size=4)
 tied = st.lists(whole, min_size=1, max_size=8)
 extreme = st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=4)
-# A busy machine may take its time.
+# A busy machine may be slow.
 patient = settings(deadline=None)
 PRIMES = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37]
 
@@ -205,7 +205,7 @@ def test_every_worker_of_score_zero_is_drawn_equally_often(budget: int) -> None:
     total = sum(recursive_allocation(scores, budget, np.random.default_rng(seed)) for seed in range(draws))
     share, rest = divmod(budget, 5)
     often = np.asarray(total)[[0, 2, 3, 5, 6]] / draws - share
-    # Five standard errors of a frequency: a true one is refused less than once in a million times.
+    # Five standard errors of a frequency: a true one fails less than once in a million times.
     tolerance = 5 * math.sqrt(rest / 5 * (1 - rest / 5) / draws)
     assert often == pytest.approx(rest / 5, abs=tolerance)
 

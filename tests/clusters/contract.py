@@ -1,7 +1,7 @@
-"""What every cluster promises, as checks that any body of the contract can be put to.
+"""What every cluster promises, as checks that run on any implementation.
 
-All checks play on one scene: three workers whose tasks take 1, 2 and 5 units of time, and a problem
-whose results tell which task they came from.
+All checks use one scene: three workers whose tasks take 1, 2 and 5 units of time, and a problem
+whose results say which tasks they came from.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ EVERYONE = np.arange(3)
 
 
 class Telling:
-    """A result tells of its tasks: how many, the sums of their numbers, rounds, points and random numbers."""
+    """A result identifies its tasks: how many, and sums of their numbers, rounds, points, random numbers."""
 
     def __init__(self) -> None:
         self.x0 = np.zeros(5)

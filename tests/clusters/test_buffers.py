@@ -1,4 +1,4 @@
-"""Memory that is used again, and shared."""
+"""Memory that is reused and shared."""
 
 import gc
 import secrets
@@ -91,7 +91,7 @@ def test_memory_that_does_not_exist_is_not_handed_out(shared: SharedBufferPool, 
 
 
 def test_memory_is_freed_as_soon_as_nobody_holds_it(name: str) -> None:
-    gc.disable()  # which would do so some time later
+    gc.disable()  # which would free it some time later
     try:
         slots = SharedBufferPool(FORM, name, owner=True)
         held = [slots.put(FORM.copy()), slots.take()]

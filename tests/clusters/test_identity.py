@@ -15,7 +15,7 @@ from mpi_ata.launch import THREADS
 
 
 def asked(code: str = "print(hardware())", **variables: str) -> str:
-    """What a fresh process says of its hardware, with these variables set."""
+    """Return what a new process reports about its hardware, with these variables set."""
     kept = {name: value for name, value in os.environ.items() if name not in THREADS}
     command = [sys.executable, "-c", f"import os\nfrom mpi_ata.clusters.identity import hardware\n{code}"]
     done = subprocess.run(command, env=kept | variables, capture_output=True, text=True, check=True)
@@ -23,7 +23,7 @@ def asked(code: str = "print(hardware())", **variables: str) -> str:
 
 
 def test_another_process_on_the_same_machine_reports_the_same_hardware() -> None:
-    """That is all but the threads, which the environment decides."""
+    """All but the threads, which the environment decides."""
     said = asked(OMP_NUM_THREADS="3")
     assert said.split(", ")[:2] == hardware().split(", ")[:2]
     assert said.endswith("threads OMP=3 OPENBLAS=all MKL=all NUMEXPR=all")
@@ -61,7 +61,7 @@ def test_a_processor_is_its_model_without_its_current_frequency(
 
 
 def gpus(folder: Path, *models: str) -> Path:
-    """What NVIDIA's driver tells of devices."""
+    """Write what NVIDIA's driver reports about devices."""
     for number, model in enumerate(models):
         (folder / f"0000:{number:02}:00.0").mkdir()
         (folder / f"0000:{number:02}:00.0" / "information").write_text(

@@ -108,7 +108,9 @@ def test_orders_in_flight_survive_in_another_cluster_bit_for_bit() -> None:
     first.start(np.array([1]), at(3.0), 5, 2)
     first.wait()
     state = first.state()
-    assert state["points"][:, 0].tolist() == [1.0, 3.0], "each point once, none that nobody works at"
+    assert state["points"][:, 0].tolist() == [1.0, 3.0], (
+        "each point once, and only points that somebody works at"
+    )
     second.restore(state)
     for _ in range(4):
         (worker, result, seconds, _), other = arrival_of(first), arrival_of(second)

@@ -38,7 +38,7 @@ def test_malenia_ends_when_the_harmonic_mean_of_the_counts_is_large_enough() -> 
     method = Malenia(problem.x0, Plain(0.5), S=5.5)
     for k, x in [(1, [4.0, -1.0]), (2, [2.0, -2.0])]:
         round = method.step(cluster)
-        # Worker 2 is in for the first time at 4, and workers 0 and 1 have then given 4 and 2 gradients:
+        # Worker 2 delivers for the first time at 4; workers 0 and 1 have then delivered 4 and 2 gradients:
         # 3 / (1/4 + 1/2 + 1) = 1.714 < 5.5 / 3 = 1.833.  One more of worker 0 at 5 makes 1.765, and of
         # worker 1 at 5.25, its third, 1.957.
         assert method.x.tolist() == x
@@ -65,7 +65,7 @@ def test_rounding_costs_no_extra_task(each: int) -> None:
 
 
 class Centres:
-    """f_i(x) = h_i (x - i)^2 / 2 with curvatures h_i = 1, 2, ..., n: each worker knows its own only."""
+    """f_i(x) = h_i (x - i)^2 / 2 with curvatures h_i = 1, 2, ..., n: each worker knows only its own."""
 
     def __init__(self, n: int = 4) -> None:
         self.x0: Array = np.zeros(1)
@@ -77,7 +77,7 @@ class Centres:
 
 
 def end_on_centres(make: Callable[[Array, Allocator], Method]) -> tuple[float, float]:
-    """Where a method ends with workers 1, 2, 3 and 4 times as slow, and where it should."""
+    """Return where a method ends with workers 1, 2, 3 and 4 times as slow, and where it should."""
     problem = Centres()
     cluster = cluster_of(problem, [1.0, 2.0, 3.0, 4.0])
     method = make(problem.x0, ATAEmpirical(4, budget=5, eta=0.05))

@@ -1,4 +1,4 @@
-"""A run that was interrupted between two rounds and built anew goes on bit for bit as if nothing had been."""
+"""A run interrupted between two rounds and rebuilt resumes bit for bit as if nothing had happened."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ KEYS: dict[str, dict[str, Any]] = {
 
 
 def built(method: str, allocator: str | None, update: str = "plain") -> tuple[Method, VirtualCluster]:
-    """A run at its beginning, on workers that are far from equally fast."""
+    """Return a run at its beginning, on workers of very unequal speed."""
     problem, times = Quadratic(4, noise=1.0), DrawnTimes(Sqrt(N, 1.0), seed=3)
     known = {"x0": problem.x0, "n": N, "seed": 3, "means": times.means}
     if allocator is not None:
@@ -47,7 +47,7 @@ def built(method: str, allocator: str | None, update: str = "plain") -> tuple[Me
 
 
 def saved(method: Method, cluster: VirtualCluster) -> list[State]:
-    """All that is saved of a run, as it would be after it was read from a file."""
+    """Return all that is saved of a run, as it would be read from a file."""
     states = [method.state(), cluster.state(), method.allocator.state() if method.allocator else {}]
     return [{name: np.array(array) for name, array in state.items()} for state in states]
 

@@ -71,7 +71,7 @@ def test_the_allocator_learns_the_time_spent_on_stopped_tasks() -> None:
 
 
 class Misshapen(Ramp):
-    """Returns what is given instead of a gradient."""
+    """Returns a given array instead of a gradient."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()

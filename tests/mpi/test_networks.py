@@ -1,4 +1,4 @@
-"""Networks on real ranks: the same numbers as simulated, and refusals that end everyone."""
+"""Networks on real ranks: the same numbers as simulated, and errors that end all ranks."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Jobs on real ranks: the same numbers, the same promises, and an end for everyone whatever happens."""
+"""Jobs on real ranks: the same numbers, the same promises, and all ranks end whatever happens."""
 
 import json
 import signal
@@ -60,7 +60,7 @@ def job(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own(job: Path) -> Callable[..., Path]:
-    """A job whose tasks do what the body says and take the time they take."""
+    """Return a job whose tasks execute the body and take the time they take."""
 
     def written(body: str, dtype: str = "", allocator: str = 'name = "ata-empirical"\nbudget = 4') -> Path:
         (job.parent / "own.py").write_text(OWN.format(body=body, dtype=dtype))
@@ -79,7 +79,7 @@ def figures(done: Any) -> dict[str, Any]:
     return found
 
 
-TIMED = pytest.mark.flaky(reruns=2)  # a stall of the machine may decide one try, a mistake decides all
+TIMED = pytest.mark.flaky(reruns=2)  # a stall of the machine may fail one attempt, a bug fails all
 SAME = ("rounds", "loss", "gap", "worker_time", "tasks_started", "tasks_used", "workers", "finished")
 
 
@@ -134,7 +134,7 @@ def test_compare_reports_only_once_that_the_number_of_workers_differs(job: Path)
 @TIMED
 def test_a_slow_first_call_is_not_observed(own: Callable[..., Path]) -> None:
     # Worker 0 is fast but for its first call.  All 160 tasks on the slow worker would take 1.6 s; were the
-    # first call timed, it alone would take 3 s, and exile worker 0.
+    # first call timed, it alone would take 3 s, and worker 0 would get no tasks.
     body = "time.sleep(3.0 if task.worker == 0 and self.calls == 1 else [0.001, 0.01][task.worker])"
     allocator = 'name = "ata-empirical"\nbudget = 4\neta = 0.05'
     real = figures(mpirun(3, COMMAND, "run", own(body, allocator=allocator), "--json"))
@@ -153,7 +153,7 @@ def test_a_long_task_that_polls_is_stopped_before_its_end(own: Callable[..., Pat
     began = time.monotonic()
     real = figures(mpirun(3, COMMAND, "run", own(body, allocator='name = "gta"\nbudget = 4'), "--json"))
     assert time.monotonic() - began < 15
-    assert real["tasks_wasted"] >= 10  # an order that comes before its predecessor has stopped never begins
+    assert real["tasks_wasted"] >= 10  # an order that waits for its predecessor to stop never begins
 
 
 @pytest.mark.parametrize("place", ["task.round == 3", "task.round == 0"])

@@ -1,4 +1,4 @@
-"""Heavy libraries: not imported with the package, and asked for in one sentence where they are missing."""
+"""Heavy libraries: not imported with the package, and named in one sentence where they are missing."""
 
 import subprocess
 import sys

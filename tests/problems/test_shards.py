@@ -1,4 +1,4 @@
-"""Data of one's own for each worker."""
+"""Data that each worker owns."""
 
 import pytest
 from hypothesis import given

@@ -19,13 +19,13 @@ LOGNORMAL = 3  # of the kinds in a group of the mix
 
 
 def sample(law: Any, draws: int = DRAWS) -> Array:
-    """One row a draw, one column a worker."""
+    """Return one row per draw, one column per worker."""
     rng = np.random.default_rng(1)
     return np.array([law.draw(rng) for _ in range(draws)])
 
 
 def assert_mean(values: Array, mean: float) -> None:
-    """Within five standard errors: a true mean is refused less than once in a million times."""
+    """Within five standard errors: a true mean fails less than once in a million times."""
     assert values.mean() == pytest.approx(mean, abs=5 * values.std() / math.sqrt(len(values)), rel=1e-12)
 
 
@@ -47,7 +47,7 @@ def test_the_average_of_many_draws_is_the_mean(name: str) -> None:
     times = sample(law)
     for worker in range(7):
         if name == "mix" and worker % 5 == LOGNORMAL:
-            continue  # too wild for its average to tell anything
+            continue  # whose average varies too much
         assert_mean(times[:, worker], law.means[worker])
 
 
@@ -79,14 +79,14 @@ def test_the_time_beyond_the_shift_is_exponential(law: Any, shift: float) -> Non
     beyond = sample(law)[:, 8] - shift
     scale = law.means[8] - shift
     assert beyond.min() >= 0.0
-    # An exponential is alone in passing one, two and three scales with chances e^-1, e^-2 and e^-3.
+    # Only an exponential exceeds one, two and three scales with chances e^-1, e^-2 and e^-3.
     for scales in (1, 2, 3):
         assert_mean((beyond > scales * scale).astype(np.float64), math.exp(-scales))
 
 
 @pytest.fixture(scope="module")
 def mixed() -> Array:
-    """Draws of two groups of the mix."""
+    """Return draws of two groups of the mix."""
     return sample(Mix(10))
 
 

@@ -1,4 +1,4 @@
-"""CIFAR-100: its files, its network, and tasks on them; on the real data where they are."""
+"""CIFAR-100: its files, its network, and tasks on them; on the real data where available."""
 
 import os
 from pathlib import Path
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def normalised(images: Any) -> Any:
-    """Pixels by the definition, in double precision."""
+    """Return pixels by the definition, in double precision."""
     mean, deviation = np.array(MEAN).reshape(3, 1, 1), np.array(DEVIATION).reshape(3, 1, 1)
     return (images.reshape(-1, 3, 32, 32) / 255 - mean) / deviation
 
@@ -127,7 +127,7 @@ def test_files_are_mapped_not_read(folder: str) -> None:
 
 
 def refusal(folder: Path, *settings: str) -> str:
-    """What the command says of the files in a folder."""
+    """Return what the command prints about the files in a folder."""
     changes = [word for setting in settings for word in ("--set", setting)]
     data = ["--set", f"problem.data={folder}"] if folder else []
     result = CliRunner().invoke(
@@ -218,4 +218,4 @@ def test_the_network_begins_to_learn_the_real_data() -> None:
     first, last = (row.loss for row in outcome.trace.rows)
     assert first == pytest.approx(np.log(100), abs=0.1)
     assert last < first - 0.2
-    assert outcome.trace.evaluation["accuracy"] > 0.03, "thrice as good as chance"
+    assert outcome.trace.evaluation["accuracy"] > 0.03, "three times as good as chance"

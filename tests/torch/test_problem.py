@@ -85,11 +85,11 @@ def test_gradients_is_the_sum_of_single_gradients_bit_for_bit(model: Any) -> Non
 def test_the_same_task_gives_the_same_gradient_and_any_other_another(model: Any) -> None:
     problem = a_problem(model)
     x = point(problem.x0.size)
-    places = [(0, 1, 0, 0), (1, 1, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0), (0, 1, 0, 1)]
-    gradients = [problem.gradient(x, task(*place)).tobytes() for place in places]
+    keys = [(0, 1, 0, 0), (1, 1, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0), (0, 1, 0, 1)]
+    gradients = [problem.gradient(x, task(*key)).tobytes() for key in keys]
     torch.rand(7)  # what others draw does not matter
-    assert [problem.gradient(x, task(*place)).tobytes() for place in reversed(places)] == gradients[::-1]
-    assert len(set(gradients)) == len(places)
+    assert [problem.gradient(x, task(*key)).tobytes() for key in reversed(keys)] == gradients[::-1]
+    assert len(set(gradients)) == len(keys)
 
 
 def test_dropout_is_active_in_tasks_and_not_in_evaluations() -> None:
@@ -119,7 +119,7 @@ def test_a_ready_made_model_starts_where_it_is() -> None:
     problem = a_problem(model)
     problem.gradient(point(), task())
     problem.loss(point())
-    assert problem.x0.tolist() == wanted.tolist(), "x0 is no view of the weights"
+    assert problem.x0.tolist() == wanted.tolist(), "x0 is not a view of the weights"
 
 
 def test_loss_and_metrics_are_means_over_all_test_samples() -> None:
@@ -144,7 +144,7 @@ def test_without_test_samples_the_loss_is_over_the_dataset() -> None:
 
 
 class InBatches:
-    """A dataset that gives many samples at once."""
+    """A dataset that returns many samples at once."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -224,7 +224,7 @@ def test_frozen_weights_do_not_change_and_are_not_sent() -> None:
 
 
 class Remembering(nn.Module):  # type: ignore[misc]
-    """A model with a buffer, which it leaves alone, changes, or exchanges."""
+    """A model with a buffer that it keeps, changes or replaces."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -294,7 +294,7 @@ def test_a_missing_gpu_is_reported_at_once() -> None:
 def test_a_gpu_gives_the_gradients_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", str(torch.cuda.device_count()))
     there, here = a_problem(device="cuda"), a_problem()
-    assert there.device.index == 0, "the ranks of a node take turns"
+    assert there.device.index == 0, "ranks on a node take their GPUs in turn"
     assert there.gradient(point(), task()) == pytest.approx(
         here.gradient(point(), task()), rel=1e-4, abs=1e-6
     )
@@ -322,7 +322,7 @@ def test_a_state_dict_is_not_changed_by_later_tasks() -> None:
 
 
 class Harmful:
-    """What unpickling would carry out."""
+    """What unpickling would execute."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("harmed",)

@@ -1,4 +1,4 @@
-"""Optimizers of PyTorch as updates; skipped where it is not installed, but for the refusal."""
+"""Optimizers of PyTorch as updates; skipped where it is not installed, except for the error message."""
 
 from importlib.util import find_spec
 from typing import Any

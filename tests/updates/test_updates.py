@@ -13,7 +13,7 @@ from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain
 
 
 def moved(update: GradientUpdate, *gradients: float, x: float = 1.0) -> list[float]:
-    """Where a point of one number goes, step by step."""
+    """Return the path of a point in one dimension, step by step."""
     path, point = [], np.array([x])
     for g in gradients:
         point = update(point, np.array([g]))
@@ -49,7 +49,7 @@ def test_epsilon_of_adam_is_added_to_the_corrected_root() -> None:
 
 
 def reference(update: GradientUpdate, name: str) -> Callable[[Array, Array], Array]:
-    """The textbook's formulas, without any thrift."""
+    """The textbook formulas, written out."""
     m: Any = 0.0
     v: Any = 0.0
     t = 0
@@ -165,7 +165,7 @@ def test_memory_of_another_point_is_rejected() -> None:
 
 
 class Sign(GradientUpdate):
-    """An update of one's own: x - gamma sign(g)."""
+    """A user's update: x - gamma sign(g)."""
 
     def direction(self, x: Array, g: Array) -> Array:
         return np.sign(g, out=g)
