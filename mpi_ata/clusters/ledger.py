@@ -70,10 +70,8 @@ class Ledger:
         return Changes(stopped, lost, self._seconds_before - seconds)
 
     def _remember(self) -> None:
-        self._stopped_before, self._seconds_before = (
-            self.stopped.copy(),
-            float(np.add.reduce(self.stopped_time)),
-        )
+        self._stopped_before = self.stopped.copy()
+        self._seconds_before = float(np.add.reduce(self.stopped_time))
         if self._lost_changed:
             self._lost_before = self.lost.copy()
         self._changed = self._lost_changed = False

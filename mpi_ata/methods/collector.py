@@ -63,15 +63,13 @@ class Collector:
                 orders.reissue(self._note(found).worker, used, B - b)
                 g.skip(found.worker)
                 continue
-            worker, result, seconds, overhead = (
-                found  # as in wait(), without its call: this loop is the hot one
-            )
+            worker, result, seconds, overhead = found  # as in wait(), but without a call per arrival
             g.add(worker, result)
             used[worker] += len(seconds)
             b += len(seconds)
             if observe is not None:
                 observe(worker, seconds, (), overhead)
-            if orders is not None:
+            if orders is not None and b < B:
                 orders.start_next(worker, used)
         self.end()
         if not exact:
