@@ -69,6 +69,10 @@ class Ledger:
         self._remember()
         return Changes(stopped, lost, self._seconds_before - seconds)
 
+    def unreported_losses(self) -> IntArray:
+        """Return the lost tasks of each worker that the next call of `changes` will report."""
+        return self.lost - self._lost_before
+
     def _remember(self) -> None:
         self._stopped_before = self.stopped.copy()
         self._seconds_before = float(np.add.reduce(self.stopped_time))

@@ -223,6 +223,16 @@ def check_a_saved_state_says_who_had_begun_a_task(c: Cluster, unit: float) -> No
     assert in_flight(c.state()).tolist() == [0, 0, 1]
 
 
+def check_tasks_in_flight_at_a_break_are_not_forgotten_at_the_next(c: Cluster, unit: float) -> None:
+    c.start(np.array([0, 2]), at(0.0), 1)
+    state = c.state()
+    for _ in range(2):
+        c.wait()
+    assert in_flight(c.state()).tolist() == [0, 0, 0]
+    c.restore(state)
+    assert in_flight(c.state()).tolist() == [1, 0, 1]
+
+
 def check_what_was_stopped_is_reported_once_as_a_change(c: Cluster, unit: float) -> None:
     c.start(np.array([0, 2]), at(0.0), 1)
     c.wait()
