@@ -20,7 +20,7 @@ Held = dict[int, tuple[int, "ref[Array]"]]  # by id of the array: its slot, and 
 
 
 class BufferPool:
-    """Slots for arrays like `template`; one is free again as soon as nobody holds its array or a view of it."""
+    """Slots for arrays like `template`; one is free again when nobody holds its array or a view of it."""
 
     def __init__(self, template: Array) -> None:
         self._shape, self._dtype, self._bytes = template.shape, template.dtype, template.nbytes

@@ -53,8 +53,8 @@ class Doorbell:
         return not self._silent
 
     def expect(self, rank: int, hosts: list[str]) -> None:
-        """Set which rank this is and who will ring it: the manager rings all workers, they ring the manager."""
-        ringing = [MANAGER] if rank != MANAGER else [other for other in range(len(hosts)) if other != MANAGER]
+        """Set which rank this is and who will ring it: the manager a worker, all workers the manager."""
+        ringing = {MANAGER} if rank != MANAGER else set(range(len(hosts))) - {MANAGER}
         self._rank = rank
         if rank == MANAGER and hosts.count(hosts[MANAGER]) > (os.cpu_count() or 1):
             self._long_spin = SPIN  # a worker makes better use of its core

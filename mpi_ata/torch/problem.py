@@ -62,7 +62,7 @@ class TorchProblem:
         self.device = _device(torch, device)
         self.model = model.to(self.device)
         self._dataset, self._test, self._batch_size = dataset, dataset if test is None else test, batch_size
-        self._loss_fn, self._figures = loss_fn, {**(metrics or {}), "loss": loss_fn}
+        self._loss_fn, self._metrics = loss_fn, {**(metrics or {}), "loss": loss_fn}
         self._sharded, self._threads, self._n = sharded, threads, 0
         _check_statistics(torch, model)
         self._constants: dict[str, tuple[Any, int]] | None = _versions(model)
@@ -163,13 +163,13 @@ class TorchProblem:
         self._move_to(x)
         self.model.eval()
         self._seed(0)
-        totals, size = dict.fromkeys(self._figures, 0.0), len(self._test)
+        totals, size = dict.fromkeys(self._metrics, 0.0), len(self._test)
         with self._torch.no_grad():
             for begin in range(0, size, AT_ONCE):
                 numbers = np.arange(begin, min(begin + AT_ONCE, size))
                 inputs, targets = self._samples(self._test, numbers)
                 outputs = self.model(inputs)
-                for name, function in self._figures.items():
+                for name, function in self._metrics.items():
                     totals[name] += float(function(outputs, targets)) * len(numbers)
         return {name: total / size for name, total in totals.items()}
 

@@ -108,7 +108,9 @@ def test_orders_in_flight_survive_in_another_cluster_bit_for_bit() -> None:
     first.start(np.array([1]), at(3.0), 5, 2)
     first.wait()
     state = first.state()
-    assert state["points"][:, 0].tolist() == [1.0, 3.0], "each point once, none that nobody works at"
+    assert state["points"][:, 0].tolist() == [1.0, 3.0], (
+        "each point once, and only points that somebody works at"
+    )
     second.restore(state)
     for _ in range(4):
         (worker, result, seconds, _), other = arrival_of(first), arrival_of(second)
@@ -118,7 +120,7 @@ def test_orders_in_flight_survive_in_another_cluster_bit_for_bit() -> None:
     assert second.idle().tolist() == [0, 1, 2]
 
 
-def test_a_state_of_other_workers_or_points_is_refused() -> None:
+def test_a_state_of_other_workers_or_points_is_rejected() -> None:
     cluster = VirtualCluster(*scene(unit=1.0))
     cluster.start(np.arange(3), at(0.0), 1)
     state = cluster.state()
@@ -153,7 +155,7 @@ def test_tasks_finished_but_not_delivered_are_lost_with_the_one_begun() -> None:
     assert cluster.ledger.lost.tolist() == [3, 0, 0]
 
 
-def test_who_dies_idle_is_reported_once_with_no_task() -> None:
+def test_a_worker_that_dies_idle_is_reported_once_with_no_task() -> None:
     cluster = dying({1: 1.5})
     cluster.start(np.array([2]), at(0.0), 1, 2)
     assert [each.worker for each in (cluster.wait() for _ in range(3))] == [1, 2, 2]

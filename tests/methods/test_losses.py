@@ -193,7 +193,7 @@ def test_tasks_are_divided_so_that_they_are_done_soonest() -> None:
     assert soonest(cluster, left, 0).tolist() == [0, 0, 0, 0]
 
 
-def test_results_given_anew_are_added_after_the_others_in_order_of_arrival() -> None:
+def test_reissued_results_are_added_after_the_others_in_order_of_arrival() -> None:
     values = np.random.default_rng(1).standard_normal((5, 3))
     g = Sum(np.array([0, 1, 2, 3]))
     g.add(2, values[2].copy())
