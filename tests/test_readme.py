@@ -36,7 +36,7 @@ def test_the_readme_has_blocks_to_check() -> None:
 
 
 def test_the_loop_of_ones_own_runs_on_simulated_workers() -> None:
-    command = [sys.executable, ROOT / "jobs" / "own_loop.py"]
+    command = [sys.executable, str(ROOT / "jobs" / "own_loop.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert re.findall(r"round (\d+): quotas \[[ \d]+\], gap 0\.0", done.stdout) == ["100", "200", "300"]
 
