@@ -11,9 +11,11 @@ import numpy as np
 
 from mpi_ata.arrays import State
 from mpi_ata.clusters import WorkerIdentity
+from mpi_ata.errors import DamagedError
 from mpi_ata.job.source import JobText
+from mpi_ata.runfile.hdf5 import Attributes, texts, untexts
 from mpi_ata.runfile.prior import COLUMNS, COUNTS, RunStats
-from mpi_ata.runfile.store import FORMAT, Attributes, DamagedError, texts, untexts
+from mpi_ata.runfile.store import FORMAT
 from mpi_ata.version import __version__
 
 MOST_EVENTS, LONGEST_EVENT = 1000, 1000
