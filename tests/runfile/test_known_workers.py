@@ -13,7 +13,7 @@ from mpi_ata.arrays import State
 from mpi_ata.clusters.identity import WorkerIdentity, drawn_identity
 from mpi_ata.runfile import prior
 from mpi_ata.runfile.prior import COLUMNS, SUMS, RunStats, discount, kept_workers, match_prior, merge_runs
-from mpi_ata.runfile.record import _identities, _identity_columns
+from mpi_ata.runfile.schema import _identities, _identity_columns
 
 XEON, EPYC = "Xeon, 8 of 8 cores, 1 threads", "EPYC, 8 of 8 cores, 1 threads"
 RANKS = 4
