@@ -13,6 +13,14 @@ class RunError(RuntimeError):
     """A run that was started correctly cannot continue."""
 
 
+class DamagedError(UsageError):
+    """A file that is not, or no longer, what a run wrote."""
+
+
+class TakenError(RunError):
+    """A run file that another process has written meanwhile."""
+
+
 def in_users_code(what: str, error: BaseException) -> RunError:
     """Return the error for a failure in the user's code, with the traceback from there on."""
     inside = error.__traceback__ and error.__traceback__.tb_next

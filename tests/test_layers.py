@@ -33,7 +33,7 @@ RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # A library, and the only files that may import it.
 ROOMS: dict[str, list[str]] = {
     "mpi4py": ["clusters/*.py"],
-    "h5py": ["runfile/store.py"],
+    "h5py": ["runfile/hdf5.py"],
     "click": ["cli/*.py"],
     "subprocess": ["launch/command.py", "launch/mpirun.py", "slurm/watch.py"],
     "pickle": [],
@@ -204,7 +204,7 @@ def test_the_whole_package_was_read() -> None:
         ("novel/part.py", "", "'novel' has no rank yet"),
         ("driver/loop.py", "from mpi4py import MPI", "line 1 imports mpi4py, which is for clusters/*.py"),
         ("methods/sgd.py", "def f():\n    import mpi4py.MPI", "line 2 imports mpi4py"),
-        ("driver/loop.py", "import h5py", "imports h5py, which is for runfile/store.py"),
+        ("driver/loop.py", "import h5py", "imports h5py, which is for runfile/hdf5.py"),
         ("view/text.py", "from click import echo", "imports click, which is for cli/"),
         ("cli/runs.py", "import subprocess", "imports subprocess, which is for launch/command.py or "),
         ("runfile/store.py", "import pickle", "imports pickle, which is for nobody"),
@@ -244,7 +244,7 @@ def test_what_breaks_a_rule_is_found_and_named(file: str, source: str, complaint
             "from mpi4py import MPI\nfrom .channel import Channel\nfrom ..times import Law",
         ),
         ("methods/sgd.py", "from mpi_ata.updates import Update\nfrom mpi_ata.clusters import Cluster"),
-        ("runfile/store.py", "import h5py\nfrom mpi_ata.clusters import Ledger"),
+        ("runfile/hdf5.py", "import h5py\nfrom mpi_ata.clusters import Ledger"),
         ("slurm/watch.py", "import subprocess\nsubprocess.run(['squeue'], shell=False)"),
         ("torch/cifar.py", "def f():\n    import torch"),
         ("view/text.py", "def plot():\n    import matplotlib.pyplot"),

@@ -35,10 +35,10 @@ def test_the_readme_has_blocks_to_check() -> None:
     assert len(list(QUOTED.finditer(TEXT))) >= 2
 
 
-def test_the_python_example_runs() -> None:
-    (example,) = re.findall(r"```python\n(from mpi_ata import (?:.*\n)*?)```", TEXT)
-    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["100", "200", "300"]
+def test_the_loop_of_ones_own_runs_on_simulated_workers() -> None:
+    command = [sys.executable, str(ROOT / "jobs" / "own_loop.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.findall(r"round (\d+): quotas \[[ \d]+\], gap 0\.0", done.stdout) == ["100", "200", "300"]
 
 
 def test_every_make_target_in_the_documents_exists() -> None:

@@ -16,8 +16,9 @@ from mpi_ata.errors import CONTINUE
 from mpi_ata.job import Job
 from mpi_ata.job.build import greedy_counterpart
 from mpi_ata.layout import MANAGER
+from mpi_ata.runfile.describe import describe, summary_of
 from mpi_ata.runfile.load import load_named
-from mpi_ata.runfile.record import Record, describe, summary_of
+from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.compare import comparison_table
 from mpi_ata.view.run import closing_table, format_run, summary_table

@@ -1,7 +1,7 @@
-"""Memory for large arrays that is used again: fresh memory costs more than what is done with it.
+"""Reusable memory for large arrays: fresh memory costs more than the work done in it.
 
-Ranks on one node share some of it, through a file in memory that has no name once all have opened it: so
-nothing is left behind, however they end.
+Ranks on one node share some of it through a memory-backed file, which is unlinked as soon as all have opened
+it, so that nothing is left behind however they end.
 """
 
 import mmap
@@ -14,13 +14,13 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 
-FOLDER = "/dev/shm"  # noqa: S108  (only there is a file memory; where it is not, nothing is shared)
+FOLDER = "/dev/shm"  # noqa: S108  (only there a file is memory; where it is missing, nothing is shared)
 NOWHERE = -1
-Held = dict[int, tuple[int, "ref[Array]"]]  # by id of the array: its place, and what tells when it is free
+Held = dict[int, tuple[int, "ref[Array]"]]  # by id of the array: its slot, and a reference that frees it
 
 
 class BufferPool:
-    """Places for arrays of one form; one is free again as soon as nobody holds its array, or a view of it."""
+    """Slots for arrays like `template`; one is free again when nobody holds its array or a view of it."""
 
     def __init__(self, template: Array) -> None:
         self._shape, self._dtype, self._bytes = template.shape, template.dtype, template.nbytes
@@ -29,22 +29,22 @@ class BufferPool:
         self._held: Held = {}
 
     def take(self) -> Array:
-        """An array in a free place; MemoryError where there is no room."""
+        """Return an array in a free slot; MemoryError if memory is full."""
         number = self._free.pop() if self._free else len(self._memory)
         array = self.at(number)
-        release = partial(_release, self._held, self._free, id(array))  # which does not keep all this alive
+        release = partial(_release, self._held, self._free, id(array))  # which does not keep the pool alive
         self._held[id(array)] = number, ref(array, release)
         return array
 
     def at(self, number: int) -> Array:
-        """The array in this place."""
+        """Return the array in this slot."""
         if number not in self._memory:
             self._memory[number] = self._mapped(number)
-        # Directly on the memory: so a view of the array refers to the array, not past it.
+        # Directly on the memory, so that a view of the array holds the array and not the memory alone.
         return np.ndarray(self._shape, self._dtype, self._memory[number])
 
     def number_of(self, array: Array | None) -> int:
-        """The place that was taken with this very array, or NOWHERE."""
+        """Return the slot of an array that was taken here, or NOWHERE."""
         return self._held[id(array)][0] if id(array) in self._held else NOWHERE
 
     def _mapped(self, number: int) -> mmap.mmap:
@@ -52,9 +52,9 @@ class BufferPool:
 
 
 class SharedBufferPool(BufferPool):
-    """The same, but in memory that ranks on one node share: the first one takes, others look where told.
+    """Slots in memory that ranks on one node share: the owner takes them, others open them by number.
 
-    Of what the node still has, each new place takes half at most.
+    A new slot takes at most half of the shared memory that is left.
     """
 
     def __init__(self, template: Array, name: str, owner: bool = False) -> None:
@@ -62,20 +62,20 @@ class SharedBufferPool(BufferPool):
         self._stride = -(-template.nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         self._path, self._owner = f"{FOLDER}/{name}", owner
         self._file = os.open(self._path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if owner else 0), 0o600)
-        self._latest: tuple[Array, Array] | None = None  # a point, and the place it was put into
+        self._latest: tuple[Array, Array] | None = None  # a point, and its copy here
 
     def put(self, x: Array) -> Array:
-        """The point in a place: x if it is in one, else a copy; x where there is no room."""
+        """Return x in a slot: x itself if it is in one, else a copy; x where there is no room."""
         if self._latest is not None and self._latest[0] is x:
             return self._latest[1]
-        if self.number_of(x) != NOWHERE or (place := self.free()) is None:
+        if self.number_of(x) != NOWHERE or (copy := self.free()) is None:
             return x
-        np.copyto(place, x)
-        self._latest = x, place
-        return place
+        np.copyto(copy, x)
+        self._latest = x, copy
+        return copy
 
     def free(self) -> Array | None:
-        """An array in a free place, if there is room."""
+        """Return an array in a free slot, if there is room."""
         try:
             return self.take()
         except MemoryError:
@@ -87,7 +87,7 @@ class SharedBufferPool(BufferPool):
         return mmap.mmap(self._file, self._bytes, offset=number * self._stride)
 
     def _reserve(self, begin: int) -> None:
-        """Make sure of the memory now: where it is found lacking later, the process is killed."""
+        """Reserve the memory now: running out of it later would kill the process."""
         try:
             if self._stride > self.room() // 2:
                 raise MemoryError
@@ -96,18 +96,18 @@ class SharedBufferPool(BufferPool):
             raise MemoryError from None
 
     def room(self) -> int:
-        """The bytes that the node has left to share."""
+        """Return how many bytes of shared memory are left."""
         state = os.fstatvfs(self._file)
         return state.f_bavail * state.f_frsize
 
     def unlink(self) -> None:
-        """Take the file out of the file system, now that everyone has it."""
+        """Remove the file's name, now that everyone has opened it."""
         if self._owner:
             with suppress(FileNotFoundError):
                 os.unlink(self._path)
 
     def close(self) -> None:
-        """Give out no more places; those that are held remain."""
+        """Give out no more slots; those that are held remain."""
         self.unlink()
         self._latest = None
         self._memory.clear()

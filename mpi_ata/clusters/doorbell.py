@@ -1,7 +1,7 @@
 """Waiting without burning a core: a datagram wakes a sleeping rank, MPI carries the data.
 
-Nothing depends on the bell but latency: a rank that sleeps looks for messages by itself every 50 ms,
-and one whose bell cannot be heard every few milliseconds.
+Only latency depends on the bell: a sleeping rank polls for messages every 50 ms anyway, and one that is
+unreachable every few milliseconds.
 """
 
 import math
@@ -19,23 +19,25 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
+from mpi_ata.layout import MANAGER
+
 Found = TypeVar("Found")
-SPIN = 50e-6  # seconds of looking again at once, which costs less than falling asleep and waking up
-LONG_SPIN = 1e-3  # the same, where the latest wait was shorter than that
-NAP = 0.05  # the longest sleep where the bell is heard
-HEARING = 0.2  # how long a rank listens whether its bell can be heard at all
-PAUSE = 0.01  # the longest sleep where it is not: less than 1 % of a core
-NEAR = -1  # stands for all ranks of this node, of whom one tells as much as the other
+SPIN = 50e-6  # seconds of polling without a pause, which costs less than falling asleep and waking up
+LONG_SPIN = 1e-3  # the same, if the latest wait was shorter than that
+NAP = 0.05  # the longest sleep of a reachable rank
+HEARING = 0.2  # seconds for which a rank listens, to find out whether it is reachable
+PAUSE = 0.01  # the longest sleep of an unreachable one: less than 1 % of a core
+NEAR = -1  # all ranks on this node: if one is heard, all are
 
 
 class Doorbell:
-    """Two sockets to be rung at: one within the node, one across nodes."""
+    """Two sockets that wake this rank: one within the node, one across nodes."""
 
     def __init__(self) -> None:
-        self._rank = 0
-        self._silent = {0}  # ranks that will ring, but were not yet heard
+        self._rank = MANAGER
+        self._silent = {MANAGER}  # ranks that will ring, but have not been heard yet
         self._spin, self._long_spin = SPIN, LONG_SPIN
-        self._flags: mmap.mmap | None = None  # one byte a rank: whether it sleeps
+        self._flags: mmap.mmap | None = None  # one byte per rank: whether it sleeps
         self.name = f"mpi_ata-{os.getpid()}-{secrets.token_hex(8)}"
         self._near = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._near.bind(_path(self.name))
@@ -47,48 +49,51 @@ class Doorbell:
 
     @property
     def heard(self) -> bool:
-        """Whether all who will ring were heard at least once."""
+        """Whether every rank that will ring has been heard at least once."""
         return not self._silent
 
     def expect(self, rank: int, hosts: list[str]) -> None:
-        """Say which rank this is: workers ring at the manager, who is rank 0, and it at all of them."""
-        ringing = range(1) if rank else range(1, len(hosts))
+        """Set which rank this is and who will ring it: the manager a worker, all workers the manager."""
+        ringing = {MANAGER} if rank != MANAGER else set(range(len(hosts))) - {MANAGER}
         self._rank = rank
-        if rank == 0 and hosts.count(hosts[0]) > (os.cpu_count() or 1):
-            self._long_spin = SPIN  # its core is better used by a worker
+        if rank == MANAGER and hosts.count(hosts[MANAGER]) > (os.cpu_count() or 1):
+            self._long_spin = SPIN  # a worker makes better use of its core
         self._silent = {NEAR if hosts[other] == hosts[rank] else other for other in ringing}
 
     def share_flags(self, name: str, ranks: int) -> None:
-        """Tell other ranks on this node when this one sleeps: who is awake need not be rung for."""
-        with suppress(OSError, ValueError), open(_flags_path(name), "r+b" if self._rank else "w+b") as file:
-            if self._rank == 0:
+        """Share with the ranks on this node who sleeps: a rank that is awake need not be rung."""
+        with (
+            suppress(OSError, ValueError),
+            open(_flags_path(name), "w+b" if self._rank == MANAGER else "r+b") as file,
+        ):
+            if self._rank == MANAGER:
                 file.write(b"\1" * ranks)
                 file.flush()
             self._flags = mmap.mmap(file.fileno(), ranks)
 
     def unlink_flags(self) -> None:
-        """Take the flags out of the file system, now that everyone has them: a kill leaves nothing behind."""
+        """Remove the file of flags, now that everyone has opened it: a kill leaves nothing behind."""
         Path(_flags_path(self.name)).unlink(missing_ok=True)
 
-    def ringer(self, host: str, name: str, port: int, rank: int = 0) -> Callable[[], None]:
-        """What rings the bell of another rank, given its host, and the name and port of its bell."""
+    def ringer(self, host: str, name: str, port: int, rank: int = MANAGER) -> Callable[[], None]:
+        """Return a function that rings another rank, given its host and the name and port of its doorbell."""
         if host == host_name():
             return partial(self._ring_near, _path(name), rank)
         try:
             return partial(self._ring, self._far, (_address(host), port))
         except OSError:
-            return lambda: None  # it will look for itself
+            return lambda: None  # it polls anyway
 
     def _ring_near(self, address: str, rank: int) -> None:
         if self._flags is None or self._flags[rank]:
             self._ring(self._near, address)
 
     def _ring(self, bell: socket.socket, address: str | tuple[str, int]) -> None:
-        with suppress(OSError):  # a full queue means that it was rung already
+        with suppress(OSError):  # a full queue means that it has been rung
             bell.sendto(self._rank.to_bytes(4, "little"), address)
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep until somebody rings, at most so long; whether somebody did."""
+        """Sleep until somebody rings, at most this long, and return whether somebody did."""
         ready, _, _ = select.select(
             [self._near, self._far], [], [], seconds
         )  # poll() counts whole milliseconds
@@ -100,7 +105,7 @@ class Doorbell:
         return bool(ready)
 
     def wait(self, look: Callable[[], Found | None], until: float = math.inf) -> Found | None:
-        """What `look` finds as soon as it finds something; None from the time `until` on."""
+        """Return what `look` finds, as soon as it finds something; None from the time `until` on."""
         began = now = time.perf_counter()
         while now - began < self._spin and now < until:
             if (found := look()) is not None:
@@ -113,15 +118,15 @@ class Doorbell:
         return found
 
     def sleep_until(self, look: Callable[[], Found | None], until: float = math.inf) -> Found | None:
-        """The same, where it will take longer."""
+        """Do the same without polling first, for longer waits."""
         pause = SPIN if self._silent else NAP
         while True:
             self._flag(1)
-            found = look()  # what came before the flag was seen rings no bell
+            found = look()  # a message sent before the flag was seen rings no bell
             now = time.perf_counter()
             if found is None and now < until:
                 rung = self.sleep(min(pause, until - now))
-                # On a network the bell may overtake the message that it rings for.
+                # On a network the bell may overtake the message that it announces.
                 pause = SPIN if rung else min(2 * pause, PAUSE if self._silent else NAP)
             self._flag(0)
             if found is not None or now >= until:
@@ -132,7 +137,7 @@ class Doorbell:
             self._flags[self._rank] = asleep
 
     def close(self) -> None:
-        """Let nobody ring any more."""
+        """Close the sockets and remove what is left in the file system."""
         self._near.close()
         self._far.close()
         self.unlink_flags()
@@ -141,7 +146,7 @@ class Doorbell:
 
 
 def host_name() -> str:
-    """The name of this node; on Slurm the one that Slurm knows it by."""
+    """Return the name of this node; on Slurm, the name by which Slurm knows it."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
@@ -151,7 +156,7 @@ def _address(host: str) -> str:
 
 
 def _path(name: str) -> str:
-    """Where a bell within the node stands: on Linux outside of the file system, so nothing is left behind."""
+    """Return the address of a socket within the node; on Linux it leaves nothing in the file system."""
     return f"\0{name}" if sys.platform == "linux" else f"{tempfile.gettempdir()}/{name}"
 
 

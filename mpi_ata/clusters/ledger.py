@@ -36,6 +36,7 @@ class Ledger:
         self.stats = TaskTimeStats(n)  # of delivered tasks
         self._unchanged = np.zeros(n, np.int64)
         self._unchanged.flags.writeable = False
+        self._lost_changed = True
         self._remember()
 
     def deliver(self, worker: int, seconds: list[float], spent: float, overhead: float = 0.0) -> None:
@@ -56,19 +57,28 @@ class Ledger:
     def lose(self, workers: IntArray | int, tasks: IntArray | int) -> None:
         """Book tasks that vanished with their workers."""
         self.lost[workers] += tasks
-        self._changed = True
+        self._changed = self._lost_changed = True
 
     def changes(self) -> Changes:
         """Return what was stopped and lost since the last call."""
         if not self._changed:
             return Changes(self._unchanged, self._unchanged, 0.0)
-        stopped, lost, seconds = self._before
+        stopped = self.stopped - self._stopped_before
+        lost = self.lost - self._lost_before if self._lost_changed else self._unchanged
+        seconds = self._seconds_before
         self._remember()
-        return Changes(self.stopped - stopped, self.lost - lost, self._before[2] - seconds)
+        return Changes(stopped, lost, self._seconds_before - seconds)
+
+    def unreported_losses(self) -> IntArray:
+        """Return the lost tasks of each worker that the next call of `changes` will report."""
+        return self.lost - self._lost_before
 
     def _remember(self) -> None:
-        self._before = self.stopped.copy(), self.lost.copy(), float(np.add.reduce(self.stopped_time))
-        self._changed = False
+        self._stopped_before = self.stopped.copy()
+        self._seconds_before = float(np.add.reduce(self.stopped_time))
+        if self._lost_changed:
+            self._lost_before = self.lost.copy()
+        self._changed = self._lost_changed = False
 
     def state(self) -> State:
         """Return the accounts by the names they have in a run file."""

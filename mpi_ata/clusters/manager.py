@@ -258,8 +258,8 @@ class MPICluster:
 
     def state(self) -> State:
         """Return the accounts, and who has begun a task whose fate is not known: that cannot be saved."""
-        stopping = np.zeros(self.n, np.int64)
-        stopping[[*self._orders, *self._stopping]] = 1
+        stopping = self.ledger.unreported_losses()  # of an earlier process: a kill now must not hide them
+        stopping[list({*self._orders, *self._stopping})] += 1
         return self.ledger.state() | {"stopping": stopping}
 
     def restore(self, state: State) -> None:

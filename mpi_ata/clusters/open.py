@@ -21,7 +21,7 @@ NO_RANKS = (
 def cluster(problem: Problem, times: DrawnTimes | None = None, seed: int = 0) -> Iterator[Cluster]:
     """Open a cluster for a loop of your own: all ranks that mpirun or srun started must call this.
 
-    Rank 0 goes on as the manager.  All others are workers: they serve the manager here, and their process
+    Rank 0 continues as the manager.  All others are workers: they serve the manager here, and their process
     ends when it leaves.  With `times` tasks last as long as drawn; without a launcher they are simulated.
     """
     if not under_launcher():
@@ -30,8 +30,10 @@ def cluster(problem: Problem, times: DrawnTimes | None = None, seed: int = 0) ->
         with closing(VirtualCluster(problem, times, seed)) as simulated:
             yield simulated
         return
-    from mpi_ata.clusters.world import mpi_cluster
+    from mpi_ata.clusters.world import mpi_cluster, workers_in_world
 
+    if times is not None and times.n != (n := workers_in_world()):
+        raise UsageError(f"times are those of {times.n} workers, but mpirun started {n}: make the two agree")
     with mpi_cluster(problem, times, seed, report_drawn=False, digest=b"") as ranks:
         if ranks is None:
             sys.exit(0)

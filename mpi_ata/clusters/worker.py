@@ -110,7 +110,7 @@ class Worker:
             left -= len(seconds)
             # Finished work is sent at once: polling first may cost more than the task, since some
             # libraries let other ranks run first.
-            if self._poll_stop() if left else self._stopping():
+            if self._poll_stop() if left else self._should_stop():
                 self._report_stopped(unsent, seconds, time.perf_counter() - began)
                 break
             self._number += len(seconds)
@@ -172,9 +172,9 @@ class Worker:
         """Read a message, if there is one, and return whether the order is to be stopped."""
         if (message := self._channel.poll()) is not None:
             self._obey(message)
-        return self._stopping()
+        return self._should_stop()
 
-    def _stopping(self) -> bool:
+    def _should_stop(self) -> bool:
         return self._stop_asked or self._ended
 
     def _obey(self, message: Message) -> None:

@@ -83,9 +83,9 @@ def bcast_text(text: str) -> str:
     """Return the manager's text on every rank."""
     comm = MPI.COMM_WORLD
     size = np.array([len(text.encode())])
-    comm.Bcast(size)
+    comm.Bcast(size, MANAGER)
     data = np.frombuffer(bytearray(text.encode()[: size[0]].ljust(size[0])), np.uint8)
-    comm.Bcast(data)
+    comm.Bcast(data, MANAGER)
     return data.tobytes().decode()
 
 

@@ -17,13 +17,12 @@ from mpi_ata.driver.plan import Plan
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import allocator_of, begin
 from mpi_ata.driver.trace import Regret, Trace
-from mpi_ata.errors import CONTINUE, RunError, UsageError, in_users_code
+from mpi_ata.errors import CONTINUE, RunError, TakenError, UsageError, in_users_code
 from mpi_ata.job import Job, Parts
 from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.methods import Method
-from mpi_ata.runfile.store import TakenError
 
 log = logging.getLogger("mpi_ata")
 

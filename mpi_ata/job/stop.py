@@ -5,7 +5,7 @@ from typing import Protocol
 
 
 class Totals(Protocol):
-    """What a run has come to so far, as far as limits are about it."""
+    """The totals of a run that limits are about."""
 
     @property
     def round(self) -> int: ...
@@ -37,11 +37,11 @@ class Stop:
 
     @property
     def needs_loss(self) -> bool:
-        """Whether it depends on what an evaluation tells."""
+        """Return whether a limit depends on the loss."""
         return self.gap is not None or self.loss is not None
 
     def reached(self, trace: Totals) -> str | None:
-        """Which limit the run has reached, in words."""
+        """Return the limit that the run has reached, in words; None while there is none."""
         if self.gap is not None and trace.gap < self.gap:
             return f"gap {trace.gap:.3g} < {self.gap:g}"
         if self.loss is not None and trace.loss < self.loss:

@@ -17,7 +17,8 @@ class Collector:
 
     def __init__(self, cluster: Cluster, allocator: Allocator | None = None) -> None:
         self.used = np.zeros(cluster.n, np.int64)
-        self._cluster, self._allocator = cluster, allocator
+        self._cluster = cluster
+        self._observe = None if allocator is None else allocator.observe
         self._losses: tuple[Lost, ...] = ()
         self._began = self._ended = cluster.now()
 
@@ -25,14 +26,17 @@ class Collector:
         """Return the next arrival, counted as used and observed by the allocator; or a loss."""
         found = self._cluster.wait()
         if isinstance(found, Lost):
-            self._losses += (found,)
-            check_anyone(self._cluster)
-            return found
+            return self._note(found)
         worker, _, seconds, overhead = found
         self.used[worker] += len(seconds)
-        if self._allocator is not None:
-            self._allocator.observe(worker, seconds, (), overhead)
+        if self._observe is not None:
+            self._observe(worker, seconds, (), overhead)
         return found
+
+    def _note(self, lost: Lost) -> Lost:
+        self._losses += (lost,)
+        check_anyone(self._cluster)
+        return lost
 
     def wait_for_owner(self) -> Arrival:
         """Return the next arrival; RunError on a loss, since nobody else has that worker's data."""
@@ -50,22 +54,26 @@ class Collector:
         `exact` if the quotas a sum to B: then each order comes back as a whole, and nothing is stopped.
         """
         active, orders, b = a.nonzero()[0], None, 0
-        g = Sum(active if exact else None)
-        self._cluster.start(active, x, k, a[active], together=exact)
+        cluster, used, observe, g = self._cluster, self.used, self._observe, Sum(active if exact else None)
+        cluster.start(active, x, k, a[active], together=exact)
         while b < B:
-            found = self.wait()
+            found = cluster.wait()
             if isinstance(found, Lost):
+                orders = orders or _Orders(cluster, x, k, a, exact)
+                orders.reissue(self._note(found).worker, used, B - b)
                 g.skip(found.worker)
-                orders = orders or _Orders(self._cluster, x, k, a, exact)
-                orders.reissue(found.worker, self.used, B - b)
                 continue
-            g.add(found.worker, found.result)
-            b += len(found.seconds)
-            if orders:
-                orders.start_next(found.worker, self.used)
+            worker, result, seconds, overhead = found  # as in wait(), but without a call per arrival
+            g.add(worker, result)
+            used[worker] += len(seconds)
+            b += len(seconds)
+            if observe is not None:
+                observe(worker, seconds, (), overhead)
+            if orders is not None and b < B:
+                orders.start_next(worker, used)
         self.end()
         if not exact:
-            self.stop(np.flatnonzero(self.used < (orders.ordered if orders else a)))
+            self.stop(np.flatnonzero(used < (orders.ordered if orders else a)))
         return g
 
     def end(self) -> None:
@@ -75,9 +83,9 @@ class Collector:
     def stop(self, workers: IntArray) -> None:
         """Stop these workers and let the allocator observe how long they had been at their tasks."""
         seconds = self._cluster.stop(workers)
-        if self._allocator is not None:
-            for i, stopped in zip(workers.tolist(), seconds.tolist(), strict=True):
-                self._allocator.observe(i, (), (stopped,))
+        if (observe := self._observe) is not None:
+            for i, stopped in zip(workers.tolist(), zip(seconds.tolist(), strict=True), strict=True):
+                observe(i, (), stopped)
 
     def round(self, k: int, quota: IntArray, delays: IntArray = NO_DELAYS) -> Round:
         """Return what happened, including what the cluster booked since the previous round."""
@@ -148,7 +156,7 @@ class Sum:
     """Adds results in the order of `workers`, each as soon as those before it are in; or as they come.
 
     A sum of floats depends on the order.  A fixed one makes the same run give the same x, wherever
-    the tasks ran and whoever was first.  Results of tasks that were given anew after a loss are added last,
+    the tasks ran and whoever was first.  Results of tasks that were reissued after a loss are added last,
     as they come.  All are added up in the memory of the first one.
     """
 
@@ -160,7 +168,7 @@ class Sum:
         self._next = next(self._order, None)
         self._early: dict[int, Array | None] = {}  # None: lost
         self._expected: set[int] | None = None  # after a loss: workers whose own result is not in
-        self._late: list[Array] = []  # of tasks given anew
+        self._late: list[Array] = []  # of reissued tasks
 
     def add(self, worker: int, result: Array | None) -> None:
         """Add one worker's result; None if it was lost."""

@@ -23,8 +23,8 @@ from mpi_ata.launch.signals import StopRequest
 from mpi_ata.methods import Round
 from mpi_ata.paper.experiments import Trial
 from mpi_ata.paper.progress import Board, Watch
+from mpi_ata.runfile.describe import describe
 from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.record import describe
 from mpi_ata.runfile.store import RunFile
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""What a problem promises, and what it is shown of a task."""
+"""What a problem promises, and what it sees of a task."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -12,13 +12,18 @@ from mpi_ata.randomness import Purpose, Streams
 class Task:
     """One unit of work, as a problem sees it."""
 
-    __slots__ = ("_asked", "_rng", "_streams", "number", "round", "worker")
+    __slots__ = ("_poll_stop", "_rng", "_streams", "number", "round", "worker")
 
     def __init__(
-        self, streams: Streams, round: int, worker: int, number: int, asked: Callable[[], bool] | None = None
+        self,
+        streams: Streams,
+        round: int,
+        worker: int,
+        number: int,
+        poll_stop: Callable[[], bool] | None = None,
     ) -> None:
         self.round, self.worker, self.number = round, worker, number
-        self._streams, self._asked = streams, asked
+        self._streams, self._poll_stop = streams, poll_stop
         self._rng: Generator | None = None
 
     @property
@@ -29,30 +34,30 @@ class Task:
         return self._rng
 
     def stopped(self) -> bool:
-        """Whether the result is no longer wanted: a long task may ask, and return early."""
-        return self._asked is not None and self._asked()
+        """Return whether the result is no longer needed: a long task may check, and return early."""
+        return self._poll_stop is not None and self._poll_stop()
 
 
 def task_streams(seed: int) -> Streams:
-    """The random streams from which the tasks of a run draw."""
+    """Return the random streams from which the tasks of a run draw."""
     return Streams(seed, Purpose.TASK)
 
 
 class Problem(Protocol):
     """What a task computes.
 
-    A problem may offer more, each looked up by name:
+    A problem may have more, each looked up by name:
     `gradients(x, tasks)`, the sum over several tasks in one call, used only where task times are drawn;
-    `setup(worker, n)`, called once on each rank before the clock starts, with worker None on a process
-    that stands for no single worker (the manager, the virtual cluster);
+    `setup(worker, n)`, called once on each rank before the clock starts, with worker None on the manager and
+    in a simulation;
     `loss(x)` and `minimum`, the least possible loss, for stopping at a gap;
-    `evaluate(x)`, a dict of further figures by name; an entry "loss" is taken for `loss(x)`.
-    Both are asked on the manager, off the clock.
+    `evaluate(x)`, a dict of further metrics by name; an entry "loss" replaces `loss(x)`.
+    Both are called on the manager, off the clock.
     """
 
     @property
     def x0(self) -> Array:
-        """The point where a run starts: float32 or float64 decides what travels."""
+        """The point where a run starts; its type, float32 or float64, is that of everything sent."""
 
     def gradient(self, x: Array, task: Task) -> Array:
-        """The result of one task at the point x, which must not be written into."""
+        """Return the result of one task at the point x, which is read-only."""

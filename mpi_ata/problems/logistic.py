@@ -12,14 +12,14 @@ from mpi_ata.problems.interface import Task
 from mpi_ata.problems.shards import shard
 
 CLASSES = 10
-TEST_EVERY = 5  # every fifth image is for testing
+TEST_EVERY = 5  # every fifth image is in the test set
 
 
 class Logistic:
-    """The mean cross entropy of a softmax, plus regularisation / 2 times the squares of the weights.
+    """The mean cross entropy of a softmax, plus regularisation / 2 times the squared norm of the weights.
 
-    A task is the gradient over `batch_size` images, drawn from all of those for training, or, where they
-    are `sharded`, from the worker's own: sorted by digit, so that each worker sees only one or a few.
+    A task is the gradient over `batch_size` images, drawn from the whole training set or, if it is
+    `sharded`, from the worker's own part of it: sorted by digit, so that each worker sees only one or a few.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class Logistic:
         self.x0: Array = np.zeros(self._shape[0] * CLASSES, dtype)
 
     def setup(self, worker: int | None, n: int) -> None:
-        """Know among how many workers the data are shared."""
+        """Set the number of workers that share the data."""
         self._n = n
         self._draws_from(worker or 0)
 
     def _draws_from(self, worker: int) -> tuple[int, int]:
-        """The first image a worker may draw, and the one after the last."""
+        """Return the first image a worker may draw, and the one after the last."""
         size = len(self._digits)
         return shard(size, worker, self._n) if self._sharded else (0, size)
 
     def gradient(self, x: Array, task: Task) -> Array:
-        """The gradient over one batch."""
+        """Return the gradient over one batch."""
         return self.gradients(x, [task])
 
     def gradients(self, x: Array, tasks: Sequence[Task]) -> Array:
-        """The sum of the gradients over several batches, in one go."""
+        """Return the sum of the gradients over several batches."""
         drawn = [task.rng.integers(*self._draws_from(task.worker), self._batch_size) for task in tasks]
         index = np.concatenate(drawn)
         images, digits = self._images[index], self._digits[index]
@@ -72,13 +72,13 @@ class Logistic:
         return g.reshape(-1)
 
     def loss(self, x: Array) -> float:
-        """The objective, over all images for training."""
+        """Return the objective over the training set."""
         W = x.reshape(self._shape)[:-1]
         penalty = self._regularisation / 2 * float((W * W).sum())
         return self._cross_entropy(x, self._images, self._digits) + penalty
 
     def evaluate(self, x: Array) -> dict[str, float]:
-        """Cross entropy and share of right answers on the images for testing."""
+        """Return cross entropy and accuracy on the test set."""
         images, digits = self._test
         right = (images @ x.reshape(self._shape)).argmax(axis=1) == digits
         return {"test_loss": self._cross_entropy(x, images, digits), "accuracy": float(right.mean())}
@@ -98,7 +98,7 @@ def _softmax(scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def load_digits(dtype: str) -> tuple[Array, IntArray]:
-    """Images of 8 x 8 pixels from 0 to 1, each with a 1 at the end, and the digits they show."""
+    """Return images of 8 x 8 pixels from 0 to 1, each with a 1 appended, and the digits they show."""
     try:
         from sklearn import datasets
     except ImportError:

@@ -25,14 +25,14 @@ class Quadratic:
         self.minimum = -dimension / (8 * (dimension + 1))  # at x_j = j / (d + 1) - 1
 
     def gradient(self, x: Array, task: Task) -> Array:
-        """One stochastic gradient."""
+        """Return one stochastic gradient."""
         g = task.rng.standard_normal(len(x))
         g *= self._deviation
         g += self.full_gradient(x)
         return g
 
     def gradients(self, x: Array, tasks: Sequence[Task]) -> Array:
-        """The sum of several stochastic gradients at one point."""
+        """Return the sum of several stochastic gradients at one point."""
         g = tasks[0].rng.standard_normal(len(x))
         for task in tasks[1:]:
             g += task.rng.standard_normal(len(x))
@@ -41,7 +41,7 @@ class Quadratic:
         return g
 
     def full_gradient(self, x: Array) -> Array:
-        """Ax - b, without a matrix."""
+        """Return Ax - b, without forming the matrix."""
         y, quarter = 0.5 * x, 0.25 * x
         below, above = y[1:], y[:-1]
         below -= quarter[:-1]
@@ -50,5 +50,5 @@ class Quadratic:
         return y
 
     def loss(self, x: Array) -> float:
-        """f(x)."""
+        """Return f(x)."""
         return float(0.5 * x @ self.full_gradient(x) + 0.125 * x[0])  # Ax = gradient + b

@@ -6,9 +6,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from mpi_ata.errors import RunError, UsageError
-from mpi_ata.runfile.record import Record, to_tree
-from mpi_ata.runfile.store import RunFile, TakenError
+from mpi_ata.errors import RunError, TakenError, UsageError
+from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.schema import to_tree
+from mpi_ata.runfile.store import RunFile
 
 log = logging.getLogger("mpi_ata")
 

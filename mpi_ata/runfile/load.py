@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from mpi_ata.arrays import Array, State
-from mpi_ata.runfile.record import Record, describe, from_tree
-from mpi_ata.runfile.store import DamagedError, RunFile
+from mpi_ata.errors import DamagedError
+from mpi_ata.runfile.describe import describe
+from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.schema import from_tree
+from mpi_ata.runfile.store import RunFile
 
 log = logging.getLogger("mpi_ata")
 

@@ -8,7 +8,8 @@ from mpi_ata.arrays import State
 from mpi_ata.errors import UsageError
 from mpi_ata.job.schema import tables_of
 from mpi_ata.job.source import JobText
-from mpi_ata.runfile.store import RunFile, peek, untexts
+from mpi_ata.runfile.hdf5 import untexts
+from mpi_ata.runfile.store import RunFile, peek
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from mpi_ata.times.laws import Law
 class DrawnTimes:
     """The task times of one run: a law, a seed, and how many seconds one unit of the law lasts.
 
-    They are keyed by round and task number for all workers at once, worker i taking entry i: so any
-    process knows any time, in any order of asking.
+    They are keyed by round and task number for all workers at once, worker i taking entry i, so that any
+    process can compute any of them, in any order.
     """
 
     def __init__(self, law: Law, seed: int = 0, unit: float = 1.0, label: str = "") -> None:
         if not unit > 0:
             raise ValueError(f"{unit=} must be above 0 seconds")
         self.n = law.n
-        self.label = label or type(law).__name__  # tells times that are drawn from other ones
+        self.label = label or type(law).__name__  # identifies the law in run files
         self.means = law.means * unit
         self._law, self._unit = law, unit
         self._streams = Streams(seed, Purpose.TIMES)
@@ -24,7 +24,7 @@ class DrawnTimes:
         self._drawn: dict[int, Array] = {}  # of that round only
 
     def __call__(self, round: int, number: int) -> Array:
-        """The seconds that each worker takes for its task of this number in this round."""
+        """Return the seconds that each worker takes for its task of this number in this round."""
         if round != self._round:
             self._round, self._drawn = round, {}
         if number not in self._drawn:
@@ -32,5 +32,5 @@ class DrawnTimes:
         return self._drawn[number]
 
     def of(self, worker: int, round: int, first: int, count: int) -> list[float]:
-        """The seconds that one worker takes for `count` tasks, from number `first` on."""
+        """Return the seconds that one worker takes for `count` tasks, from number `first` on."""
         return [self(round, number).item(worker) for number in range(first, first + count)]

@@ -10,7 +10,7 @@ from mpi_ata.arrays import Array
 
 
 class Law(Protocol):
-    """The distribution of a task's time on each of n workers, in units of the law's own."""
+    """The distribution of a task's time on each of n workers, in the law's own unit."""
 
     n: int
 
@@ -19,11 +19,11 @@ class Law(Protocol):
         """The true mean of each worker, which the oracle knows."""
 
     def draw(self, rng: Generator) -> Array:
-        """One time for each worker."""
+        """Draw one time for each worker."""
 
 
 class _Spread:
-    """What the laws that spread speeds over the workers share: n and a positive scale."""
+    """The base of laws whose mean grows with the worker's index: n and a positive scale."""
 
     def __init__(self, n: int, scale: float) -> None:
         if n < 1:
@@ -46,7 +46,7 @@ class _ShiftedExponential(_Spread):
         return 2.0 * self.shifts
 
     def draw(self, rng: Generator) -> Array:
-        """One time for each worker."""
+        """Draw one time for each worker."""
         times = rng.standard_exponential(self.n)
         times += 1.0
         times *= self.shifts
@@ -77,27 +77,25 @@ class Exponential(_Spread):
         self.means = scale * self.index
 
     def draw(self, rng: Generator) -> Array:
-        """One time for each worker."""
+        """Draw one time for each worker."""
         return rng.standard_exponential(self.n) * self.means
 
 
 class Mix(_Spread):
-    """Five workers a group, one of each kind: m plus exponential, uniform, half-normal, lognormal, gamma.
+    """Groups of five workers, one of each kind: m plus exponential, uniform, half-normal, lognormal, gamma.
 
-    The kinds have the same mean m = scale (5 g + 1) in group g = 0, 1, ...; so all means are 2 m.
+    All kinds have the mean m = scale (5 g + 1) in group g = 0, 1, ..., so that the mean time is 2 m.
     """
 
     def __init__(self, n: int, scale: float = 29.0) -> None:
         super().__init__(n, scale)
         if scale < 1:
-            raise ValueError(
-                f"{scale=} must be at least 1, since the lognormal has log(scale) for a variance"
-            )
+            raise ValueError(f"{scale=} must be at least 1, since log(scale) is a variance of the lognormal")
         self.shifts = scale * (5.0 * (np.arange(n) // 5) + 1.0)
         self.means = 2.0 * self.shifts
 
     def draw(self, rng: Generator) -> Array:
-        """One time for each worker."""
+        """Draw one time for each worker."""
         m, times = self.shifts, self.shifts.copy()
         exponential, uniform, half_normal, lognormal, gamma = (slice(kind, None, 5) for kind in range(5))
         times[exponential] += rng.exponential(m[exponential])
@@ -109,7 +107,7 @@ class Mix(_Spread):
 
 
 class Constant:
-    """No randomness: `scale` for every worker, or a list with one time for each."""
+    """No randomness: `scale` for every worker, or a list with one time per worker."""
 
     def __init__(self, n: int, scale: float | Sequence[float] = 1.0) -> None:
         if n < 1:
@@ -122,5 +120,5 @@ class Constant:
         self.means = np.broadcast_to(np.asarray(scale, np.float64), n)
 
     def draw(self, rng: Generator) -> Array:
-        """One time for each worker."""
+        """Draw one time for each worker."""
         return self.means

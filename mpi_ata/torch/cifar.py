@@ -11,18 +11,18 @@ from mpi_ata.torch.problem import TorchProblem, import_torch
 
 RECORD = 2 + 3 * 32 * 32  # bytes: coarse label, fine label, pixels in the order colour, row, column
 COARSE, FINE = 20, 100  # kinds of labels
-MEAN = (0.5071, 0.4865, 0.4409)  # of each colour over the images for training, where 1 is full brightness
+MEAN = (0.5071, 0.4865, 0.4409)  # of each colour over the training set, where 1 is full brightness
 DEVIATION = (0.2673, 0.2564, 0.2762)
-SHIFT = 4  # pixels by which an image is moved at most
+SHIFT = 4  # pixels by which an image is shifted at most
 
 
 class Cifar100(TorchProblem):
     """Three convolutional and two fully connected layers, 159,809 weights; a task is `samples` images.
 
-    `data` is the folder with train.bin and test.bin.  With `augment`, images are mirrored and moved by up to
-    4 pixels at random.  Where they are `sharded`, they are sorted by fine label first, so that each worker
-    has classes of its own.  Loss and accuracy are those on the first `test_images` images for testing, or
-    on all.
+    `data` is the folder with train.bin and test.bin.  With `augment`, images are flipped and shifted by up to
+    4 pixels at random.  If they are `sharded`, they are sorted by fine label first, so that each worker has
+    classes of its own.  Loss and accuracy are evaluated on the first `test_images` images of the test set,
+    or on all.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Cifar100(TorchProblem):
 
 
 def network() -> Any:
-    """The model: 448 + 4,640 + 18,496 + 124,025 + 12,200 = 159,809 weights."""
+    """Return the model: 448 + 4,640 + 18,496 + 124,025 + 12,200 = 159,809 weights."""
     from torch import nn
 
     layers: list[Any] = []
@@ -68,7 +68,7 @@ def network() -> Any:
 
 
 class Images:
-    """Records as a dataset that gives batches, normalised as they are asked for."""
+    """Records as a dataset of batches, which are normalised when they are read."""
 
     def __init__(self, records: npt.NDArray[np.uint8], augment: bool = False, by_label: bool = False) -> None:
         self._records, self._augment = records, augment
@@ -77,17 +77,17 @@ class Images:
         self._offset = _by_colour(np.array(MEAN) / np.array(DEVIATION))
 
     def __len__(self) -> int:
-        """How many images there are."""
+        """Return the number of images."""
         return len(self._records)
 
     def batch(self, numbers: IntArray) -> tuple[Any, Any]:
-        """Images and fine labels as tensors."""
+        """Return images and fine labels as tensors."""
         import torch
 
         records = self._records[self._order[numbers]]
         images = records[:, 2:].reshape(-1, 3, 32, 32)
         if self._augment:
-            images = _moved(
+            images = _shifted(
                 images, torch.randint(2 * SHIFT + 1, (len(images), 2)), torch.rand(len(images)) < 0.5
             )
         inputs = torch.from_numpy(images * self._factor - self._offset)
@@ -101,18 +101,18 @@ def _by_colour(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     return values.astype(np.float32).reshape(3, 1, 1)
 
 
-def _moved(images: npt.NDArray[np.uint8], corners: Any, mirrored: Any) -> npt.NDArray[np.uint8]:
-    """Cut each image anew out of a black frame, and mirror it where told."""
-    moved = np.empty_like(images)
+def _shifted(images: npt.NDArray[np.uint8], corners: Any, mirrored: Any) -> npt.NDArray[np.uint8]:
+    """Crop each image from a black frame at its corner, and flip it where `mirrored`."""
+    shifted = np.empty_like(images)
     framed = np.pad(images, [(0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)])
     for k, ((row, column), mirror) in enumerate(zip(corners.tolist(), mirrored.tolist(), strict=True)):
         image = framed[k, :, row : row + 32, column : column + 32]
-        moved[k] = image[:, :, ::-1] if mirror else image
-    return moved
+        shifted[k] = image[:, :, ::-1] if mirror else image
+    return shifted
 
 
 def read(folder: str, name: str) -> npt.NDArray[np.uint8]:
-    """The records of a file, mapped into memory, so that all ranks of a node share them."""
+    """Return the records of a file, mapped into memory, so that all ranks on a node share them."""
     path = Path(folder).expanduser() / name
     if not path.is_file():
         python = "; that is its Python version" if path.with_suffix("").is_file() else ""

@@ -27,15 +27,15 @@ class TorchUpdate(GradientUpdate):
         self._options = {key: _frozen(value) for key, value in options.items()}
         self._saved: State = {}
         self._optimizer: Any = None
-        self._made(np.zeros(1, np.float32))  # so that wrong options are refused at once
+        self._build(np.zeros(1, np.float32))  # so that wrong options are rejected at once
 
     def __call__(self, x: Array, g: Array) -> Array:
-        """One step, made in an array of its own."""
+        """Return the next point, in an array of its own."""
         import torch
 
         self.t += 1
         if self._optimizer is None:
-            self._optimizer = self._made(x)
+            self._optimizer = self._build(x)
             self._load()
         (group,) = self._optimizer.param_groups
         (parameter,) = group["params"]
@@ -46,8 +46,8 @@ class TorchUpdate(GradientUpdate):
         parameter.grad = None
         return moved
 
-    def _made(self, x: Array) -> Any:
-        """The optimizer of one parameter like x."""
+    def _build(self, x: Array) -> Any:
+        """Return the optimizer for one parameter like x."""
         import torch
 
         parameter = torch.nn.Parameter(torch.from_numpy(x.copy()))
@@ -61,39 +61,39 @@ class TorchUpdate(GradientUpdate):
 
         (parameter,) = self._optimizer.param_groups[0]["params"]
         for name, array in self._saved.items():
-            # What is counted is a number of Python in some optimizers, and a tensor of 32 bits in others.
+            # A step counter is a Python number in some optimizers and a 32-bit tensor in others.
             number = array.ndim == 0 and array.itemsize == 8
             self._optimizer.state[parameter][name] = array.item() if number else torch.from_numpy(array)
         self._saved = {}
 
     def state(self) -> State:
-        """The number of steps, and what the optimizer keeps, by its names."""
-        kept: dict[str, Any] = self._saved
+        """Return the number of steps and the optimizer's own state, by its names."""
+        own: dict[str, Any] = self._saved
         if self._optimizer is not None:
             (parameter,) = self._optimizer.param_groups[0]["params"]
-            kept = self._optimizer.state[parameter]
-        arrays = {name: _array(value) for name, value in kept.items() if value is not None}
+            own = self._optimizer.state[parameter]
+        arrays = {name: _array(value) for name, value in own.items() if value is not None}
         return {"t": np.array(self.t)} | arrays
 
     def restore(self, state: State) -> None:
-        """Go on from an earlier state; what the optimizer kept is handed to it at its next step."""
+        """Resume from an earlier state; the optimizer gets its own at its next step."""
         self.t = int(entry(state, "t", self.t))
         self._saved = {name: np.array(array) for name, array in state.items() if name != "t"}
         self._optimizer = None
 
 
 def _array(value: Any) -> npt.NDArray[Any]:
-    """A copy of a tensor, an array or a number."""
+    """Return a copy of a tensor, an array or a number."""
     return np.array(value.numpy() if hasattr(value, "numpy") else value)
 
 
 def _frozen(value: Any) -> Any:
-    """A list of a job file as the tuple that PyTorch asks for."""
+    """Return a list from a job file as the tuple that PyTorch expects."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def _class(name: str) -> Any:
-    """The class of torch.optim of this name."""
+    """Return the class of torch.optim with this name."""
     try:
         from torch import optim
     except ImportError:
@@ -102,5 +102,5 @@ def _class(name: str) -> Any:
     if not (isinstance(found, type) and issubclass(found, optim.Optimizer)) or found is optim.Optimizer:
         raise ValueError(f"torch.optim has no optimizer {name!r}")
     if found is optim.LBFGS:
-        raise ValueError("torch.LBFGS asks for several gradients a step, but an update gets one")
+        raise ValueError("torch.LBFGS needs several gradients per step, but an update gets one")
     return found

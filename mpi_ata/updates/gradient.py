@@ -1,7 +1,7 @@
 """How a gradient moves the point.
 
-For a point of ten million numbers what counts is how often memory is walked through: once, in blocks that
-stay in the cache while all is done to them.
+For a point of ten million numbers the cost is that of passing through memory: so it is done once, in blocks
+that stay in the cache until they are finished.
 """
 
 import math
@@ -16,7 +16,7 @@ Direction = TypeVar("Direction", bound=Callable[..., Array])
 
 
 def elementwise(direction: Direction) -> Direction:
-    """Mark a direction whose numbers depend each on those at the same place alone: parts will do."""
+    """Mark a direction that is computed element by element, so that it can be computed block by block."""
     direction.elementwise = True  # type: ignore[attr-defined]
     return direction
 
@@ -25,24 +25,24 @@ class Update(Protocol):
     """Turns a point and a gradient into the next point."""
 
     def __call__(self, x: Array, g: Array) -> Array:
-        """The next point, in an array of its own; g may be overwritten."""
+        """Return the next point, in an array of its own; g may be overwritten."""
 
     def state(self) -> State:
-        """What it remembers of the steps so far."""
+        """Return what it remembers of the steps so far."""
 
     def restore(self, state: State) -> None:
-        """Go on from what `state` gave."""
+        """Resume from what `state` returned."""
 
 
 class GradientUpdate:
-    """x - gamma_t times a direction, for t = 1, 2, ...: what updates share, those of a user's own too.
+    """x - gamma_t times a direction, for t = 1, 2, ...: the base of all updates, a user's own included.
 
-    The step size gamma_t is `step_size` after `warmup` steps in which it grows to it in equal parts.
-    With schedule = "cosine" it then falls along half a cosine to `final_step_size`, reached after `period`
-    steps, warm-up included, and kept from there on.
+    The step size gamma_t grows linearly to `step_size` over `warmup` steps and then stays there.  With
+    schedule = "cosine" it then falls along half a cosine to `final_step_size`, which it reaches after
+    `period` steps, warm-up included, and stays there.
     """
 
-    memory: ClassVar[tuple[str, ...]] = ()  # names of what is remembered, each an array like x
+    memory: ClassVar[tuple[str, ...]] = ()  # names of the arrays it remembers, each like x
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class GradientUpdate:
         if warmup < 0:
             raise ValueError(f"{warmup=} must be at least 0 steps")
         if schedule == "cosine" and period <= warmup:
-            raise ValueError(f"{period=} must be above {warmup=}: so many steps the cosine schedule lasts")
+            raise ValueError(f"{period=} must be above {warmup=}: the steps of the cosine schedule")
         if schedule != "cosine" and (period or final_step_size):
             raise ValueError("period and final_step_size are for schedule = 'cosine'")
         if not 0 <= final_step_size < step_size:
@@ -68,10 +68,10 @@ class GradientUpdate:
         self.schedule, self.warmup, self.period = schedule, warmup, period
         self.t = 0  # steps done
         self._arrays: State = {}
-        self._parts: State = {}  # of those, while a direction is asked for part by part
+        self._parts: State = {}  # of those, while a direction is computed block by block
 
     def gamma(self, t: int) -> float:
-        """The size of step t."""
+        """Return the size of step t."""
         if t <= self.warmup:
             return self.step_size * t / self.warmup
         if self.schedule == "constant":
@@ -81,7 +81,7 @@ class GradientUpdate:
         return self.final_step_size + fall * (1 + math.cos(math.pi * done)) / 2
 
     def __call__(self, x: Array, g: Array) -> Array:
-        """One step, made in the memory of g."""
+        """Return the next point, computed in the memory of g."""
         self.t += 1
         gamma = self.gamma(self.t)
         if x.size < LARGE or not hasattr(self.direction, "elementwise"):
@@ -100,11 +100,11 @@ class GradientUpdate:
 
     @elementwise
     def direction(self, x: Array, g: Array) -> Array:
-        """What is to be subtracted, up to the step size; g may be overwritten and returned."""
+        """Return what is subtracted, up to the step size; g may be overwritten and returned."""
         return g
 
     def remembered(self, name: str, x: Array) -> Array:
-        """The array of this name in `memory`, zeros at first; may be changed in place."""
+        """Return the array of this name in `memory`, zeros at first; it may be changed in place."""
         if name in self._parts:
             return self._parts[name]
         if name not in self._arrays:
@@ -115,17 +115,17 @@ class GradientUpdate:
         return array
 
     def state(self) -> State:
-        """The number of steps, and the arrays in memory."""
+        """Return the number of steps and the remembered arrays."""
         return {"t": np.array(self.t)} | {name: array.copy() for name, array in self._arrays.items()}
 
     def restore(self, state: State) -> None:
-        """Go on from an earlier state."""
+        """Resume from an earlier state."""
         t = int(entry(state, "t", self.t))
         arrays = {name: np.array(array) for name, array in state.items() if name != "t"}
         wanted = self.memory if t else ()
         if set(arrays) != set(wanted):
             names = [", ".join(sorted(each)) or "nothing" for each in (arrays, wanted)]
-            raise ValueError(f"the state of the update remembers {names[0]}, but this one {names[1]}")
+            raise ValueError(f"the saved update has {names[0]}, but this one needs {names[1]}")
         self.t, self._arrays = t, arrays
 
 
@@ -154,7 +154,7 @@ class Momentum(GradientUpdate):
 
     @elementwise
     def direction(self, x: Array, g: Array) -> Array:
-        """The velocity."""
+        """Return the velocity."""
         v = self.remembered("v", x)
         v *= self.beta
         v += g
@@ -166,7 +166,7 @@ class Nesterov(Momentum):
 
     @elementwise
     def direction(self, x: Array, g: Array) -> Array:
-        """The gradient and the velocity; what is kept is beta v, which saves walking through memory."""
+        """Return gradient plus velocity; beta v is stored, which saves a pass through memory."""
         v = self.remembered("v", x)
         v += g
         v *= self.beta
@@ -200,7 +200,7 @@ class Adam(GradientUpdate):
 
     @elementwise
     def direction(self, x: Array, g: Array) -> Array:
-        """The corrected mean over the root of the corrected mean square."""
+        """Return the corrected mean over the root of the corrected mean square."""
         m, v = self.remembered("m", x), self.remembered("v", x)
         _mix(m, self.beta1, g)
         np.square(g, out=g)
@@ -213,7 +213,7 @@ class Adam(GradientUpdate):
 
 
 def _mix(mean: Array, beta: float, new: Array) -> None:
-    """Let a running mean take in something new: beta mean + (1 - beta) new, in place."""
+    """Update a running mean in place: beta mean + (1 - beta) new."""
     mean -= new
     mean *= beta
     mean += new

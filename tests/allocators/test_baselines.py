@@ -1,4 +1,4 @@
-"""UTA, OFTA and GTA; and what every allocator refuses."""
+"""UTA, OFTA and GTA, and what every allocator rejects."""
 
 import inspect
 import math
@@ -15,9 +15,9 @@ from tests.allocators.scene import everyone
 
 
 def build(name: str, n: int, budget: int) -> Any:
-    """Any allocator, with whatever it wants to know besides."""
+    """Return any allocator, with whatever else it needs."""
     wanted = inspect.signature(ALLOCATORS[name]).parameters
-    known: dict[str, Any] = {"alpha": 1.0, "means": [1.0, 2.0], "seed": 0}
+    known: dict[str, Any] = {"alpha": 1.0, "means": np.arange(1.0, max(n, 1) + 1), "seed": 0}
     return ALLOCATORS[name](n=n, budget=budget, **{key: known[key] for key in known if key in wanted})
 
 
@@ -30,7 +30,7 @@ def test_uta_gives_equal_shares_and_the_remainder_to_some(n: int, budget: int) -
         assert sorted(quota.tolist()) == [budget // n] * (n - budget % n) + [budget // n + 1] * (budget % n)
 
 
-def test_uta_draws_the_remainder_anew_in_each_round_and_evenly() -> None:
+def test_uta_draws_the_remainder_in_each_round_and_evenly() -> None:
     allocator, rounds = UTA(7, 17, seed=5), 4000
     quotas = np.array([allocator.allocate(everyone(allocator)) for _ in range(rounds)])
     assert len(np.unique(quotas[:20], axis=0)) > 10
@@ -39,7 +39,7 @@ def test_uta_draws_the_remainder_anew_in_each_round_and_evenly() -> None:
     assert (quotas - 2).mean(axis=0) == pytest.approx(3 / 7, abs=tolerance)
 
 
-def test_uta_repeats_itself_for_a_seed_and_goes_on_from_a_state() -> None:
+def test_uta_repeats_itself_for_a_seed_and_resumes_from_a_state() -> None:
     first, second, other, resumed = UTA(20, 5, 1), UTA(20, 5, 1), UTA(20, 5, 2), UTA(20, 5, 1)
     quotas = [first.allocate(everyone(first)).tolist() for _ in range(6)]
     assert [second.allocate(everyone(second)).tolist() for _ in range(3)] == quotas[:3]
@@ -61,7 +61,7 @@ def test_ofta_repeats_the_quota_that_is_best_for_the_true_means() -> None:
 
 
 @pytest.mark.parametrize("means", [[1.0], [1.0, 2.0, 3.0]])
-def test_ofta_refuses_means_for_another_number_of_workers(means: list[float]) -> None:
+def test_ofta_rejects_means_for_another_number_of_workers(means: list[float]) -> None:
     with pytest.raises(ValueError, match=f"each of the 2 workers, not {len(means)}"):
         OFTA(2, 5, means)
 
@@ -76,7 +76,7 @@ def test_gta_gives_everyone_the_whole_budget() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ALLOCATORS))
-def test_every_allocator_tells_its_workers_and_budget_and_serves_all_workers(name: str) -> None:
+def test_every_allocator_has_its_number_of_workers_and_its_budget_and_meets_it(name: str) -> None:
     allocator = build(name, 2, 5)
     assert (allocator.n, allocator.budget) == (2, 5)
     quota = allocator.allocate(everyone(allocator))
@@ -88,8 +88,39 @@ def test_every_allocator_tells_its_workers_and_budget_and_serves_all_workers(nam
 @pytest.mark.parametrize(
     ("n", "budget", "named"), [(2, 0, "budget=0"), (2, -3, "budget=-3"), (0, 5, "n=0"), (-1, 5, "n=-1")]
 )
-def test_every_allocator_refuses_fewer_than_one_worker_or_task_by_the_value(
+def test_every_allocator_rejects_fewer_than_one_worker_or_task_by_the_value(
     name: str, n: int, budget: int, named: str
 ) -> None:
     with pytest.raises(ValueError, match=named):
         build(name, n, budget)
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATORS))
+@pytest.mark.parametrize("n", [5, 100])
+def test_no_allocator_gives_tasks_to_workers_that_are_not_available(name: str, n: int) -> None:
+    allocator = build(name, n, 2 * n)
+    available = np.arange(n) % 3 > 0
+    for _ in range(20):
+        quota = allocator.allocate(available)
+        assert not quota[~available].any()
+        assert quota.sum() >= 2 * n
+        assert quota.dtype == np.int64
+        for worker in np.flatnonzero(quota).tolist():
+            allocator.observe(worker, [1.0 + worker])
+    assert allocator.allocate(everyone(allocator))[~available].any(), "they get tasks when they are back"
+
+
+def test_uta_divides_the_budget_equally_among_available_workers() -> None:
+    assert UTA(4, 6).allocate(np.array([True, False, True, True])).tolist() == [2, 0, 2, 2]
+
+
+def test_ofta_plans_again_without_the_workers_that_are_missing() -> None:
+    allocator = OFTA(3, 7, [4.0, 1.0, 2.0])
+    available = np.array([True, False, True])
+    best = recursive_allocation([4.0, 2.0], 7).tolist()
+    assert allocator.allocate(available).tolist() == [best[0], 0, best[1]]
+    assert allocator.allocate(everyone(allocator)).tolist() == [1, 4, 2]
+
+
+def test_gta_gives_nothing_to_workers_that_are_not_available() -> None:
+    assert GTA(3, 5).allocate(np.array([True, False, True])).tolist() == [5, 0, 5]

@@ -44,7 +44,7 @@ def after_rounds(make: Make, n: int, width: float, rounds: int) -> LowerBoundAll
 
 
 def play(allocator: LowerBoundAllocator, times: DrawnTimes, rounds: range) -> list[list[int]]:
-    """The quotas of some rounds, in which all tasks finish."""
+    """Return the quotas of some rounds, in which all tasks finish."""
     quotas = []
     for k in rounds:
         quota = allocator.allocate(everyone(allocator)).tolist()
@@ -102,7 +102,7 @@ def test_k_counts_rounds_and_widens_the_bounds(make: Make) -> None:
     for k in (1, 2, 3):
         allocator.allocate(everyone(allocator))
         for worker in (0, 1):
-            allocator.observe(worker, [3.0] * 4)  # two observations in a round, one round more
+            allocator.observe(worker, [3.0] * 4)  # two observations per round, one more round
         assert allocator.state()["k"] == k
     before = allocator.bounds()
     allocator.allocate(everyone(allocator))
@@ -158,7 +158,7 @@ def test_the_seed_decides_who_is_tried_first(make: Make) -> None:
 
 
 @both
-def test_untried_workers_are_drawn_anew_in_each_round(make: Make) -> None:
+def test_untried_workers_are_drawn_in_each_round(make: Make) -> None:
     allocator = make(30, 5, 0.5, 0)
     assert len({tuple(allocator.allocate(everyone(allocator)).tolist()) for _ in range(20)}) > 15
 
@@ -171,13 +171,13 @@ def test_with_constant_times_the_quotas_become_those_of_the_oracle(make: Make, w
     quotas = play(make(5, 10, width, 0), DrawnTimes(LAWS["constant"](5, means)), range(1, 601))
     wanted = OFTA(5, 10, means).allocate(np.ones(5, np.bool_)).tolist()
     assert quotas[0] != wanted
-    # Bounds sink as ln k grows, so that now and then a slow worker is tried again for ever.
+    # Bounds sink as ln k grows, so that a slow worker is tried again now and then, forever.
     assert quotas[-200:].count(wanted) >= 190
 
 
 @pytest.mark.parametrize("width", [0.0, -1.0, math.nan])
 @pytest.mark.parametrize(("make", "name"), [(ATA, "alpha"), (ATAEmpirical, "eta")])
-def test_a_width_that_is_not_above_0_is_refused_by_its_value(make: Make, name: str, width: float) -> None:
+def test_a_width_that_is_not_above_0_is_rejected_by_value(make: Make, name: str, width: float) -> None:
     with pytest.raises(ValueError, match=f"{name}={width}"):
         make(2, 2, width, 0)
 
@@ -191,3 +191,10 @@ def test_the_quotas_are_whole_numbers_that_sum_to_the_budget(make: Make) -> None
         assert quota.sum() == 9
         for worker in np.flatnonzero(quota).tolist():
             allocator.observe(worker, [1.0 + worker] * k)
+
+
+@pytest.mark.parametrize(("counted", "seconds"), [(False, 3.5), (True, 4.25)])
+def test_overhead_counts_only_where_the_allocator_wants_it(counted: bool, seconds: float) -> None:
+    allocator = ATAEmpirical(2, 3, overhead=counted)
+    allocator.observe(1, [1.0, 2.0], [0.5], 0.75)
+    assert (allocator.K.tolist(), allocator.T.tolist()) == ([0, 2], [0.0, seconds])

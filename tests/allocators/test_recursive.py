@@ -18,7 +18,7 @@ whole = st.integers(1, 6).map(float)
 some = st.lists(whole | st.floats(0.01, 100.0), min_size=1, max_size=4)
 tied = st.lists(whole, min_size=1, max_size=8)
 extreme = st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=4)
-# A busy machine may take its time.
+# A busy machine may be slow.
 patient = settings(deadline=None)
 PRIMES = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37]
 
@@ -126,7 +126,7 @@ def test_any_scaling_keeps_the_loss_in_proportion(scores: list[float], budget: i
 
 @patient
 @given(st.permutations(PRIMES), st.integers(1, 12), st.integers(1, 60), st.randoms())
-def test_quotas_go_with_their_scores_where_no_two_products_tie(
+def test_quotas_follow_their_scores_where_no_two_products_tie(
     primes: list[int], n: int, budget: int, random: Random
 ) -> None:
     # Multiples of roots of different primes are never equal; distinct scores alone would not do.
@@ -163,13 +163,13 @@ def test_scores_of_any_size_are_served_optimally(scores: list[float], budget: in
         ([5e-324, 1.0], [6, 0]),
     ],
 )
-def test_scores_far_apart_are_told_apart(scores: list[float], quota: list[int]) -> None:
+def test_scores_far_apart_are_distinguished(scores: list[float], quota: list[int]) -> None:
     assert recursive_allocation(scores, 6).tolist() == quota
 
 
 @patient
 @given(some, st.integers(0, 3), st.integers(1, 50), st.randoms())
-def test_an_infinite_score_means_never(
+def test_a_worker_with_an_infinite_score_gets_nothing(
     finite: list[float], infinite: int, budget: int, random: Random
 ) -> None:
     scores = finite + [math.inf] * infinite
@@ -205,7 +205,7 @@ def test_every_worker_of_score_zero_is_drawn_equally_often(budget: int) -> None:
     total = sum(recursive_allocation(scores, budget, np.random.default_rng(seed)) for seed in range(draws))
     share, rest = divmod(budget, 5)
     often = np.asarray(total)[[0, 2, 3, 5, 6]] / draws - share
-    # Five standard errors of a frequency: a true one is refused less than once in a million times.
+    # Five standard errors of a frequency: a true one fails less than once in a million times.
     tolerance = 5 * math.sqrt(rest / 5 * (1 - rest / 5) / draws)
     assert often == pytest.approx(rest / 5, abs=tolerance)
 
@@ -267,6 +267,6 @@ def test_the_scores_are_not_written_into(scores: list[float], budget: int) -> No
         ([0.0, 2.0], -4, "budget=-4"),
     ],
 )
-def test_what_cannot_be_served_is_refused_by_its_value(scores: object, budget: int, named: str) -> None:
+def test_invalid_scores_are_named_in_the_message(scores: object, budget: int, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         recursive_allocation(scores, budget)  # type: ignore[arg-type]

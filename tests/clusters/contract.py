@@ -1,14 +1,14 @@
-"""What every cluster promises, as checks that any body of the contract can be put to.
+"""What every cluster promises, as checks that run on any implementation.
 
-All checks play on one scene: three workers whose tasks take 1, 2 and 5 units of time, and a problem
-whose results tell which task they came from.
+All checks use one scene: three workers whose tasks take 1, 2 and 5 units of time, and a problem
+whose results say which tasks they came from.
 """
 
 import numpy as np
 import pytest
 
 from mpi_ata.arrays import Array
-from mpi_ata.clusters import Arrival, Cluster
+from mpi_ata.clusters import Arrival, Cluster, in_flight
 from mpi_ata.problems import Task, task_streams
 from mpi_ata.times import Constant, DrawnTimes
 
@@ -18,7 +18,7 @@ EVERYONE = np.arange(3)
 
 
 class Telling:
-    """A result tells of its tasks: how many, the sums of their numbers, rounds, points and random numbers."""
+    """A result identifies its tasks: how many, and sums of their numbers, rounds, points, random numbers."""
 
     def __init__(self) -> None:
         self.x0 = np.zeros(5)
@@ -76,7 +76,7 @@ def check_arrivals_come_in_the_order_of_time(c: Cluster, unit: float) -> None:
     assert workers[-1] == 2
 
 
-def check_each_worker_computes_at_the_point_it_was_given(c: Cluster, unit: float) -> None:
+def check_each_worker_computes_at_its_own_point(c: Cluster, unit: float) -> None:
     for worker in range(3):
         c.start(np.array([worker]), at(float(worker)), 1)
     assert {worker: result[3] for worker, result, *_ in (arrival_of(c) for _ in range(3))} == {
@@ -86,7 +86,7 @@ def check_each_worker_computes_at_the_point_it_was_given(c: Cluster, unit: float
     }
 
 
-def check_results_remain_what_they_were(c: Cluster, unit: float) -> None:
+def check_later_orders_do_not_change_earlier_results(c: Cluster, unit: float) -> None:
     kept = []
     for value in (1.0, 2.0, 3.0):
         c.start(EVERYONE[:2], at(value), 1)
@@ -120,7 +120,7 @@ def check_nothing_arrives_from_a_stopped_order(c: Cluster, unit: float) -> None:
         c.wait()
 
 
-def check_stopped_work_counts_as_worker_time_and_as_undelivered(c: Cluster, unit: float) -> None:
+def check_stopped_work_counts_as_worker_time_and_as_stopped(c: Cluster, unit: float) -> None:
     c.start(EVERYONE, at(0.0), 1, 4)
     _, _, seconds, _ = arrival_of(c)
     c.stop(EVERYONE)
@@ -165,7 +165,7 @@ def check_a_stopped_task_is_not_given_again_in_its_round(c: Cluster, unit: float
     assert arrival_of(c).result[1] == 1
 
 
-def check_waiting_may_have_an_end(c: Cluster, unit: float) -> None:
+def check_waiting_may_have_a_timeout(c: Cluster, unit: float) -> None:
     began = c.now()
     c.start(np.array([2]), at(0.0), 1)
     with pytest.raises(TimeoutError):
@@ -174,7 +174,7 @@ def check_waiting_may_have_an_end(c: Cluster, unit: float) -> None:
     assert c.wait(timeout=60 * unit).worker == 2
 
 
-def check_who_holds_no_order_is_idle(c: Cluster, unit: float) -> None:
+def check_a_worker_without_an_order_is_idle(c: Cluster, unit: float) -> None:
     assert c.idle().tolist() == [0, 1, 2]
     c.start(np.array([0, 2]), at(0.0), 1)
     assert c.idle().tolist() == [1]
@@ -184,14 +184,14 @@ def check_who_holds_no_order_is_idle(c: Cluster, unit: float) -> None:
     assert c.idle().tolist() == [0, 1, 2]
 
 
-def check_a_result_belongs_to_whom_it_was_given(c: Cluster, unit: float) -> None:
+def check_a_result_belongs_to_its_receiver(c: Cluster, unit: float) -> None:
     c.start(np.array([0]), at(0.0), 1)
     result = arrival_of(c).result
     result *= 2
     assert result[0] == 2
 
 
-def check_accounts_go_on_from_an_earlier_state(c: Cluster, unit: float) -> None:
+def check_accounts_resume_from_an_earlier_state(c: Cluster, unit: float) -> None:
     c.start(np.array([0, 1]), at(0.0), 1)
     c.wait()
     c.stop(np.array([1]))
@@ -208,6 +208,41 @@ def check_accounts_go_on_from_an_earlier_state(c: Cluster, unit: float) -> None:
     c.wait()
     assert c.ledger.worker_time[0] > spent[0]
     assert state["worker_time"].tolist() == spent
+
+
+def check_everyone_is_available(c: Cluster, unit: float) -> None:
+    assert c.available.dtype == np.bool_
+    assert c.available.tolist() == [True, True, True]
+
+
+def check_a_saved_state_says_who_had_begun_a_task(c: Cluster, unit: float) -> None:
+    assert in_flight(c.state()).tolist() == [0, 0, 0]
+    c.start(np.array([0, 2]), at(0.0), 1)
+    assert in_flight(c.state()).tolist() == [1, 0, 1]
+    assert c.wait().worker == 0
+    assert in_flight(c.state()).tolist() == [0, 0, 1]
+
+
+def check_tasks_in_flight_at_a_break_are_not_forgotten_at_the_next(c: Cluster, unit: float) -> None:
+    c.start(np.array([0, 2]), at(0.0), 1)
+    state = c.state()
+    for _ in range(2):
+        c.wait()
+    assert in_flight(c.state()).tolist() == [0, 0, 0]
+    c.restore(state)
+    assert in_flight(c.state()).tolist() == [1, 0, 1]
+
+
+def check_what_was_stopped_is_reported_once_as_a_change(c: Cluster, unit: float) -> None:
+    c.start(np.array([0, 2]), at(0.0), 1)
+    c.wait()
+    c.stop(np.array([2]))
+    c.start(np.array([2]), at(0.0), 2)
+    c.wait()
+    stopped, lost, seconds = c.ledger.changes()
+    assert (stopped.tolist(), lost.tolist()) == ([0, 0, 1], [0, 0, 0])
+    assert seconds == c.ledger.stopped_time.sum() > 0
+    assert c.ledger.changes().stopped.tolist() == [0, 0, 0]
 
 
 def check_closing_twice_is_fine(c: Cluster, unit: float) -> None:

@@ -1,4 +1,4 @@
-"""Memory that is used again, and shared."""
+"""Memory that is reused and shared."""
 
 import gc
 import secrets
@@ -26,13 +26,13 @@ def shared(name: str) -> Iterator[SharedBufferPool]:
     slots.close()
 
 
-def test_arrays_have_the_form_that_was_asked_for() -> None:
+def test_arrays_have_the_shape_of_the_template() -> None:
     array = BufferPool(FORM).take()
     assert (array.shape, array.dtype) == (FORM.shape, FORM.dtype)
     assert array.flags.writeable
 
 
-def test_a_place_is_used_again_when_nobody_holds_its_array() -> None:
+def test_a_slot_is_reused_when_nobody_holds_its_array() -> None:
     slots = BufferPool(FORM)
     first, second = slots.take(), slots.take()
     assert [slots.number_of(array) for array in (first, second, FORM)] == [0, 1, NOWHERE]
@@ -42,7 +42,7 @@ def test_a_place_is_used_again_when_nobody_holds_its_array() -> None:
     assert slots.number_of(slots.take()) == 2
 
 
-def test_a_view_of_an_array_holds_its_place() -> None:
+def test_a_view_of_an_array_holds_its_slot() -> None:
     slots = BufferPool(FORM)
     view = slots.take()[1:].reshape(-1).view(np.uint8)[7:]
     other = slots.take()
@@ -51,7 +51,7 @@ def test_a_view_of_an_array_holds_its_place() -> None:
     assert slots.number_of(slots.take()) == 0
 
 
-def test_what_one_writes_another_reads(shared: SharedBufferPool, name: str) -> None:
+def test_one_process_reads_what_another_writes(shared: SharedBufferPool, name: str) -> None:
     other = SharedBufferPool(FORM, name)
     arrays = [shared.take() for _ in range(3)]
     for number, array in enumerate(arrays):
@@ -73,7 +73,7 @@ def test_a_point_is_copied_once(shared: SharedBufferPool) -> None:
     assert place.mean() == 1
 
 
-def test_nothing_is_in_the_file_system_once_it_is_hidden(shared: SharedBufferPool, name: str) -> None:
+def test_nothing_is_in_the_file_system_once_it_is_unlinked(shared: SharedBufferPool, name: str) -> None:
     assert (Path(FOLDER) / name).exists()
     shared.unlink()
     assert not (Path(FOLDER) / name).exists()
@@ -82,7 +82,7 @@ def test_nothing_is_in_the_file_system_once_it_is_hidden(shared: SharedBufferPoo
         SharedBufferPool(FORM, name)
 
 
-def test_memory_that_is_not_there_is_not_promised(shared: SharedBufferPool, name: str) -> None:
+def test_memory_that_does_not_exist_is_not_handed_out(shared: SharedBufferPool, name: str) -> None:
     vast = np.broadcast_to(np.zeros(1), (shared.room() // 8 // 2 + 1000,))
     slots = SharedBufferPool(vast, f"{name}-vast", owner=True)
     assert slots.free() is None
@@ -90,8 +90,8 @@ def test_memory_that_is_not_there_is_not_promised(shared: SharedBufferPool, name
     slots.close()
 
 
-def test_memory_is_given_back_as_soon_as_nobody_holds_it(name: str) -> None:
-    gc.disable()  # which would do so some time later
+def test_memory_is_freed_as_soon_as_nobody_holds_it(name: str) -> None:
+    gc.disable()  # which would free it some time later
     try:
         slots = SharedBufferPool(FORM, name, owner=True)
         held = [slots.put(FORM.copy()), slots.take()]

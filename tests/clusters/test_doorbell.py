@@ -26,7 +26,7 @@ def other() -> Iterator[Doorbell]:
     found.close()
 
 
-def test_who_hears_near_workers_only_has_not_heard_all(doorbell: Doorbell, other: Doorbell) -> None:
+def test_hearing_the_workers_on_the_own_node_is_not_hearing_all(doorbell: Doorbell, other: Doorbell) -> None:
     hosts = ["here", "here", "here", "there"]
     doorbell.expect(0, hosts)
     other.expect(2, hosts)
@@ -46,7 +46,7 @@ def test_a_worker_has_heard_all_when_it_has_heard_the_manager(doorbell: Doorbell
     assert doorbell.heard
 
 
-def test_a_ring_that_overtakes_its_message_is_looked_into(
+def test_a_ring_that_overtakes_its_message_is_followed_up(
     doorbell: Doorbell, other: Doorbell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other.ringer(host_name(), doorbell.name, doorbell.port)()
@@ -69,7 +69,7 @@ def test_a_ring_that_overtakes_its_message_is_looked_into(
     thread.join()
 
 
-def test_waiting_has_an_end_where_nothing_comes(doorbell: Doorbell) -> None:
+def test_waiting_ends_although_nothing_comes(doorbell: Doorbell) -> None:
     until = time.perf_counter() + 0.05
     assert doorbell.wait(lambda: None, until) is None
     assert time.perf_counter() >= until

@@ -15,15 +15,15 @@ from mpi_ata.launch import THREADS
 
 
 def asked(code: str = "print(hardware())", **variables: str) -> str:
-    """What a fresh process says of its hardware, with these variables set."""
+    """Return what a new process reports about its hardware, with these variables set."""
     kept = {name: value for name, value in os.environ.items() if name not in THREADS}
     command = [sys.executable, "-c", f"import os\nfrom mpi_ata.clusters.identity import hardware\n{code}"]
     done = subprocess.run(command, env=kept | variables, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
-def test_another_process_on_the_same_machine_says_the_same() -> None:
-    """That is all but the threads, which the environment decides."""
+def test_another_process_on_the_same_machine_reports_the_same_hardware() -> None:
+    """All but the threads, which the environment decides."""
     said = asked(OMP_NUM_THREADS="3")
     assert said.split(", ")[:2] == hardware().split(", ")[:2]
     assert said.endswith("threads OMP=3 OPENBLAS=all MKL=all NUMEXPR=all")
@@ -52,7 +52,7 @@ CPUINFO = {
 
 
 @pytest.mark.parametrize(("text", "model"), CPUINFO.items())
-def test_a_processor_is_its_model_without_the_frequency_of_the_moment(
+def test_a_processor_is_its_model_without_its_current_frequency(
     tmp_path: Path, text: str, model: str
 ) -> None:
     (tmp_path / "cpuinfo").write_text(text)
@@ -61,7 +61,7 @@ def test_a_processor_is_its_model_without_the_frequency_of_the_moment(
 
 
 def gpus(folder: Path, *models: str) -> Path:
-    """What NVIDIA's driver tells of devices."""
+    """Write what NVIDIA's driver reports about devices."""
     for number, model in enumerate(models):
         (folder / f"0000:{number:02}:00.0").mkdir()
         (folder / f"0000:{number:02}:00.0" / "information").write_text(
@@ -94,7 +94,7 @@ def test_of_unequal_devices_it_matters_which_a_process_may_use(tmp_path: Path) -
     assert identity._gpus(tmp_path / "none", "0") == ""
 
 
-def test_a_long_text_is_cut_to_what_travels_and_stays_unlike_others() -> None:
+def test_a_long_text_is_shortened_and_stays_different_from_others() -> None:
     one, other = ("é" * LONGEST + end for end in "xy")
     assert identity._fitting(one) != identity._fitting(other)
     assert len(identity._fitting(one).encode()) <= LONGEST
@@ -106,7 +106,7 @@ def rank(host: str) -> Rank:
     return Rank(host, "bell", 0, b"", "Xeon")
 
 
-def test_workers_are_numbered_on_their_host_beside_the_manager() -> None:
+def test_workers_are_numbered_on_their_host_after_the_manager() -> None:
     found = identities([rank(host) for host in ("a", "a", "b", "a", "b")])
     assert found == (
         WorkerIdentity("a", 1, "Xeon", 3),

@@ -22,8 +22,9 @@ from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import begin
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import build_parts, load_job
+from mpi_ata.runfile.describe import describe
 from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.record import describe, from_tree, to_tree
+from mpi_ata.runfile.schema import from_tree, to_tree
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven
 from tests.faults.scene import METHODS, differing, own_problem, record_of, substance, written

@@ -23,7 +23,7 @@ def test_a_round_of_asgd_by_hand() -> None:
     cluster = cluster_of(problem, [1.0, 1.5, 9.0])
     method = ASGD(problem.x0, allocator, Plain(0.5))
     round = method.step(cluster)
-    # At 1 worker 0 gives (8, 1), taken at (8, 0): x = (4, -0.5), from where it goes on.  At 1.5 worker 1
+    # At 1 worker 0 gives (8, 1), taken at (8, 0): x = (4, -0.5), from where it continues.  At 1.5 worker 1
     # gives (8, 2), one update old: x = (0, -1.5).  At 2 worker 0 gives (4, 1), from (4, -0.5): x = (-2, -2).
     assert method.x.tolist() == [-2.0, -2.0]
     assert (method.k, round.number, round.quota.tolist()) == (1, 1, [2, 1, 0])
@@ -40,7 +40,7 @@ def test_a_round_of_ringmaster_by_hand() -> None:
     method = Ringmaster(problem.x0, 3, Plain(0.5), delay=2, budget=3)
     first = method.step(cluster)
     # At 1 worker 0 gives (8, 1): x = (4, -0.5), which is update 1.  At 1.5 worker 1 gives (8, 2), one update
-    # old: x = (0, -1.5), update 2.  Worker 2 began two updates ago: it is stopped and begins anew.  At 2
+    # old: x = (0, -1.5), update 2.  Worker 2 began two updates ago: it is stopped and starts again.  At 2
     # worker 0 gives (4, 1), one update old: x = (-2, -2), update 3.
     assert method.x.tolist() == [-2.0, -2.0]
     assert first.delays.tolist() == [0, 1, 1]
@@ -49,7 +49,7 @@ def test_a_round_of_ringmaster_by_hand() -> None:
     assert first.quota.tolist() == [2, 1, 0]
     second = method.step(cluster)
     # Workers 0 and 1 are both due at 3, and worker 0 is taken first, by (-2, 1): x = (-1, -2.5), update 4.
-    # Workers 1 and 2 began with update 2 and are stopped; all begin anew.  At 4 worker 0 gives (-1, 1):
+    # Workers 1 and 2 began with update 2 and are stopped; all start again.  At 4 worker 0 gives (-1, 1):
     # x = (-0.5, -3), update 5.  At 4.5 worker 1 gives (-1, 2), one update old: x = (0, -4), update 6, and
     # worker 2, which began with update 4, is stopped again.
     assert method.x.tolist() == [0.0, -4.0]
@@ -61,7 +61,7 @@ def test_a_round_of_ringmaster_by_hand() -> None:
 
 
 def settled(method: Method, cluster: VirtualCluster, rounds: int) -> tuple[Trace, list[int]]:
-    """What some rounds came to, with everything stopped at the end, and all delays."""
+    """Return the trace of some rounds, with everything stopped at the end, and all delays."""
     trace, delays = Trace(), list[int]()
     for _ in range(rounds):
         round = method.step(cluster)
@@ -107,7 +107,7 @@ def test_they_converge_on_the_quadratic(make: Callable[[Array], Method]) -> None
     gap = problem.loss(method.x) - problem.minimum
     for _ in range(400):
         method.step(cluster)
-    # Five updates a round with a fifth of the step: the gap that the noise leaves is that of homogeneous SGD.
+    # Five updates per round with a fifth of the step: the noise leaves the same gap as in homogeneous SGD.
     assert gap > 0.1
     assert -1e-15 <= problem.loss(method.x) - problem.minimum < 2.5e-5
 
@@ -152,7 +152,7 @@ class Forgetful:
         self._cluster.ledger.lose(np.arange(self._cluster.n), in_flight(state))
 
 
-def test_orders_that_a_break_took_away_count_as_lost_and_are_given_anew() -> None:
+def test_orders_in_flight_at_a_break_count_as_lost_and_are_issued_again() -> None:
     def built() -> tuple[Ringmaster, VirtualCluster]:
         problem = Ramp()
         method = Ringmaster(problem.x0, 3, Plain(0.01), delay=5, budget=4)
@@ -172,7 +172,7 @@ def test_orders_that_a_break_took_away_count_as_lost_and_are_given_anew() -> Non
     assert method.step(forgetful).lost.tolist() == [0, 0, 0]
 
 
-def test_greedy_allocation_is_refused_with_the_way_out() -> None:
+def test_greedy_allocation_is_rejected_with_the_way_out() -> None:
     with pytest.raises(ValueError, match=r"gta .* or ringmaster, the greedy method"):
         ASGD(np.zeros(2), GTA(3, 4), Plain(0.5))
     problem = Ramp()
@@ -183,7 +183,7 @@ def test_greedy_allocation_is_refused_with_the_way_out() -> None:
 @pytest.mark.parametrize(
     ("delay", "budget", "what"), [(0, 1, "delay=0"), (1, 0, "budget=0"), (-3, 1, "delay=-3")]
 )
-def test_nonsense_is_refused_by_the_value(delay: int, budget: int, what: str) -> None:
+def test_invalid_values_are_named_in_the_message(delay: int, budget: int, what: str) -> None:
     with pytest.raises(ValueError, match=what):
         Ringmaster(np.zeros(2), 3, Plain(0.5), delay, budget)
 

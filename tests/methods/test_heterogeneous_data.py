@@ -38,7 +38,7 @@ def test_malenia_ends_when_the_harmonic_mean_of_the_counts_is_large_enough() -> 
     method = Malenia(problem.x0, Plain(0.5), S=5.5)
     for k, x in [(1, [4.0, -1.0]), (2, [2.0, -2.0])]:
         round = method.step(cluster)
-        # Worker 2 is in for the first time at 4, and workers 0 and 1 have then given 4 and 2 gradients:
+        # Worker 2 delivers for the first time at 4; workers 0 and 1 have then delivered 4 and 2 gradients:
         # 3 / (1/4 + 1/2 + 1) = 1.714 < 5.5 / 3 = 1.833.  One more of worker 0 at 5 makes 1.765, and of
         # worker 1 at 5.25, its third, 1.957.
         assert method.x.tolist() == x
@@ -57,7 +57,7 @@ def test_the_harmonic_mean(s: list[int], mean: float) -> None:
 
 
 @pytest.mark.parametrize("each", range(1, 60))
-def test_rounding_asks_for_no_task_too_many(each: int) -> None:
+def test_rounding_costs_no_extra_task(each: int) -> None:
     # Equal workers give `each` gradients apiece at the same time, which is just enough for S = n * each.
     problem = Ramp()
     round = Malenia(problem.x0, Plain(0.5), S=7 * each).step(cluster_of(problem, [1.0] * 7))
@@ -65,7 +65,7 @@ def test_rounding_asks_for_no_task_too_many(each: int) -> None:
 
 
 class Centres:
-    """f_i(x) = h_i (x - i)^2 / 2 with curvatures h_i = 1, 2, ..., n: each worker knows its own only."""
+    """f_i(x) = h_i (x - i)^2 / 2 with curvatures h_i = 1, 2, ..., n: each worker knows only its own."""
 
     def __init__(self, n: int = 4) -> None:
         self.x0: Array = np.zeros(1)
@@ -77,7 +77,7 @@ class Centres:
 
 
 def end_on_centres(make: Callable[[Array, Allocator], Method]) -> tuple[float, float]:
-    """Where a method ends with workers 1, 2, 3 and 4 times as slow, and where it should."""
+    """Return where a method ends with workers 1, 2, 3 and 4 times as slow, and where it should."""
     problem = Centres()
     cluster = cluster_of(problem, [1.0, 2.0, 3.0, 4.0])
     method = make(problem.x0, ATAEmpirical(4, budget=5, eta=0.05))
@@ -142,7 +142,7 @@ def test_no_task_is_given_twice(make: Callable[[Array], Method]) -> None:
     assert {task[0] for task in problem.tasks} == {1, 2, 3, 4, 5, 6}
 
 
-def test_greedy_allocation_is_refused_with_the_way_out() -> None:
+def test_greedy_allocation_is_rejected_with_the_way_out() -> None:
     with pytest.raises(ValueError, match=r"gta .* or malenia, the greedy method"):
         HeterogeneousDataSGD(np.zeros(2), GTA(3, 4), Plain(0.5))
     problem = Ramp()
@@ -152,7 +152,7 @@ def test_greedy_allocation_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize("S", [0.0, -1.0, float("nan")])
-def test_a_condition_that_is_not_above_0_is_refused(S: float) -> None:
+def test_a_condition_that_is_not_above_0_is_rejected(S: float) -> None:
     with pytest.raises(ValueError, match=f"S={S}"):
         Malenia(np.zeros(2), Plain(0.5), S)
 

@@ -1,4 +1,4 @@
-"""A run that was interrupted between two rounds and built anew goes on bit for bit as if nothing had been."""
+"""A run interrupted between two rounds and rebuilt resumes bit for bit as if nothing had happened."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ KEYS: dict[str, dict[str, Any]] = {
 
 
 def built(method: str, allocator: str | None, update: str = "plain") -> tuple[Method, VirtualCluster]:
-    """A run at its beginning, on workers that are far from equally fast."""
+    """Return a run at its beginning, on workers of very unequal speed."""
     problem, times = Quadratic(4, noise=1.0), DrawnTimes(Sqrt(N, 1.0), seed=3)
     known = {"x0": problem.x0, "n": N, "seed": 3, "means": times.means}
     if allocator is not None:
@@ -47,7 +47,7 @@ def built(method: str, allocator: str | None, update: str = "plain") -> tuple[Me
 
 
 def saved(method: Method, cluster: VirtualCluster) -> list[State]:
-    """All that is saved of a run, as it would be after it was read from a file."""
+    """Return all that is saved of a run, as it would be read from a file."""
     states = [method.state(), cluster.state(), method.allocator.state() if method.allocator else {}]
     return [{name: np.array(array) for name, array in state.items()} for state in states]
 
@@ -95,7 +95,7 @@ def test_interrupted_and_resumed_is_the_same_as_never_interrupted(
 
 
 @pytest.mark.parametrize(("method", "allocator", "update"), CASES)
-def test_what_was_saved_does_not_change_when_the_run_goes_on(
+def test_a_saved_state_does_not_change_when_the_run_continues(
     method: str, allocator: str | None, update: str
 ) -> None:
     run = built(method, allocator, update)
@@ -111,7 +111,7 @@ def test_what_was_saved_does_not_change_when_the_run_goes_on(
 
 
 @pytest.mark.parametrize(("method", "allocator"), COMBINATIONS)
-def test_a_point_of_another_shape_or_precision_is_refused(method: str, allocator: str | None) -> None:
+def test_a_point_of_another_shape_or_precision_is_rejected(method: str, allocator: str | None) -> None:
     run, _ = built(method, allocator)
     state = run.state()
     with pytest.raises(ValueError, match=r"'x' of the state is float64 of shape \(5,\).*shape \(4,\)"):

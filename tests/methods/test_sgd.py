@@ -32,7 +32,7 @@ def test_a_fixed_quota_is_done_to_the_letter() -> None:
     assert allocator.diary == [(0, [1.0, 1.0, 1.0], []), (1, [4.0], [])]
 
 
-def test_the_second_round_goes_on_where_the_first_ended() -> None:
+def test_the_second_round_continues_where_the_first_ended() -> None:
     problem = Ramp()
     cluster = cluster_of(problem, [1.0, 4.0, 9.0])
     method = SGD(problem.x0, Fixed([3, 1, 0]), Plain(0.5))
@@ -71,7 +71,7 @@ def test_the_allocator_learns_the_time_spent_on_stopped_tasks() -> None:
 
 
 class Misshapen(Ramp):
-    """Returns what is given instead of a gradient."""
+    """Returns a given array instead of a gradient."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -88,7 +88,9 @@ class Misshapen(Ramp):
 @pytest.mark.parametrize(
     "allocator", [Fixed([1, 1]), Fixed([3, 2]), GTA(2, 3)], ids=["one", "some", "greedy"]
 )
-def test_a_gradient_of_another_shape_than_x_is_refused(result: Any, shape: str, allocator: Allocator) -> None:
+def test_a_gradient_whose_shape_is_not_that_of_x_is_rejected(
+    result: Any, shape: str, allocator: Allocator
+) -> None:
     problem = Misshapen(result)
     method = SGD(problem.x0, allocator, Plain(0.5))
     with pytest.raises(RunError, match=rf"shape {shape}.*\(2,\)"):
@@ -186,7 +188,7 @@ def test_x_keeps_the_precision_of_x0(dtype: Any, allocator: Allocator) -> None:
 
 
 @pytest.mark.parametrize("step_size", [0.0, -0.5, float("nan")])
-def test_a_step_size_that_is_not_above_0_is_refused_by_the_value(step_size: float) -> None:
+def test_a_step_size_that_is_not_above_0_is_rejected_by_value(step_size: float) -> None:
     with pytest.raises(ValueError, match=f"step_size={step_size}"):
         Plain(step_size)
 

@@ -1,6 +1,6 @@
-"""Puts the MPI cluster to the checks of the contract; to be run on four ranks.
+"""Runs the checks of the contract on the MPI cluster, on four ranks.
 
-Arrays go along with the header of a message, follow it, or go through shared memory: as the argument says.
+Arrays are sent with the header of a message, after it, or through shared memory, as the argument says.
 """
 
 import sys
@@ -18,7 +18,7 @@ WAY = sys.argv[1]
 
 
 def main() -> int:
-    """The number of checks that failed, on rank 0."""
+    """Return the number of checks that failed, on rank 0."""
     failed = 0
     channel.INLINE = 16 if WAY != "along" else channel.INLINE
     handshake.SMALL = 16 if WAY == "shared" else handshake.SMALL

@@ -7,7 +7,7 @@ from mpi_ata.arrays import Array
 
 
 class Counting(Quadratic):
-    """The quadratic, with a count of its tasks; the untimed one before the first round is none."""
+    """The quadratic, with a count of its tasks; the untimed one before the first round does not count."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Runs every job of a list on the ranks of one world, then breaks and resumes one; tells by JSON lines."""
+"""Runs every job of a list on the ranks of one world, then interrupts and resumes one; prints JSON lines."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ COUNTS = ("used", "wasted", "lost", "largest_delay", "loss", "worker_time")
 
 
 class Listening:
-    """A cluster, and a list of what came from it."""
+    """A cluster with a list of its arrivals."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -40,7 +40,7 @@ class Listening:
 
 
 class Telling:
-    """A result tells which tasks are in it: how many, and the sums of their rounds, workers and numbers."""
+    """A result identifies its tasks: how many, and the sums of their rounds, workers and numbers."""
 
     def __init__(self) -> None:
         self.x0: Array = np.zeros(4)
@@ -50,7 +50,7 @@ class Telling:
 
 
 def run_job(path: str, settings: list[str]) -> dict[str, Any] | None:
-    """What a job comes to, and how often each rank was asked for a gradient; None on the rank of a worker."""
+    """Return the outcome of a job and how often each rank computed a gradient; None on a worker's rank."""
     job = load_job(Path(path), settings)
     problem, times, method = build_parts(job, workers_in_world())
     drawn = job.times is not None and job.times.report == "drawn"
@@ -74,7 +74,7 @@ def run_job(path: str, settings: list[str]) -> dict[str, Any] | None:
 
 
 def tell_tasks(make: Any) -> dict[str, Any] | None:
-    """The tasks that were delivered to a method in three rounds: round, worker, number."""
+    """Return the tasks delivered to a method in three rounds: round, worker, number."""
     problem, times = Telling(), DrawnTimes(Linear(workers_in_world(), 1.0), 2, unit=2e-3)
     with mpi_cluster(problem, times, 2, False, b"") as cluster:
         if cluster is None:
@@ -86,7 +86,7 @@ def tell_tasks(make: Any) -> dict[str, Any] | None:
 
 
 def break_and_resume() -> dict[str, Any] | None:
-    """Ringmaster, interrupted after three rounds, goes on in a new cluster on the same ranks."""
+    """Interrupt Ringmaster after three rounds and resume it in a new cluster on the same ranks."""
     states: list[Any] = []
     lost, accounts = list[list[int]](), list[list[float]]()
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""A world in which rank 2 was given other files than the rest."""
+"""A world in which rank 2 has other files than the rest."""
 
 from mpi4py import MPI
 

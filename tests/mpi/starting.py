@@ -1,4 +1,4 @@
-"""Starts things on real ranks, with the MPI of this environment."""
+"""Starts commands on real ranks, with the MPI of this environment."""
 
 import os
 import signal
@@ -15,19 +15,19 @@ COMMAND = Path(sys.executable).with_name("mpi-ata")
 
 
 def environment() -> dict[str, str]:
-    """What a rank of a test gets."""
+    """Return the environment of a rank in a test."""
     variables = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
     launch.set_mpi_defaults(variables)
     return variables
 
 
 def mpirun(ranks: int, *command: str | Path, seconds: float = 60) -> "subprocess.CompletedProcess[str]":
-    """What a command does on so many ranks, started by mpirun as a user would."""
+    """Run a command on this many ranks, started by mpirun as a user would."""
     return finished([launch.find_mpirun(), "-n", str(ranks), *map(str, command)], seconds)
 
 
 def finished(command: list[str], seconds: float = 60) -> "subprocess.CompletedProcess[str]":
-    """What a command prints; it and all that it started are killed where it takes too long."""
+    """Run a command; it and all that it started are killed if it takes too long."""
     with started(command) as process:
         out, err = process.communicate(timeout=seconds)
         return subprocess.CompletedProcess(command, process.returncode, out, err)
@@ -35,7 +35,7 @@ def finished(command: list[str], seconds: float = 60) -> "subprocess.CompletedPr
 
 @contextmanager
 def started(command: list[str], folder: Path | None = None) -> "Iterator[subprocess.Popen[str]]":
-    """A command in a session of its own, of which nothing is left in the end."""
+    """Start a command in its own session, of which nothing is left in the end."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdout=pipe, stderr=pipe, text=True, env=environment(), cwd=folder, start_new_session=True
@@ -48,7 +48,7 @@ def started(command: list[str], folder: Path | None = None) -> "Iterator[subproc
 
 
 def ranks_of(marker: str) -> list[int]:
-    """The processes that have this word on their command line."""
+    """Return the processes that have this word on their command line."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -9,7 +9,7 @@ from tests.clusters.contract import CHECKS
 from tests.mpi.starting import mpirun
 
 
-@pytest.mark.flaky(reruns=3)  # it is about time: a stall may decide one try, a mistake decides all
+@pytest.mark.flaky(reruns=3)  # it measures time: a stall may fail one attempt, a bug fails all
 @pytest.mark.parametrize("way", ["along", "following", "shared"])
 def test_the_contract_on_real_ranks(way: str) -> None:
     done = mpirun(4, sys.executable, Path(__file__).with_name("contract_on_ranks.py"), way)

@@ -1,4 +1,4 @@
-"""Runs on real ranks that are asked to end, hang, fail or are killed: what is left goes on."""
+"""Runs on real ranks that are asked to end, hang, fail or are killed, and are resumed."""
 
 import json
 import os
@@ -21,10 +21,10 @@ from tests.faults.scene import own_problem, record_of, written
 from tests.mpi.starting import COMMAND, finished, ranks_of, started
 
 SLOW = pytest.mark.slow
-TIMED = pytest.mark.flaky(reruns=2)  # a stall of the machine may decide one try, a mistake decides all
+TIMED = pytest.mark.flaky(reruns=2)  # a stall of the machine may fail one attempt, a bug fails all
 OUT = Path("run.h5")
 DRAWN = 'unit = 3e-5\nreport = "drawn"'
-LONG = 10**6  # rounds, which nobody waits for
+LONG = 10**6  # rounds: more than any test waits for
 EVERY = "checkpoint_rounds = 5"
 COUNTED = "with open(f'calls-{task.worker}', 'ab') as file: file.write(b'.' * (task.round > 0))"
 
@@ -32,7 +32,7 @@ COUNTED = "with open(f'calls-{task.worker}', 'ab') as file: file.write(b'.' * (t
 def job_of(
     method: str = "sgd ata-empirical", rounds: int = LONG, run: str = EVERY, body: str = "", workers: int = 3
 ) -> Path:
-    """A job with drawn times of some milliseconds; a problem of one's own where there is a body."""
+    """A job with drawn times of some milliseconds; with a problem of its own if `body` is given."""
     problem = {"problem": own_problem(Path.cwd(), body)} if body else {}
     return written(
         Path("job.toml").absolute(), method, rounds, workers=workers, run=run, times=DRAWN, **problem
@@ -45,7 +45,7 @@ def running(job: Path, *arguments: str, launcher: str = "own") -> list[str]:
 
 
 def saved_rounds() -> int:
-    """How many rounds the file knows while a run is under way."""
+    """Return how many rounds the file has while a run is under way."""
     return int(load_record(RunFile(OUT))[0].method["k"]) if OUT.exists() else -1
 
 
@@ -60,21 +60,21 @@ def wait_for(condition: Any, process: "subprocess.Popen[str] | None" = None, sec
 
 @contextmanager
 def under_way(command: list[str], rounds: int = 2) -> "Iterator[subprocess.Popen[str]]":
-    """A run that has saved a few rounds."""
+    """Start a run and wait until it has saved a few rounds."""
     with started(command) as process:
         wait_for(lambda: saved_rounds() >= rounds, process)
         yield process
 
 
 def ended(process: "subprocess.Popen[str]", job: Path) -> tuple[str, str]:
-    """What a run printed, once none of its ranks is left."""
+    """Return what a run printed, once none of its ranks is left."""
     said = process.communicate(timeout=60)
     wait_for(lambda: not ranks_of(str(job)), seconds=20)
     return said
 
 
 def interrupted(job: Path, number: signal.Signals, *arguments: str) -> Record:
-    """Let a run be asked to end; what it saved."""
+    """Ask a run to end and return what it saved."""
     with under_way(running(job, *arguments)) as process:
         process.send_signal(number)
         out, err = ended(process, job)
@@ -85,7 +85,7 @@ def interrupted(job: Path, number: signal.Signals, *arguments: str) -> Record:
 
 
 def resumed(job: Path, *arguments: str) -> tuple[dict[str, Any], str]:
-    """Go on with a run, to its end."""
+    """Resume a run and wait for its end."""
     done = finished(running(job, "--resume", "--json", *arguments))
     assert done.returncode == 0, done.stderr
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -99,8 +99,8 @@ def resumed(job: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=SLOW), pytest.param(signal.SIGINT, marks=SLOW)],
     ids=str,
 )
-def test_fixed_quotas_with_drawn_times_come_to_the_same_bit_for_bit(number: signal.Signals) -> None:
-    # Seed and number of workers are said only once.
+def test_fixed_quotas_with_drawn_times_give_the_same_result_bit_for_bit(number: signal.Signals) -> None:
+    # Seed and number of workers are given only once.
     job = job_of()
     chosen = ["--set", "run.seed=8", "--workers", "4"]
     before = interrupted(job, number, *chosen)
@@ -138,7 +138,7 @@ def test_where_arrivals_decide_every_task_is_accounted_for(method: str, budget: 
     assert figures["rounds"] == rounds
     assert figures["tasks_used"] == rounds * budget
     calls = sum(path.stat().st_size for path in Path.cwd().glob("calls-*"))  # one byte each
-    uncertain = 3 if method == "sgd gta" else 0  # for each worker one was stopped, and did not tell
+    uncertain = 3 if method == "sgd gta" else 0  # one per worker was stopped and not reported
     assert 0 <= calls - figures["tasks_started"] <= uncertain
     lost = figures["tasks_lost"]  # what each worker had under way
     assert (lost == 3) if method == "ringmaster" else (0 <= lost <= 3)
@@ -193,7 +193,7 @@ if task.round == 9 and task.worker == 1 and not Path("mended").exists():
 
 
 @TIMED
-def test_a_round_that_hangs_is_given_up_after_the_time_of_grace() -> None:
+def test_a_round_that_hangs_is_abandoned_after_the_grace_period() -> None:
     job = job_of("sgd uta", rounds=20, run="checkpoint_rounds = 1\ngrace = 1.0", body=HANGING)
     with started(running(job)) as process:
         wait_for(Path("hanging").exists, process)
@@ -201,7 +201,7 @@ def test_a_round_that_hangs_is_given_up_after_the_time_of_grace() -> None:
         began = time.monotonic()
         out, err = ended(process, job)
         assert 1.0 <= time.monotonic() - began < 20
-    assert process.returncode in (85, 9), err  # MPICH's mpirun may tell instead that it killed somebody
+    assert process.returncode in (85, 9), err  # MPICH's mpirun may report instead that it killed a rank
     assert "ended          early, by SIGUSR1\nrounds         8\n" in out
     assert saved_rounds() == 8
     Path("mended").touch()
@@ -210,7 +210,7 @@ def test_a_round_that_hangs_is_given_up_after_the_time_of_grace() -> None:
 
 @TIMED
 @SLOW
-def test_a_task_that_fails_ends_the_run_and_what_was_saved_goes_on() -> None:
+def test_a_task_that_fails_ends_the_run_which_can_be_resumed() -> None:
     body = "if task.round == 9 and not Path('mended').exists(): raise ValueError('broken')"
     job = job_of("sgd uta", rounds=20, run="checkpoint_rounds = 1", body=body)
     with started(running(job)) as process:
@@ -231,7 +231,7 @@ LOSS = """
 
 
 def victim(whom: str, process: "subprocess.Popen[str]", job: Path) -> int:
-    """The process of a run to be killed."""
+    """Return the process of a run that is to be killed."""
     if whom == "launcher":
         return process.pid
     ranks = {}
@@ -251,7 +251,7 @@ def victim(whom: str, process: "subprocess.Popen[str]", job: Path) -> int:
 @SLOW
 @pytest.mark.parametrize("launcher", ["own", "mpirun"])
 @pytest.mark.parametrize("whom", ["manager", "worker", "launcher"])
-def test_whoever_is_killed_the_file_is_whole_and_the_run_goes_on(whom: str, launcher: str) -> None:
+def test_whoever_is_killed_the_file_is_intact_and_the_run_can_be_resumed(whom: str, launcher: str) -> None:
     job = job_of(body="pass")
     own = job.with_name("own.py")
     own.write_text(own.read_text() + LOSS)

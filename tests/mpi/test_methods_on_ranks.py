@@ -1,4 +1,4 @@
-"""Every method with every allocator that makes sense on real ranks, all in one world to save time."""
+"""Every method with every valid allocator on real ranks, all in one world to save time."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ KEYS = {"malenia": ["S=4.0"], "ringmaster": ["delay=4", f"budget={B}"], "ata": [
 
 @pytest.fixture(scope="module")
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, list[str]]]:
-    """The jobs, each a file and settings."""
+    """Return the jobs, each a file and settings."""
     folder = tmp_path_factory.mktemp("methods")
     (folder / "job.toml").write_text(JOB)
     before, _, after = JOB.partition('[allocator]\nname = "uta"\nbudget = 5\n')
@@ -61,7 +61,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, list[str
 
 @pytest.fixture(scope="module")
 def stories(chosen: list[tuple[str, list[str]]]) -> list[dict[str, Any]]:
-    """What the ranks told, one entry a job and two more."""
+    """Return what the ranks printed, one entry per job and two more."""
     script = Path(__file__).with_name("methods_on_ranks.py")
     done = mpirun(N + 1, sys.executable, script, json.dumps(chosen), seconds=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -77,16 +77,16 @@ def test_all_of_them_ran(stories: list[dict[str, Any]]) -> None:
     range(len(SENSIBLE) + len(MEASURED)),
     ids=["-".join(each) for each in SENSIBLE] + [f"{'-'.join(each)}-measured" for each in MEASURED],
 )
-def test_as_many_tasks_are_told_of_each_worker_as_it_has_really_begun(
+def test_as_many_tasks_are_counted_for_each_worker_as_it_really_began(
     stories: list[dict[str, Any]], number: int
 ) -> None:
-    told = stories[number]
-    assert told["calls"] == [0, *told["started"]]
-    assert sum(told["calls"]) == told["used"] + told["wasted"] + told["lost"]
+    story = stories[number]
+    assert story["calls"] == [0, *story["started"]]
+    assert sum(story["calls"]) == story["used"] + story["wasted"] + story["lost"]
 
 
 def simulated(path: str, settings: list[str]) -> tuple[str, float]:
-    """The end point of the same job on the virtual cluster, and its worker time."""
+    """Return the final point of the same job on the virtual cluster, and its worker time."""
     job = load_job(Path(path), settings)
     problem, times, method = build_parts(job)
     assert times is not None
@@ -100,24 +100,24 @@ def simulated(path: str, settings: list[str]) -> tuple[str, float]:
 
 
 @pytest.mark.parametrize("number", range(len(SENSIBLE)), ids=["-".join(each) for each in SENSIBLE])
-def test_what_each_promises(
+def test_each_method_does_what_it_promises(
     chosen: list[tuple[str, list[str]]], stories: list[dict[str, Any]], number: int
 ) -> None:
-    (method, allocator), told = SENSIBLE[number], stories[number]
+    (method, allocator), story = SENSIBLE[number], stories[number]
     if method in ("sgd", "heterogeneous-data-sgd") and allocator != "gta":
         x, worker_time = simulated(*chosen[number])
-        assert told["x"] == x, "the same numbers as simulated, bit for bit"
-        assert told["worker_time"] == pytest.approx(worker_time)
+        assert story["x"] == x, "the same numbers as simulated, bit for bit"
+        assert story["worker_time"] == pytest.approx(worker_time)
     if method == "heterogeneous-data-sgd":
-        assert told["used"] == ROUNDS * (B + N)
+        assert story["used"] == ROUNDS * (B + N)
     elif method == "malenia":
-        assert told["used"] >= ROUNDS * 4
+        assert story["used"] >= ROUNDS * 4
     else:
-        assert told["used"] == ROUNDS * B
-    assert told["lost"] == 0
-    assert (told["wasted"] > 0) == (allocator in ("", "gta"))
-    assert told["largest_delay"] <= {"asgd": B - 1, "ringmaster": 3}.get(method, 0)
-    assert (told["largest_delay"] > 0) == (method in ("asgd", "ringmaster"))
+        assert story["used"] == ROUNDS * B
+    assert story["lost"] == 0
+    assert (story["wasted"] > 0) == (allocator in ("", "gta"))
+    assert story["largest_delay"] <= {"asgd": B - 1, "ringmaster": 3}.get(method, 0)
+    assert (story["largest_delay"] > 0) == (method in ("asgd", "ringmaster"))
 
 
 def test_no_task_is_delivered_twice(stories: list[dict[str, Any]]) -> None:
@@ -126,11 +126,11 @@ def test_no_task_is_delivered_twice(stories: list[dict[str, Any]]) -> None:
     assert {worker for _, worker, _ in tasks} <= {0, 1, 2}
 
 
-def test_after_a_break_orders_in_flight_are_lost_and_accounts_go_on(stories: list[dict[str, Any]]) -> None:
-    told = stories[-1]
-    assert told["lost"] == [[0] * N] * 3 + [[1] * N] + [[0] * N] * 2
-    assert (told["k"], told["s"]) == (6, 36)
-    begin, middle, resumed, end = told["accounts"]
+def test_after_a_break_orders_in_flight_are_lost_and_accounts_continue(stories: list[dict[str, Any]]) -> None:
+    story = stories[-1]
+    assert story["lost"] == [[0] * N] * 3 + [[1] * N] + [[0] * N] * 2
+    assert (story["k"], story["s"]) == (6, 36)
+    begin, middle, resumed, end = story["accounts"]
     assert begin == [0.0] * N
     assert middle == resumed
     assert sum(end) > sum(resumed) > 0

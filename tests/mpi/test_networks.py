@@ -1,4 +1,4 @@
-"""Networks on real ranks: the same numbers as simulated, and refusals that end everyone."""
+"""Networks on real ranks: the same numbers as simulated, and errors that end all ranks."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_a_converted_script_runs_on_ranks_that_the_command_starts() -> None:
     assert set(real["evaluation"]) == {"accuracy"}
 
 
-def test_files_that_are_missing_are_told_once_before_ranks_are_started(tmp_path: Path) -> None:
+def test_missing_files_are_reported_once_before_ranks_are_started(tmp_path: Path) -> None:
     done = finished([str(COMMAND), *arguments("cifar100.toml", f"problem.data={tmp_path}")], seconds=60)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1

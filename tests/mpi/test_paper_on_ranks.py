@@ -17,7 +17,7 @@ from tests.mpi.starting import COMMAND, finished, mpirun
 ARGUMENTS = ["paper", "table1", "--mpi", "--workers", "3", "--budget", "5", "--allocators", "ofta"]
 
 
-def test_ratios_on_ranks_stand_beside_those_of_a_virtual_run() -> None:
+def test_ratios_on_ranks_are_shown_beside_those_of_a_virtual_run() -> None:
     done = finished([str(COMMAND), *ARGUMENTS, "--rounds", "40", "--unit", "2e-5", "--json"])
     assert done.returncode == 0, done.stderr
     greedy, oracle = json.loads(done.stdout.splitlines()[-1])
@@ -35,7 +35,7 @@ def test_ratios_on_ranks_stand_beside_those_of_a_virtual_run() -> None:
     assert (greedy["worker_time_ratio"], greedy["runtime_ratio"]) == (1, 1)
 
 
-def test_runs_on_ranks_are_kept_and_taken_as_they_are(tmp_path: Path) -> None:
+def test_runs_on_ranks_are_saved_and_reused(tmp_path: Path) -> None:
     command = [str(COMMAND), *ARGUMENTS, "--unit", "2e-5", "--out", str(tmp_path), "--json", "--rounds"]
     first, again, shorter = (finished([*command, rounds]) for rounds in ("20", "20", "10"))
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
@@ -46,7 +46,7 @@ def test_runs_on_ranks_are_kept_and_taken_as_they_are(tmp_path: Path) -> None:
     assert "has 20 rounds, but at most 10 were asked for" in shorter.stderr
 
 
-def test_ranks_that_are_interrupted_go_on_with_the_same_command(tmp_path: Path) -> None:
+def test_an_interrupted_run_on_ranks_is_resumed_by_the_same_command(tmp_path: Path) -> None:
     command = [str(COMMAND), *ARGUMENTS, "--unit", "2e-5", "--out", str(tmp_path), "--rounds", "1000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and not list(tmp_path.glob("*.h5")):
@@ -60,21 +60,21 @@ def test_ranks_that_are_interrupted_go_on_with_the_same_command(tmp_path: Path) 
     assert int(load_record(RunFile(file))[0].method["k"]) > 0
 
 
-def test_ranks_that_mpirun_started_are_taken() -> None:
+def test_ranks_started_by_mpirun_are_used() -> None:
     done = mpirun(4, COMMAND, *ARGUMENTS, "--rounds", "5", "--unit", "1e-5")
     assert done.returncode == 0, done.stderr
     assert "on 3 worker ranks and a manager: sqrt law in units of 1e-05 s, B = 5, 5 rounds" in done.stdout
     assert [line.split()[0] for line in done.stdout.splitlines()[4:6]] == ["gta", "ofta"]
 
 
-def test_ranks_that_are_too_few_are_refused() -> None:
+def test_too_few_ranks_are_rejected() -> None:
     done = mpirun(3, COMMAND, *ARGUMENTS, "--rounds", "5")
     assert done.returncode == 2
     rule = "--workers 3 needs 4 ranks, one of them the manager, but 3 were started; use mpirun -n 4"
     assert rule in done.stderr
 
 
-def test_how_many_ranks_there_shall_be_must_be_said() -> None:
+def test_the_number_of_ranks_must_be_given() -> None:
     done = finished([str(COMMAND), "paper", "table1", "--mpi", "--workers", "3,4"])
     assert done.returncode == 2
     assert (

@@ -1,4 +1,4 @@
-"""Jobs on real ranks: the same numbers, the same promises, and an end for everyone whatever happens."""
+"""Jobs on real ranks: the same numbers, the same promises, and all ranks end whatever happens."""
 
 import json
 import signal
@@ -60,7 +60,7 @@ def job(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own(job: Path) -> Callable[..., Path]:
-    """A job whose tasks do what the body says and take the time they take."""
+    """Return a job whose tasks execute the body and take the time they take."""
 
     def written(body: str, dtype: str = "", allocator: str = 'name = "ata-empirical"\nbudget = 4') -> Path:
         (job.parent / "own.py").write_text(OWN.format(body=body, dtype=dtype))
@@ -79,7 +79,7 @@ def figures(done: Any) -> dict[str, Any]:
     return found
 
 
-TIMED = pytest.mark.flaky(reruns=2)  # a stall of the machine may decide one try, a mistake decides all
+TIMED = pytest.mark.flaky(reruns=2)  # a stall of the machine may fail one attempt, a bug fails all
 SAME = ("rounds", "loss", "gap", "worker_time", "tasks_started", "tasks_used", "workers", "finished")
 
 
@@ -94,12 +94,12 @@ def test_drawn_times_give_the_same_numbers_as_the_virtual_run(
     assert {key: real[key] for key in SAME} == {key: virtual[key] for key in SAME}
 
 
-def test_the_command_starts_the_ranks_by_itself(job: Path) -> None:
+def test_the_command_starts_the_ranks_itself(job: Path) -> None:
     real = figures(finished([str(COMMAND), "run", str(job), "--json", "--workers", "2"]))
     assert (real["workers"], real["rounds"], real["finished"]) == (2, 40, True)
 
 
-def test_points_of_many_sizes_travel_unchanged(job: Path) -> None:
+def test_points_of_many_sizes_are_sent_unchanged(job: Path) -> None:
     for dimension in (1, 504, 505, 100_000):
         options = [str(job), "--json", "--set", f"problem.dimension={dimension}", "--set", "stop.rounds=3"]
         real = figures(mpirun(4, COMMAND, "run", *options))
@@ -126,34 +126,34 @@ def test_compare_runs_all_allocators_on_the_same_ranks(job: Path) -> None:
     ]
 
 
-def test_compare_tells_only_once_that_there_are_other_workers_than_asked_for(job: Path) -> None:
+def test_compare_reports_only_once_that_the_number_of_workers_differs(job: Path) -> None:
     done = mpirun(3, COMMAND, "compare", job, "--allocators", "uta,ata-empirical")
     assert done.stderr.count("Note: workers = 3 was asked for, but this world has 2, which counts") == 1
 
 
 @TIMED
-def test_a_slow_first_call_teaches_nothing(own: Callable[..., Path]) -> None:
+def test_a_slow_first_call_is_not_observed(own: Callable[..., Path]) -> None:
     # Worker 0 is fast but for its first call.  All 160 tasks on the slow worker would take 1.6 s; were the
-    # first call timed, it alone would take 3 s, and exile worker 0.
+    # first call timed, it alone would take 3 s, and worker 0 would get no tasks.
     body = "time.sleep(3.0 if task.worker == 0 and self.calls == 1 else [0.001, 0.01][task.worker])"
     allocator = 'name = "ata-empirical"\nbudget = 4\neta = 0.05'
     real = figures(mpirun(3, COMMAND, "run", own(body, allocator=allocator), "--json"))
     assert real["worker_time"] < 2.5
 
 
-def test_float32_travels_as_float32(own: Callable[..., Path]) -> None:
+def test_float32_is_sent_as_float32(own: Callable[..., Path]) -> None:
     body = "assert x.dtype == np.float32, x.dtype"
     assert figures(mpirun(3, COMMAND, "run", own(body, ", np.float32"), "--json"))["rounds"] == 40
 
 
 @TIMED
-def test_a_long_task_that_asks_is_stopped_inside(own: Callable[..., Path]) -> None:
+def test_a_long_task_that_polls_is_stopped_before_its_end(own: Callable[..., Path]) -> None:
     body = """end = time.time() + (20 if task.worker == 1 and task.round else 0.001)
         while time.time() < end and not task.stopped(): time.sleep(0.001)"""
     began = time.monotonic()
     real = figures(mpirun(3, COMMAND, "run", own(body, allocator='name = "gta"\nbudget = 4'), "--json"))
     assert time.monotonic() - began < 15
-    assert real["tasks_wasted"] >= 10  # an order that comes before its predecessor has stopped never begins
+    assert real["tasks_wasted"] >= 10  # an order that waits for its predecessor to stop never begins
 
 
 @pytest.mark.parametrize("place", ["task.round == 3", "task.round == 0"])
@@ -176,7 +176,7 @@ def test_one_rank_is_too_few(job: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_mistake_in_the_job_is_told_once(job: Path) -> None:
+def test_a_mistake_in_the_job_is_reported_once(job: Path) -> None:
     done = finished([str(COMMAND), "run", str(job), "--set", "allocator.budgt=3"])
     assert done.returncode == 2
     assert done.stderr.count("unknown key 'budgt'") == 1
@@ -199,7 +199,7 @@ def test_a_comparison_that_fails_ends_on_all_ranks(job: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_what_only_one_rank_lacks_ends_all_of_them(own: Callable[..., Path], rank: int) -> None:
+def test_a_file_missing_on_one_rank_ends_all_of_them(own: Callable[..., Path], rank: int) -> None:
     path = own("pass")
     source = path.with_name("own.py")
     lacking = f"from mpi_ata import launch\n        if launch.rank() == {rank}: open('/no/such/data')"
@@ -211,13 +211,13 @@ def test_what_only_one_rank_lacks_ends_all_of_them(own: Callable[..., Path], ran
     assert ("rank 2: " in done.stderr) == (rank == 2)
 
 
-def test_a_result_of_another_shape_is_refused(own: Callable[..., Path]) -> None:
+def test_a_result_of_another_shape_is_rejected(own: Callable[..., Path]) -> None:
     done = mpirun(3, COMMAND, "run", own("if task.number % 2: return np.ones(1)"), seconds=60)
     assert done.returncode != 0
     assert "a task returned an array of shape (1,), but x has (2,)" in done.stderr
 
 
-def test_a_file_in_the_folder_hides_no_module(job: Path) -> None:
+def test_a_file_in_the_folder_shadows_no_module(job: Path) -> None:
     (job.parent / "secrets.py").write_text("raise SystemExit('hidden')")
     with started([str(COMMAND), "run", job.name, "--json"], job.parent) as process:
         out, err = process.communicate(timeout=60)
@@ -240,7 +240,7 @@ def test_nothing_is_left_in_shared_memory(job: Path) -> None:
     assert segments() <= before
 
 
-def test_ranks_with_other_files_are_refused() -> None:
+def test_ranks_with_other_files_are_rejected() -> None:
     done = mpirun(3, sys.executable, Path(__file__).with_name("other_files.py"), seconds=60)
     assert done.returncode != 0
     assert "rank 2 on " in done.stderr

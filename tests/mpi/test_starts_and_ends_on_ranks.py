@@ -88,7 +88,7 @@ SETUP = """
 
 
 @TIMED
-def test_workers_that_are_never_set_up_are_given_up_after_a_signal() -> None:
+def test_workers_that_are_never_set_up_are_abandoned_after_a_signal() -> None:
     job = job_of(body="pass", run="grace = 1.0")
     own = job.with_name("own.py")
     own.write_text(own.read_text() + SETUP)
@@ -120,7 +120,7 @@ def test_nothing_is_left_in_shared_memory_by_ranks_that_are_killed_while_they_ar
     assert shared() <= before
 
 
-def test_what_fails_on_one_rank_only_ends_all_of_them() -> None:
+def test_a_failure_on_one_rank_ends_all_of_them() -> None:
     job = job_of(body="pass")
     with Path("own.py").open("a") as file:
         file.write(FAILING)
@@ -153,7 +153,7 @@ class InPlace(Plain):
 """
 
 
-def test_an_update_that_writes_into_the_point_is_refused_wherever_tasks_run() -> None:
+def test_an_update_that_writes_into_the_point_is_rejected_wherever_tasks_run() -> None:
     Path("update.py").write_text(IN_PLACE)
     settings = ["--set", "method.update_file=update.py", "--set", "method.update_class=InPlace"]
     job = job_of(rounds=5)

@@ -1,4 +1,4 @@
-"""Warm starts on real ranks: the second job is faster from its first round on; one rank reads and tells."""
+"""Warm starts on real ranks: the second job is faster from its first round; only the manager reads files."""
 
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -53,14 +53,14 @@ def job(tmp_path: Path) -> Path:
 
 
 def measured(job: Path) -> None:
-    """Let the tasks take the time they take."""
+    """Return the job without drawn times."""
     job.with_name("own.py").write_text(OWN)
     text = job.read_text().replace('name = "quadratic"\ndimension = 10', 'file = "own.py"\nclass = "Own"')
     job.write_text(text[: text.index("[times]")] + text[text.index("[stop]") :])
 
 
 def run(job: Path, out: str, *arguments: object, launcher: int = 0) -> Done:
-    """What a run prints, started by our own launcher, or by mpirun on so many ranks."""
+    """Run a job, started by the command itself, or by mpirun on this many ranks."""
     words = ["run", job, "--json", "--out", job.with_name(out), *arguments]
     command = [str(COMMAND), *map(str, words)]
     return mpirun(launcher, *command) if launcher else finished(command)
@@ -71,15 +71,15 @@ def record(job: Path, out: str) -> Record:
 
 
 def first_hundred(job: Path, out: str) -> float:
-    """The clock after a hundred rounds."""
+    """Return the clock after a hundred rounds."""
     trace = record(job, out).trace
     return float(trace["clock"][trace["round"] == 100].item())
 
 
 @pytest.mark.slow
-@pytest.mark.flaky(reruns=2)  # time is what this is about
+@pytest.mark.flaky(reruns=2)  # it measures time
 def test_the_first_hundred_rounds_of_a_second_job_beat_those_of_the_first(job: Path) -> None:
-    """A simulation of the same jobs gives 1.37 s and 0.82 s; two thirds of that lead may get lost."""
+    """A simulation of the same jobs gives 1.37 s and 0.82 s; two thirds of that lead may be lost."""
     assert run(job, "1.h5", "--set", "run.seed=1").returncode == 0
     known = ["--warm-start", job.with_name("1.h5")]
     second = run(job, "2.h5", *known, "--set", "run.seed=2", "--set", "stop.rounds=100")
@@ -107,7 +107,7 @@ def test_only_the_manager_reads_the_files_of_earlier_runs(job: Path) -> None:
     assert not list(elsewhere.iterdir())
 
 
-def test_a_warm_start_that_cannot_be_is_refused_once_in_one_sentence(job: Path) -> None:
+def test_an_impossible_warm_start_is_rejected_once_in_one_sentence(job: Path) -> None:
     for arguments, words in (
         (["--warm-start", job], f"{job}: is not a run file of mpi_ata"),
         (["--warm-start", job, "--prior-weight", "2"], "--prior-weight 2 must be above 0 and at most 1"),
@@ -120,7 +120,7 @@ def test_a_warm_start_that_cannot_be_is_refused_once_in_one_sentence(job: Path) 
     assert run(job, "1.h5", "--warm-start", "none.h5").returncode == 2
 
 
-def test_measured_workers_are_recognised_by_the_crowd_on_their_node_too(job: Path) -> None:
+def test_measured_workers_are_recognised_by_the_number_of_ranks_on_their_node_too(job: Path) -> None:
     measured(job)
     few = ["--set", "stop.rounds=8"]
     assert run(job, "1.h5", *few, "--workers", 2).returncode == 0
@@ -137,7 +137,7 @@ def test_measured_workers_are_recognised_by_the_crowd_on_their_node_too(job: Pat
 
 
 def _goes_on_with_fewer(job: Path, out: str) -> None:
-    """Within a run the crowd may change: who stays is known, by this run and by those before it."""
+    """Within a run the number of ranks on a node may change: workers that stay are recognised."""
     before = record(job, out).workers["tasks"]
     fewer = run(job, out, "--set", "stop.rounds=9", "--workers", 2, "--resume")
     assert fewer.returncode == 0, fewer.stderr

@@ -28,7 +28,7 @@ def point(seed: int = 1, dtype: str = "float64") -> Array:
 
 
 def data() -> tuple[Array, Any, Array, Any]:
-    """Images and digits for training, sorted by digit, and those for testing: every fifth."""
+    """Return training images and digits, sorted by digit, and the test set: every fifth."""
     pixels, digits = datasets.load_digits(return_X_y=True)
     images = np.hstack([pixels / 16, np.ones((len(pixels), 1))])
     testing = np.arange(len(digits)) % 5 == 0
@@ -91,14 +91,14 @@ def test_gradients_is_the_sum_of_single_gradients() -> None:
 
 def test_the_same_task_gives_the_same_gradient_and_any_other_another() -> None:
     problem, x = Logistic(), point()
-    places = [(0, 1, 0, 0), (1, 1, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0), (0, 1, 0, 1)]
-    gradients = [problem.gradient(x, task(*place)).tobytes() for place in places]
-    assert [problem.gradient(x, task(*place)).tobytes() for place in places] == gradients
-    assert len(set(gradients)) == len(places)
+    keys = [(0, 1, 0, 0), (1, 1, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0), (0, 1, 0, 1)]
+    gradients = [problem.gradient(x, task(*key)).tobytes() for key in keys]
+    assert [problem.gradient(x, task(*key)).tobytes() for key in keys] == gradients
+    assert len(set(gradients)) == len(keys)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_numbers_are_of_the_kind_one_asks_for(dtype: str) -> None:
+def test_numbers_have_the_type_of_the_job_file(dtype: str) -> None:
     problem = Logistic(dtype=dtype)
     x = point(dtype=dtype)
     x.flags.writeable = False
@@ -125,7 +125,7 @@ def test_with_shards_a_worker_draws_only_its_own_digits() -> None:
 
 
 def test_more_workers_than_images_cannot_have_shards() -> None:
-    with pytest.raises(RunError, match="1437 samples cannot be shared out among 1438 workers"):
+    with pytest.raises(RunError, match="1437 samples cannot be divided among 1438 workers"):
         Logistic(sharded=True).setup(None, 1438)
 
 

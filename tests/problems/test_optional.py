@@ -1,4 +1,4 @@
-"""Heavy libraries: not imported with the package, and asked for in one sentence where they are missing."""
+"""Heavy libraries: not imported with the package, and named in one sentence where they are missing."""
 
 import subprocess
 import sys
@@ -43,7 +43,7 @@ def test_the_package_imports_no_heavy_library() -> None:
         ("torch", 'name = "cifar100"\ndata = "."', "PyTorch is missing"),
     ],
 )
-def test_a_missing_library_is_asked_for_in_one_sentence(
+def test_a_missing_library_is_named_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, problem: str, sentence: str
 ) -> None:
     job = tmp_path / "job.toml"
@@ -59,7 +59,7 @@ def test_a_missing_library_is_asked_for_in_one_sentence(
 @pytest.mark.parametrize(
     "code", ["import {}\nclass Own: pass", "class Own:\n  def __init__(self): import {}"]
 )
-def test_a_file_of_ones_own_that_lacks_a_library_is_told_how_to_get_it(
+def test_where_a_users_file_lacks_a_library_the_message_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, code: str
 ) -> None:
     (tmp_path / "own.py").write_text(code.format(library))
@@ -71,7 +71,7 @@ def test_a_file_of_ones_own_that_lacks_a_library_is_told_how_to_get_it(
     assert result.stderr.endswith(f"; install it with pip install 'mpi-ata[{library}]'\n")
 
 
-def test_a_problem_of_ones_own_asks_for_pytorch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_problem_that_needs_pytorch_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ValueError, match="PyTorch is missing"):
         TorchProblem(None, None, [1])  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def test_the_squared_error_of_a_gradient_is_noise_squared_on_average(d: int, noi
     # Five standard errors: |error|^2 / noise^2 is a chi-square of d degrees over d, of variance 2 / d.
     tolerance = 5 * math.sqrt(2 / d / draws)
     assert (errors**2).sum(axis=1).mean() / noise**2 == pytest.approx(1.0, abs=tolerance)
-    # Six standard errors for the means, since a hundred coordinates are looked at.
+    # Six standard errors for the means, since there are a hundred coordinates.
     assert errors.mean(axis=0) == pytest.approx(np.zeros(d), abs=6 * noise / math.sqrt(d * draws))
 
 
@@ -87,10 +87,10 @@ def test_gradients_is_the_sum_of_single_gradients(d: int, count: int) -> None:
 
 def test_the_same_task_gives_the_same_gradient_and_any_other_another() -> None:
     problem, x = Quadratic(5), points(5)[0]
-    places = [(0, 1, 0, 0), (1, 1, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0), (0, 1, 0, 1)]
-    gradients = [problem.gradient(x, task(*place)).tolist() for place in places]
-    assert [problem.gradient(x, task(*place)).tolist() for place in places] == gradients
-    assert len({tuple(gradient) for gradient in gradients}) == len(places)
+    keys = [(0, 1, 0, 0), (1, 1, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0), (0, 1, 0, 1)]
+    gradients = [problem.gradient(x, task(*key)).tolist() for key in keys]
+    assert [problem.gradient(x, task(*key)).tolist() for key in keys] == gradients
+    assert len({tuple(gradient) for gradient in gradients}) == len(keys)
 
 
 @sizes
@@ -103,12 +103,12 @@ def test_the_point_is_not_written_into(d: int) -> None:
 
 
 @pytest.mark.parametrize("dimension", [0, -3])
-def test_a_dimension_below_1_is_refused_by_the_value(dimension: int) -> None:
+def test_a_dimension_below_1_is_rejected_by_value(dimension: int) -> None:
     with pytest.raises(ValueError, match=f"dimension={dimension}"):
         Quadratic(dimension)
 
 
 @pytest.mark.parametrize("noise", [-0.5, math.nan])
-def test_noise_below_0_is_refused_by_the_value(noise: float) -> None:
+def test_noise_below_0_is_rejected_by_value(noise: float) -> None:
     with pytest.raises(ValueError, match=f"noise={noise}"):
         Quadratic(3, noise)

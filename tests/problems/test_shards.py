@@ -1,4 +1,4 @@
-"""Data of one's own for each worker."""
+"""Data that each worker owns."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from mpi_ata.problems.shards import shard
 
 
 @given(st.integers(1, 60), st.integers(1, 60))
-def test_every_sample_belongs_to_one_worker_and_the_parts_are_equal_to_one(n: int, more: int) -> None:
+def test_every_sample_belongs_to_one_worker_and_the_parts_differ_by_at_most_one(n: int, more: int) -> None:
     size = n + more
     parts = [shard(size, worker, n) for worker in range(n)]
     assert [number for part in parts for number in range(*part)] == list(range(size))
@@ -17,11 +17,11 @@ def test_every_sample_belongs_to_one_worker_and_the_parts_are_equal_to_one(n: in
     assert max(lengths) - min(lengths) <= 1
 
 
-def test_more_workers_than_samples_are_refused() -> None:
-    with pytest.raises(RunError, match="3 samples cannot be shared out among 4 workers"):
+def test_more_workers_than_samples_are_rejected() -> None:
+    with pytest.raises(RunError, match="3 samples cannot be divided among 4 workers"):
         shard(3, 0, 4)
 
 
-def test_nobody_owns_samples_before_it_is_known_how_many_workers_there_are() -> None:
-    with pytest.raises(RunError, match="Call setup"):
+def test_nobody_owns_samples_before_the_number_of_workers_is_known() -> None:
+    with pytest.raises(RunError, match="call setup"):
         shard(3, 0, 0)

@@ -1,4 +1,4 @@
-"""What earlier runs know of workers: added up once, matched to the present ones, weighed."""
+"""What earlier runs know about workers: added up once, matched to the present ones, weighted."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,14 +13,14 @@ from mpi_ata.arrays import State
 from mpi_ata.clusters.identity import WorkerIdentity, drawn_identity
 from mpi_ata.runfile import prior
 from mpi_ata.runfile.prior import COLUMNS, SUMS, RunStats, discount, kept_workers, match_prior, merge_runs
-from mpi_ata.runfile.record import _identities, _identity_columns
+from mpi_ata.runfile.schema import _identities, _identity_columns
 
 XEON, EPYC = "Xeon, 8 of 8 cores, 1 threads", "EPYC, 8 of 8 cores, 1 threads"
 RANKS = 4
 
 
-def node(host: str, slots: Sequence[int] = range(RANKS), hardware: str = XEON) -> list[WorkerIdentity]:
-    return [WorkerIdentity(host, slot, hardware, RANKS) for slot in slots]
+def node(host: str, indices: Sequence[int] = range(RANKS), hardware: str = XEON) -> list[WorkerIdentity]:
+    return [WorkerIdentity(host, index, hardware, RANKS) for index in indices]
 
 
 def law(n: int, label: str = "Linear", host: str = "virtual") -> list[WorkerIdentity]:
@@ -28,11 +28,11 @@ def law(n: int, label: str = "Linear", host: str = "virtual") -> list[WorkerIden
 
 
 def source(
-    places: Sequence[WorkerIdentity], run: str = "one", rounds: int = 100, tasks: object = 50
+    identities: Sequence[WorkerIdentity], run: str = "one", rounds: int = 100, tasks: object = 50
 ) -> RunStats:
-    """A run in which worker i did so many tasks of i + 1 seconds each, give or take half a second."""
-    counts = np.broadcast_to(np.asarray(tasks, np.int64), len(places)).copy()
-    means = np.arange(1.0, len(places) + 1)
+    """Return a run in which worker i did this many tasks of i + 1 seconds each, plus or minus half."""
+    counts = np.broadcast_to(np.asarray(tasks, np.int64), len(identities)).copy()
+    means = np.arange(1.0, len(identities) + 1)
     columns: State = {
         "tasks": counts,
         "seconds": counts * means,
@@ -42,7 +42,7 @@ def source(
         "unfinished": 0.5 * counts,
         "least": np.where(counts > 0, means - 0.5, np.inf),
     }
-    return RunStats(run, rounds, places, columns)
+    return RunStats(run, rounds, identities, columns)
 
 
 def equal(one: State, other: State) -> bool:
@@ -50,8 +50,8 @@ def equal(one: State, other: State) -> bool:
 
 
 def test_several_runs_add_up_and_the_least_time_is_the_least_of_all() -> None:
-    places = node("a")
-    known = match_prior([source(places, "one", 100, 10), source(places, "two", 50, 30)], places)
+    identities = node("a")
+    known = match_prior([source(identities, "one", 100, 10), source(identities, "two", 50, 30)], identities)
     assert known.rounds == 150
     assert known.columns["tasks"].tolist() == [40] * 4
     assert known.columns["seconds"].tolist() == [40, 80, 120, 160]
@@ -62,11 +62,11 @@ def test_several_runs_add_up_and_the_least_time_is_the_least_of_all() -> None:
     assert known.columns["tasks"].dtype == known.columns["arrivals"].dtype == np.int64
 
 
-def test_a_run_that_is_given_in_several_versions_counts_in_its_longest() -> None:
-    places = node("a")
-    versions = [source(places, "one", rounds, tasks) for rounds, tasks in ((10, 5), (40, 20), (20, 10))]
+def test_of_several_versions_of_a_run_the_longest_counts() -> None:
+    identities = node("a")
+    versions = [source(identities, "one", rounds, tasks) for rounds, tasks in ((10, 5), (40, 20), (20, 10))]
     for order in permutations(versions):
-        known = match_prior(merge_runs(order), places)
+        known = match_prior(merge_runs(order), identities)
         assert (known.runs, known.rounds) == (1, 40)
         assert known.columns["tasks"].tolist() == [20] * 4
 
@@ -78,7 +78,7 @@ def test_of_two_versions_with_equally_many_rounds_the_one_with_more_tasks_counts
 
 
 @given(st.permutations(range(4)), st.lists(st.integers(0, 3), max_size=8))
-def test_in_whatever_order_and_however_often_runs_are_given_each_counts_once(
+def test_each_run_counts_once_in_whatever_order_and_however_often_it_is_given(
     order: list[int], again: list[int]
 ) -> None:
     runs = [source(node("a"), str(number), 2**number, 2**number) for number in range(4)]
@@ -87,7 +87,7 @@ def test_in_whatever_order_and_however_often_runs_are_given_each_counts_once(
     assert known.columns["tasks"].tolist() == [15] * 4
 
 
-def test_a_worker_is_recognised_by_host_slot_and_hardware_wherever_it_stands_in_the_list() -> None:
+def test_a_worker_is_recognised_by_host_local_index_and_hardware_anywhere_in_the_list() -> None:
     known = match_prior([source([*node("a"), *node("b")])], [*node("b"), *node("a")[::-1]])
     assert known.recognised == list(range(8))
     assert (known.columns["seconds"] / known.columns["tasks"]).tolist() == [5, 6, 7, 8, 4, 3, 2, 1]
@@ -107,7 +107,7 @@ def test_a_worker_is_recognised_by_host_slot_and_hardware_wherever_it_stands_in_
         (WorkerIdentity("a", 0, XEON, 9), "4 ranks then, 9 ranks now"),
     ],
 )
-def test_a_worker_with_other_hardware_at_the_same_place_starts_cold_and_is_told(
+def test_a_worker_with_other_hardware_on_the_same_host_starts_cold_and_is_reported(
     now: WorkerIdentity, then_and_now: str
 ) -> None:
     known = match_prior([source(node("a"))], [now, *node("a")[1:]])
@@ -121,11 +121,11 @@ def test_a_worker_with_other_hardware_at_the_same_place_starts_cold_and_is_told(
     )
 
 
-def test_many_workers_that_changed_alike_are_told_in_one_word() -> None:
-    then = [place for host in "abcdef" for place in node(host)]
-    known = match_prior([source(then)], [place._replace(hardware=EPYC) for place in then])
+def test_many_workers_that_changed_alike_are_reported_together() -> None:
+    then = [identity for host in "abcdef" for identity in node(host)]
+    known = match_prior([source(then)], [identity._replace(hardware=EPYC) for identity in then])
     assert known.summary().endswith("24 start cold; 24 workers changed: Xeon then, EPYC now")
-    other = [place._replace(hardware=f"{number}") for number, place in enumerate(then)]
+    other = [identity._replace(hardware=f"{number}") for number, identity in enumerate(then)]
     assert match_prior([source(then)], other).summary().endswith("; ...")
     assert match_prior([source(then)], other).summary().count("changed") == prior.SHOWN
 
@@ -140,19 +140,19 @@ def test_a_new_host_starts_from_others_with_its_hardware_at_less_weight() -> Non
     assert "4 of 6 workers recognised, 2 start from others with the same hardware" in known.summary()
 
 
-def test_a_slot_that_the_manager_had_before_starts_from_others_too() -> None:
+def test_a_local_index_that_was_the_managers_starts_from_others_too() -> None:
     known = match_prior([source(node("a", [1, 2, 3]))], node("a"))
     assert (known.recognised, known.by_class) == ([1, 2, 3], [0])
 
 
 @pytest.mark.parametrize("now", [WorkerIdentity("b", 0, EPYC, RANKS), WorkerIdentity("b", 0, XEON, 9)])
-def test_a_new_host_whose_hardware_or_crowd_is_new_too_starts_cold(now: WorkerIdentity) -> None:
+def test_a_new_host_whose_hardware_or_number_of_ranks_is_new_too_starts_cold(now: WorkerIdentity) -> None:
     known = match_prior([source(node("a"))], [now])
     assert (known.recognised, known.by_class, known.cold, known.rounds) == ([], [], 1, 0)
     assert known.summary() == "with nothing known: 0 of 1 worker recognised, 1 starts cold"
 
 
-def test_a_class_says_something_however_little_is_known_of_it() -> None:
+def test_a_class_counts_however_little_is_known_about_it() -> None:
     known = match_prior([source(node("a"), tasks=[1, 0, 0, 0])], node("b"))
     assert known.by_class == [0, 1, 2, 3]
     assert known.columns["tasks"].tolist() == [1] * 4
@@ -166,7 +166,7 @@ def test_workers_that_were_never_tried_start_as_new_ones_do() -> None:
     assert match_prior([source(law(2), tasks=[5, 0])], law(2)).cold == 1
 
 
-def test_time_on_stopped_tasks_is_known_even_of_a_worker_that_finished_none() -> None:
+def test_time_on_stopped_tasks_is_known_even_for_a_worker_that_finished_none() -> None:
     then = source(node("a", [0]), tasks=0)
     then.columns["unfinished"][:] = 80.0
     known = match_prior([discount(then, 0.5)], node("a", [0]))
@@ -174,7 +174,7 @@ def test_time_on_stopped_tasks_is_known_even_of_a_worker_that_finished_none() ->
     assert (known.columns["tasks"][0], known.columns["unfinished"][0]) == (0, 40.0)
 
 
-def test_rounds_count_of_those_runs_only_that_know_a_worker() -> None:
+def test_only_rounds_of_runs_that_know_a_worker_count() -> None:
     here, elsewhere = source(node("a"), "one", 100), source(node("z", hardware=EPYC), "two", 9999)
     known = match_prior([here, elsewhere], node("a"))
     assert (known.runs, known.rounds) == (1, 100)
@@ -182,7 +182,7 @@ def test_rounds_count_of_those_runs_only_that_know_a_worker() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 8])
-def test_where_times_are_drawn_law_and_index_decide_and_other_workers_tell_nothing(n: int) -> None:
+def test_where_times_are_drawn_only_law_and_index_count(n: int) -> None:
     known = match_prior([source(law(5))], law(n, host="node7"))
     assert known.recognised == list(range(min(n, 5)))
     assert known.by_class == []
@@ -195,12 +195,12 @@ def test_another_law_is_other_hardware() -> None:
     assert "5 workers changed: drawn: Linear then, drawn: Sqrt now" in known.summary()
 
 
-def test_a_run_that_goes_on_recognises_workers_although_others_left_or_joined() -> None:
+def test_a_resumed_run_recognises_workers_although_others_left_or_joined() -> None:
     fewer = [each._replace(ranks_on_host=3) for each in node("a", [1, 2])]
     assert match_prior([source(node("a"))], fewer).recognised == []
     assert match_prior([source(node("a"))], fewer, same_run=True).recognised == [0, 1]
     assert kept_workers(node("a"), fewer) == [(0, 1), (1, 2)]
-    assert kept_workers(node("a"), [place._replace(hardware=EPYC) for place in fewer]) == []
+    assert kept_workers(node("a"), [identity._replace(hardware=EPYC) for identity in fewer]) == []
     assert kept_workers(law(3), law(5, host="elsewhere")) == [(0, 0), (1, 1), (2, 2)]
 
 
@@ -208,7 +208,9 @@ def test_a_run_that_goes_on_recognises_workers_although_others_left_or_joined() 
 def test_a_discount_keeps_means_and_spreads_and_counts_in_whole_tasks(
     tasks: list[int], weight: float
 ) -> None:
-    whole = source([WorkerIdentity("a", slot, XEON) for slot in range(len(tasks))], rounds=1000, tasks=tasks)
+    whole = source(
+        [WorkerIdentity("a", index, XEON) for index in range(len(tasks))], rounds=1000, tasks=tasks
+    )
     part = discount(whole, weight)
     assert part.rounds == round(1000 * weight)
     done = whole.columns["tasks"] > 0
@@ -227,7 +229,7 @@ def test_a_weight_of_one_changes_nothing() -> None:
     assert equal(discount(whole, 1.0).columns, whole.columns)
 
 
-def test_what_is_handed_on_leaves_out_untried_workers_and_the_oldest_of_too_many_runs(
+def test_untried_workers_and_the_oldest_of_too_many_runs_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs = [source(node("a"), str(number), tasks=[1, 0, 1, 0]) for number in range(5)]
@@ -239,12 +241,12 @@ def test_what_is_handed_on_leaves_out_untried_workers_and_the_oldest_of_too_many
     assert merge_runs([source(node("a"), tasks=0)]) == []
 
 
-def test_places_come_out_of_a_file_as_they_went_in() -> None:
-    places = (*node("a"), *node("b", hardware=EPYC), *law(3), WorkerIdentity("ä" * 20, 10**6, "", 4096))
-    assert _identities(_identity_columns(places)) == places
+def test_identities_survive_in_a_file() -> None:
+    identities = (*node("a"), *node("b", hardware=EPYC), *law(3), WorkerIdentity("ä" * 20, 10**6, "", 4096))
+    assert _identities(_identity_columns(identities)) == identities
 
 
-def test_what_was_given_is_not_written_into() -> None:
+def test_arguments_are_not_written_into() -> None:
     then = source([*node("a"), *node("b")])
     before = {name: column.copy() for name, column in then.columns.items()}
     known = match_prior(merge_runs([then, discount(then, 0.3)]), [*node("a"), *node("c")])
@@ -255,22 +257,24 @@ def test_what_was_given_is_not_written_into() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_all_that_is_known_of_recognised_workers_is_a_plain_sum(data: st.DataObject) -> None:
-    """Compared with adding up row by row, in a dict."""
+def test_what_is_known_about_recognised_workers_is_a_plain_sum(data: st.DataObject) -> None:
+    """Compare with adding up row by row, in a dict."""
     hosts = st.sampled_from("abc")
-    place = st.builds(WorkerIdentity, hosts, st.integers(0, 3), st.sampled_from([XEON, EPYC]), st.just(RANKS))
-    several = st.lists(place, max_size=8, unique_by=lambda place: place[:2])
+    identity = st.builds(
+        WorkerIdentity, hosts, st.integers(0, 3), st.sampled_from([XEON, EPYC]), st.just(RANKS)
+    )
+    several = st.lists(identity, max_size=8, unique_by=lambda identity: identity[:2])
     runs = [
         source(data.draw(several), str(number), tasks=data.draw(st.integers(0, 9))) for number in range(3)
     ]
-    places = data.draw(several)
+    identities = data.draw(several)
     sums: dict[WorkerIdentity, float] = {}
     for run in runs:
-        for row, place_then in enumerate(run.identities):
-            sums[place_then] = sums.get(place_then, 0.0) + run.columns["seconds"][row]
-    known = match_prior(runs, places)
-    for worker, place_now in enumerate(places):
-        expected = sums.get(place_now, 0.0)
+        for row, identity_then in enumerate(run.identities):
+            sums[identity_then] = sums.get(identity_then, 0.0) + run.columns["seconds"][row]
+    known = match_prior(runs, identities)
+    for worker, identity_now in enumerate(identities):
+        expected = sums.get(identity_now, 0.0)
         assert (worker in known.recognised) == (expected > 0)
         if worker in known.recognised or worker not in known.by_class:
             assert known.columns["seconds"][worker] == pytest.approx(expected)
@@ -280,8 +284,8 @@ def test_all_that_is_known_of_recognised_workers_is_a_plain_sum(data: st.DataObj
 def test_a_hundred_thousand_workers_are_matched_at_once() -> None:
     """In half a second; with a loop over pairs of workers this test would not end."""
     n = 100_000
-    places = [WorkerIdentity(f"node{worker // 64}", worker % 64, XEON, 64) for worker in range(n)]
-    elsewhere = [place._replace(host=f"another-{place.host}") for place in places]
-    runs = [source(places, str(number)) for number in range(3)]
-    assert len(match_prior([discount(run, 0.5) for run in merge_runs(runs)], places).recognised) == n
+    identities = [WorkerIdentity(f"node{worker // 64}", worker % 64, XEON, 64) for worker in range(n)]
+    elsewhere = [identity._replace(host=f"another-{identity.host}") for identity in identities]
+    runs = [source(identities, str(number)) for number in range(3)]
+    assert len(match_prior([discount(run, 0.5) for run in merge_runs(runs)], identities).recognised) == n
     assert len(match_prior(runs, elsewhere).by_class) == n

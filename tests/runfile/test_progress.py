@@ -8,7 +8,7 @@ import pytest
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.progress import Progress, read_progress
-from mpi_ata.runfile.record import to_tree
+from mpi_ata.runfile.schema import to_tree
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven
 from tests.faults.scene import written

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from mpi_ata.arrays import State
-from mpi_ata.errors import UsageError
-from mpi_ata.runfile.store import DamagedError, RunFile, TakenError, check_writable_path, read, texts, untexts
+from mpi_ata.errors import DamagedError, TakenError, UsageError
+from mpi_ata.runfile.hdf5 import texts, untexts
+from mpi_ata.runfile.store import RunFile, check_writable_path, read
 
 ATTRIBUTES: dict[str, Any] = {"run": "abc", "rounds": 7, "clock": 0.1 + 0.2, "finished": True, "reason": ""}
 GROUPS: dict[str, State] = {

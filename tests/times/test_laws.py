@@ -19,13 +19,13 @@ LOGNORMAL = 3  # of the kinds in a group of the mix
 
 
 def sample(law: Any, draws: int = DRAWS) -> Array:
-    """One row a draw, one column a worker."""
+    """Return one row per draw, one column per worker."""
     rng = np.random.default_rng(1)
     return np.array([law.draw(rng) for _ in range(draws)])
 
 
 def assert_mean(values: Array, mean: float) -> None:
-    """Within five standard errors: a true mean is refused less than once in a million times."""
+    """Within five standard errors: a true mean fails less than once in a million times."""
     assert values.mean() == pytest.approx(mean, abs=5 * values.std() / math.sqrt(len(values)), rel=1e-12)
 
 
@@ -47,7 +47,7 @@ def test_the_average_of_many_draws_is_the_mean(name: str) -> None:
     times = sample(law)
     for worker in range(7):
         if name == "mix" and worker % 5 == LOGNORMAL:
-            continue  # too wild for its average to tell anything
+            continue  # whose average varies too much
         assert_mean(times[:, worker], law.means[worker])
 
 
@@ -79,14 +79,14 @@ def test_the_time_beyond_the_shift_is_exponential(law: Any, shift: float) -> Non
     beyond = sample(law)[:, 8] - shift
     scale = law.means[8] - shift
     assert beyond.min() >= 0.0
-    # An exponential is alone in passing one, two and three scales with chances e^-1, e^-2 and e^-3.
+    # Only an exponential exceeds one, two and three scales with chances e^-1, e^-2 and e^-3.
     for scales in (1, 2, 3):
         assert_mean((beyond > scales * scale).astype(np.float64), math.exp(-scales))
 
 
 @pytest.fixture(scope="module")
 def mixed() -> Array:
-    """Draws of two groups of the mix."""
+    """Return draws of two groups of the mix."""
     return sample(Mix(10))
 
 
@@ -129,31 +129,31 @@ def test_constant_times_are_the_same_in_every_draw() -> None:
 
 @every_law
 @pytest.mark.parametrize("n", [0, -2])
-def test_every_law_refuses_fewer_than_one_worker_by_the_value(name: str, n: int) -> None:
+def test_every_law_rejects_fewer_than_one_worker_by_the_value(name: str, n: int) -> None:
     with pytest.raises(ValueError, match=f"n={n}"):
         LAWS[name](n=n)
 
 
 @every_law
 @pytest.mark.parametrize("scale", [0.0, -1.5, math.nan])
-def test_every_law_refuses_a_scale_that_is_not_above_0_by_the_value(name: str, scale: float) -> None:
+def test_every_law_rejects_a_scale_that_is_not_above_0_by_the_value(name: str, scale: float) -> None:
     with pytest.raises(ValueError, match=f"scale={scale}"):
         LAWS[name](n=3, scale=scale)
 
 
-def test_the_mix_refuses_a_scale_whose_logarithm_is_negative() -> None:
+def test_the_mix_rejects_a_scale_whose_logarithm_is_negative() -> None:
     with pytest.raises(ValueError, match=r"scale=0\.5 .* at least 1"):
         Mix(5, 0.5)
     assert (sample(Mix(5, 1.0), 5) > 1.0).all()
 
 
 @pytest.mark.parametrize("scale", [[1.0], [1.0, 2.0, 3.0]])
-def test_constant_refuses_a_list_for_another_number_of_workers(scale: list[float]) -> None:
+def test_constant_rejects_a_list_for_another_number_of_workers(scale: list[float]) -> None:
     with pytest.raises(ValueError, match=re.escape(f"{scale=} must be one number or a list of 2")):
         Constant(2, scale)
 
 
-def test_constant_refuses_a_list_with_a_time_of_0() -> None:
+def test_constant_rejects_a_list_with_a_time_of_0() -> None:
     with pytest.raises(ValueError, match=r"scale=\[1.0, 0.0\]"):
         Constant(2, [1.0, 0.0])
 
@@ -163,7 +163,7 @@ def drawn(name: str, seed: int = 0, unit: float = 1.0) -> DrawnTimes:
 
 
 @every_law
-def test_times_are_the_same_in_any_order_of_asking(name: str) -> None:
+def test_times_are_the_same_in_any_order_of_calls(name: str) -> None:
     keys = [(round, number) for round in (1, 2, 3) for number in (0, 1, 2)]
     forward, backward, again = drawn(name), drawn(name), drawn(name)
     wanted = {key: forward(*key).tolist() for key in keys}
@@ -201,6 +201,6 @@ def test_worker_i_takes_entry_i(name: str) -> None:
 
 
 @pytest.mark.parametrize("unit", [0.0, -1.0, math.nan])
-def test_a_unit_that_is_not_above_0_is_refused_by_the_value(unit: float) -> None:
+def test_a_unit_that_is_not_above_0_is_rejected_by_value(unit: float) -> None:
     with pytest.raises(ValueError, match=f"unit={unit}"):
         drawn("sqrt", unit=unit)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 
 def records(count: int, seed: int = 1) -> npt.NDArray[np.uint8]:
-    """Images that can be learned a little: each label has a brightness of its own in each quarter."""
+    """Return images that can be learned a little: each label has its own brightness in each quarter."""
     rng = np.random.default_rng(seed)
     made = np.zeros((count, 3074), np.uint8)
     fine = rng.integers(0, 100, count)
@@ -19,7 +19,7 @@ def records(count: int, seed: int = 1) -> npt.NDArray[np.uint8]:
 
 
 def write(folder: Path, train: int = 300, test: int = 60) -> Path:
-    """A folder with train.bin and test.bin."""
+    """Write a folder with train.bin and test.bin."""
     (folder / "train.bin").write_bytes(records(train, 1).tobytes())
     (folder / "test.bin").write_bytes(records(test, 2).tobytes())
     return folder

@@ -1,4 +1,4 @@
-"""CIFAR-100: its files, its network, and tasks on them; on the real data where they are."""
+"""CIFAR-100: its files, its network, and tasks on them; on the real data where available."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from mpi_ata.cli import main
 from mpi_ata.errors import RunError
 from mpi_ata.problems import task_streams
 from mpi_ata.torch import Cifar100
-from mpi_ata.torch.cifar import DEVIATION, MEAN, Images, _moved, network, read
+from mpi_ata.torch.cifar import DEVIATION, MEAN, Images, _shifted, network, read
 from tests.driver.driven import driven
 from tests.torch.cifar_files import records, write
 
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def normalised(images: Any) -> Any:
-    """Pixels by the definition, in double precision."""
+    """Return pixels by the definition, in double precision."""
     mean, deviation = np.array(MEAN).reshape(3, 1, 1), np.array(DEVIATION).reshape(3, 1, 1)
     return (images.reshape(-1, 3, 32, 32) / 255 - mean) / deviation
 
@@ -84,10 +84,10 @@ def test_loss_and_accuracy_are_those_on_the_test_images(folder: str) -> None:
     )
 
 
-def test_augmented_images_are_mirrored_and_moved_by_up_to_four_pixels() -> None:
+def test_augmented_images_are_flipped_and_shifted_by_up_to_four_pixels() -> None:
     image = np.arange(3 * 32 * 32).astype(np.uint8).reshape(1, 3, 32, 32)
     corners, mirrored = torch.tensor([[4, 4], [4, 4], [0, 8]]), torch.tensor([False, True, False])
-    same, mirror, moved = _moved(np.repeat(image, 3, axis=0), corners, mirrored)
+    same, mirror, moved = _shifted(np.repeat(image, 3, axis=0), corners, mirrored)
     assert (same == image[0]).all()
     assert (mirror == image[0, :, :, ::-1]).all()
     assert (moved[:, 4:, :28] == image[0, :, :28, 4:]).all(), "four down, four to the left"
@@ -115,7 +115,7 @@ def test_with_shards_a_worker_has_classes_of_its_own(folder: str) -> None:
 
 
 def test_more_workers_than_images_cannot_have_shards(folder: str) -> None:
-    with pytest.raises(RunError, match="300 samples cannot be shared out among 301 workers"):
+    with pytest.raises(RunError, match="300 samples cannot be divided among 301 workers"):
         Cifar100(folder, sharded=True).setup(None, 301)
 
 
@@ -126,7 +126,7 @@ def test_files_are_mapped_not_read(folder: str) -> None:
 
 
 def refusal(folder: Path, *settings: str) -> str:
-    """What the command says of the files in a folder."""
+    """Return what the command prints about the files in a folder."""
     changes = [word for setting in settings for word in ("--set", setting)]
     data = ["--set", f"problem.data={folder}"] if folder else []
     result = CliRunner().invoke(
@@ -138,7 +138,7 @@ def refusal(folder: Path, *settings: str) -> str:
     return result.stderr
 
 
-def test_a_folder_without_the_files_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_the_files_is_rejected(tmp_path: Path) -> None:
     sentence = "has no file 'train.bin': name the folder of CIFAR-100's binary version"
     assert f"data='{tmp_path}' {sentence}\n" in refusal(tmp_path)
     write(tmp_path)
@@ -146,13 +146,13 @@ def test_a_folder_without_the_files_is_refused(tmp_path: Path) -> None:
     assert "has no file 'test.bin'" in refusal(tmp_path)
 
 
-def test_the_python_version_is_told_apart(tmp_path: Path) -> None:
+def test_the_python_version_of_the_data_is_recognised(tmp_path: Path) -> None:
     (tmp_path / "train").write_bytes(b"pickled")
     assert "CIFAR-100's binary version; that is its Python version" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("size", [0, 3073, 3074 * 5 - 1, 3073 * 10])
-def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, size: int) -> None:
+def test_a_file_that_is_cut_off_is_rejected(tmp_path: Path, size: int) -> None:
     write(tmp_path)
     (tmp_path / "train.bin").write_bytes(bytes(size))
     assert f"train.bin' has {size:,} bytes, which is not a whole number of images of 3,074" in refusal(
@@ -160,7 +160,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, size: int) -> None:
     )
 
 
-def test_a_file_with_other_labels_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_other_labels_is_rejected(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "test.bin").write_bytes(bytes(range(256)) * 3074)
     assert "test.bin' has labels up to 254 and 255, which CIFAR-100 has not" in refusal(tmp_path)
@@ -217,4 +217,4 @@ def test_the_network_begins_to_learn_the_real_data() -> None:
     first, last = (row.loss for row in outcome.trace.rows)
     assert first == pytest.approx(np.log(100), abs=0.1)
     assert last < first - 0.2
-    assert outcome.trace.evaluation["accuracy"] > 0.03, "thrice as good as chance"
+    assert outcome.trace.evaluation["accuracy"] > 0.03, "three times as good as chance"

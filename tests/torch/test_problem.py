@@ -84,14 +84,14 @@ def test_gradients_is_the_sum_of_single_gradients_bit_for_bit(model: Any) -> Non
 def test_the_same_task_gives_the_same_gradient_and_any_other_another(model: Any) -> None:
     problem = a_problem(model)
     x = point(problem.x0.size)
-    places = [(0, 1, 0, 0), (1, 1, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0), (0, 1, 0, 1)]
-    gradients = [problem.gradient(x, task(*place)).tobytes() for place in places]
+    keys = [(0, 1, 0, 0), (1, 1, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0), (0, 1, 0, 1)]
+    gradients = [problem.gradient(x, task(*key)).tobytes() for key in keys]
     torch.rand(7)  # what others draw does not matter
-    assert [problem.gradient(x, task(*place)).tobytes() for place in reversed(places)] == gradients[::-1]
-    assert len(set(gradients)) == len(places)
+    assert [problem.gradient(x, task(*key)).tobytes() for key in reversed(keys)] == gradients[::-1]
+    assert len(set(gradients)) == len(keys)
 
 
-def test_dropout_is_there_in_tasks_and_not_in_evaluations() -> None:
+def test_dropout_is_active_in_tasks_and_not_in_evaluations() -> None:
     one_sample = samples(1)
     problem = a_problem(with_dropout, dataset=one_sample)
     x = point(problem.x0.size)
@@ -118,7 +118,7 @@ def test_a_ready_made_model_starts_where_it_is() -> None:
     problem = a_problem(model)
     problem.gradient(point(), task())
     problem.loss(point())
-    assert problem.x0.tolist() == wanted.tolist(), "x0 is no view of the weights"
+    assert problem.x0.tolist() == wanted.tolist(), "x0 is not a view of the weights"
 
 
 def test_loss_and_metrics_are_means_over_all_test_samples() -> None:
@@ -143,7 +143,7 @@ def test_without_test_samples_the_loss_is_over_the_dataset() -> None:
 
 
 class InBatches:
-    """A dataset that gives many samples at once."""
+    """A dataset that returns many samples at once."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -156,7 +156,7 @@ class InBatches:
 
 
 @pytest.mark.parametrize("kind", [list, InBatches])
-def test_any_dataset_will_do(kind: Any) -> None:
+def test_any_kind_of_dataset_works(kind: Any) -> None:
     wanted = a_problem().gradient(point(), task())
     assert a_problem(dataset=kind(samples())).gradient(point(), task()).tolist() == wanted.tolist()
 
@@ -201,16 +201,16 @@ def test_with_shards_a_worker_draws_only_from_its_own_part() -> None:
 
 
 def test_more_workers_than_samples_cannot_have_shards() -> None:
-    with pytest.raises(RunError, match="20 samples cannot be shared out among 21 workers"):
+    with pytest.raises(RunError, match="20 samples cannot be divided among 21 workers"):
         a_problem(sharded=True).setup(0, 21)
 
 
-def test_a_task_that_is_no_longer_wanted_skips_the_backward_pass() -> None:
+def test_a_stopped_task_skips_the_backward_pass() -> None:
     unwanted = Task(task_streams(0), 1, 0, 0, lambda: True)
     assert not a_problem().gradient(point(), unwanted).any()
 
 
-def test_frozen_weights_stay_as_they_are_and_do_not_travel() -> None:
+def test_frozen_weights_do_not_change_and_are_not_sent() -> None:
     model = small_model()
     before = [weight.detach().clone() for weight in model[0].parameters()]
     model[0].requires_grad_(False)
@@ -223,7 +223,7 @@ def test_frozen_weights_stay_as_they_are_and_do_not_travel() -> None:
 
 
 class Remembering(nn.Module):  # type: ignore[misc]
-    """A model with a buffer, which it leaves alone, changes, or exchanges."""
+    """A model with a buffer that it keeps, changes or replaces."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -239,20 +239,20 @@ class Remembering(nn.Module):  # type: ignore[misc]
         return self.linear(inputs) * torch.ones(1)
 
 
-def test_a_buffer_that_is_constant_is_let_pass() -> None:
+def test_a_constant_buffer_is_accepted() -> None:
     problem = a_problem(lambda: Remembering("constant"))
     assert problem.gradient(point(8), task()).any()
     assert problem.state_dict(point(8))["seen"].tolist() == [1.0]
 
 
 @pytest.mark.parametrize("how", ["changed", "exchanged"])
-def test_a_buffer_that_a_task_changes_is_refused(how: str) -> None:
+def test_a_buffer_that_a_task_changes_is_rejected(how: str) -> None:
     problem = a_problem(lambda: Remembering(how))
     with pytest.raises(RunError, match="a task has changed the model's buffer 'seen'"):
         problem.gradient(point(8), task())
 
 
-def test_batch_norm_is_refused_with_a_way_out() -> None:
+def test_batch_norm_is_rejected_with_a_way_out() -> None:
     for norm in (nn.BatchNorm1d(3), nn.InstanceNorm1d(3, track_running_stats=True)):
         with pytest.raises(ValueError, match=r"'0' is a \w+Norm1d, .*use torch.nn.GroupNorm"):
             a_problem(nn.Sequential(norm, nn.Linear(3, 2)))
@@ -266,22 +266,25 @@ def test_batch_norm_is_refused_with_a_way_out() -> None:
     [
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"threads": 0}, "threads=0 must be at least 1"),
-        ({"dataset": []}, "a dataset without samples"),
-        ({"test": []}, "a dataset without samples"),
+        ({"dataset": []}, "a dataset for training or testing must have at least one sample"),
+        ({"test": []}, "a dataset for training or testing must have at least one sample"),
         ({"device": "abacus"}, "device='abacus' is not known to PyTorch; use 'cpu' or 'cuda'"),
-        ({"model": lambda: small_model().double()}, "'0.weight' is of torch.float64, but only float32 is"),
+        (
+            {"model": lambda: small_model().double()},
+            "is torch.float64, but only float32 is supported",
+        ),
         ({"model": nn.Tanh}, "the model has no weights to train"),
         ({"model": lambda: small_model().requires_grad_(False)}, "the model has no weights to train"),
         ({"start": "nowhere.pt"}, "'nowhere.pt' cannot be read: No such file"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
+def test_invalid_arguments_are_rejected_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         a_problem(**options)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_is_not_there_is_not_waited_for() -> None:
+def test_a_missing_gpu_is_reported_at_once() -> None:
     with pytest.raises(ValueError, match="device='cuda', but PyTorch sees no GPU here; use 'cpu'"):
         a_problem(device="cuda")
 
@@ -290,7 +293,7 @@ def test_a_gpu_that_is_not_there_is_not_waited_for() -> None:
 def test_a_gpu_gives_the_gradients_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", str(torch.cuda.device_count()))
     there, here = a_problem(device="cuda"), a_problem()
-    assert there.device.index == 0, "the ranks of a node take turns"
+    assert there.device.index == 0, "ranks on a node take their GPUs in turn"
     assert there.gradient(point(), task()) == pytest.approx(
         here.gradient(point(), task()), rel=1e-4, abs=1e-6
     )
@@ -298,7 +301,7 @@ def test_a_gpu_gives_the_gradients_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -
     assert there.state_dict(point())["0.weight"].device.type == "cpu"
 
 
-def test_a_state_dict_goes_out_and_comes_back(tmp_path: Path) -> None:
+def test_a_state_dict_is_saved_and_loaded(tmp_path: Path) -> None:
     problem, x, path = a_problem(), point(), tmp_path / "weights.pt"
     problem.save(x, path)
     problem.gradient(problem.x0, task())
@@ -318,7 +321,7 @@ def test_a_state_dict_is_not_changed_by_later_tasks() -> None:
 
 
 class Harmful:
-    """What unpickling would carry out."""
+    """What unpickling would execute."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("harmed",)
@@ -330,16 +333,16 @@ def test_nothing_but_tensors_is_unpickled(tmp_path: Path, monkeypatch: pytest.Mo
     torch.save({"0.weight": Harmful()}, "saved.pt")
     Path("text.pt").write_text("no weights at all")
     for name in ("pickled.pt", "saved.pt", "text.pt"):
-        with pytest.raises(ValueError, match=f"'{name}' is no file of tensors and nothing else"):
+        with pytest.raises(ValueError, match=f"'{name}' is not a file of tensors alone"):
             a_problem(start=name)
     assert not Path("harmed").exists()
 
 
-def test_the_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
+def test_the_weights_of_another_model_are_rejected_by_name(tmp_path: Path) -> None:
     path = tmp_path / "other.pt"
     torch.save(nn.Linear(3, 2).state_dict(), path)
     with pytest.raises(
-        ValueError, match=r"is no state_dict of this model: .*Missing key.*\"0.weight\""
+        ValueError, match=r"is not a state_dict of this model: .*Missing key.*\"0.weight\""
     ) as caught:
         a_problem(start=path)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Optimizers of PyTorch as updates; skipped where it is not installed, but for the refusal."""
+"""Optimizers of PyTorch as updates; skipped where it is not installed, except for the error message."""
 
 from importlib.util import find_spec
 from typing import Any
@@ -82,20 +82,20 @@ def test_the_updates_of_this_package_are_those_of_torch(
 
 
 @needs_torch
-def test_what_is_not_there_is_refused() -> None:
+def test_an_unknown_optimizer_is_rejected() -> None:
     with pytest.raises(ValueError, match="has no optimizer 'Adamm'"):
         TorchUpdate("Adamm", 0.1)
     with pytest.raises(ValueError, match="has no optimizer 'lr_scheduler'"):
         TorchUpdate("lr_scheduler", 0.1)
     with pytest.raises(ValueError, match=r"torch.optim.SGD: .*'momentun'"):
         TorchUpdate("SGD", 0.1, momentun=0.9)
-    with pytest.raises(ValueError, match="several gradients a step"):
+    with pytest.raises(ValueError, match="several gradients per step"):
         TorchUpdate("LBFGS", 0.1)
     with pytest.raises(ValueError, match="step_size=0 must be above 0"):
         TorchUpdate("SGD", 0)
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
-def test_without_torch_the_way_out_is_told() -> None:
+def test_without_torch_the_message_says_how_to_install_it() -> None:
     with pytest.raises(ValueError, match=r"torch.AdamW needs PyTorch; pip install 'mpi-ata\[torch\]'"):
         TorchUpdate("AdamW", 0.1)

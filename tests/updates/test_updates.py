@@ -13,7 +13,7 @@ from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain
 
 
 def moved(update: GradientUpdate, *gradients: float, x: float = 1.0) -> list[float]:
-    """Where a point of one number goes, step by step."""
+    """Return the path of a point in one dimension, step by step."""
     path, point = [], np.array([x])
     for g in gradients:
         point = update(point, np.array([g]))
@@ -44,12 +44,12 @@ def test_the_first_steps_of_adam_by_hand() -> None:
     assert second == pytest.approx(0.9 - 0.1 * m / math.sqrt(v))
 
 
-def test_epsilon_of_adam_stands_beside_the_corrected_root() -> None:
+def test_epsilon_of_adam_is_added_to_the_corrected_root() -> None:
     assert moved(Adam(0.1, epsilon=1.0), 4.0) == pytest.approx([1 - 0.1 * 4 / (4 + 1)])
 
 
 def reference(update: GradientUpdate, name: str) -> Callable[[Array, Array], Array]:
-    """The textbook's formulas, without any thrift."""
+    """The textbook formulas, written out."""
     m: Any = 0.0
     v: Any = 0.0
     t = 0
@@ -72,7 +72,7 @@ def reference(update: GradientUpdate, name: str) -> Callable[[Array, Array], Arr
 
 @pytest.mark.parametrize("name", UPDATES)
 @pytest.mark.parametrize("keys", [{}, {"schedule": "cosine", "period": 20, "warmup": 5}], ids=["", "cosine"])
-def test_the_thrifty_way_gives_what_the_textbook_gives(name: str, keys: dict[str, Any]) -> None:
+def test_the_in_place_formulas_give_what_the_textbook_gives(name: str, keys: dict[str, Any]) -> None:
     update, rng = UPDATES[name](0.1, **keys), np.random.default_rng(1)
     step = reference(update, name)
     x: Array = rng.standard_normal(5)
@@ -86,7 +86,7 @@ def test_the_thrifty_way_gives_what_the_textbook_gives(name: str, keys: dict[str
 
 @pytest.mark.parametrize("name", UPDATES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_precision_and_the_old_point_stay_and_the_step_is_made_in_g(name: str, dtype: Any) -> None:
+def test_precision_and_the_old_point_stay_and_the_step_is_computed_in_g(name: str, dtype: Any) -> None:
     update = UPDATES[name](0.1)
     x = np.ones(3, dtype)
     for _ in range(3):
@@ -141,23 +141,23 @@ def test_each_step_has_its_size() -> None:
         (lambda: Adam(1.0, epsilon=0.0), "epsilon=0.0 must be above 0"),
     ],
 )
-def test_nonsense_is_refused_by_the_value(make: Callable[[], GradientUpdate], complaint: str) -> None:
+def test_invalid_values_are_named_in_the_message(make: Callable[[], GradientUpdate], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         make()
 
 
-def test_the_state_of_another_update_is_refused() -> None:
+def test_the_state_of_another_update_is_rejected() -> None:
     momentum, adam = Momentum(0.1), Adam(0.1)
     moved(momentum, 1.0)
-    with pytest.raises(ValueError, match="the state of the update remembers v, but this one m, v"):
+    with pytest.raises(ValueError, match="the saved update has v, but this one needs m, v"):
         adam.restore(momentum.state())
-    with pytest.raises(ValueError, match="remembers nothing, but this one v"):
+    with pytest.raises(ValueError, match="has nothing, but this one needs v"):
         momentum.restore({"t": np.array(3)})
     with pytest.raises(ValueError, match="the state has no 't'; it has: nothing"):
         momentum.restore({})
 
 
-def test_what_is_remembered_of_another_point_is_refused() -> None:
+def test_memory_of_another_point_is_rejected() -> None:
     update = Momentum(0.1)
     update.restore({"t": np.array(3), "v": np.zeros(3)})
     with pytest.raises(ValueError, match=r"'v' has shape \(3,\) and float64, x \(2,\) and float64"):
@@ -165,19 +165,19 @@ def test_what_is_remembered_of_another_point_is_refused() -> None:
 
 
 class Sign(GradientUpdate):
-    """An update of one's own: x - gamma sign(g)."""
+    """A user's update: x - gamma sign(g)."""
 
     def direction(self, x: Array, g: Array) -> Array:
         return np.sign(g, out=g)
 
 
-def test_an_update_of_ones_own_is_one_formula() -> None:
+def test_a_users_update_is_one_formula() -> None:
     assert moved(Sign(0.5, warmup=2), 7.0, -0.1) == [0.75, 1.25]
 
 
 @pytest.mark.parametrize("kind", [Plain, Momentum, Nesterov, Adam])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_large_points_are_moved_part_by_part_to_the_same_bits(kind: Any, dtype: Any) -> None:
+def test_large_points_are_updated_block_by_block_to_the_same_bits(kind: Any, dtype: Any) -> None:
     update, alone = kind(0.1), kind(0.1)
     some, rng = LARGE // 2, np.random.default_rng(1)
     x, few = np.ones((2, some + 1), dtype), np.ones(some, dtype)
@@ -189,12 +189,12 @@ def test_large_points_are_moved_part_by_part_to_the_same_bits(kind: Any, dtype: 
     assert all(array.shape == x.shape for name, array in update.state().items() if name != "t")
 
 
-def test_what_does_not_lie_in_one_piece_is_moved_too() -> None:
+def test_arrays_that_are_not_contiguous_are_updated_too() -> None:
     x, g = np.ones((2, LARGE)), np.ones((LARGE, 2)).T
     assert (Momentum(0.5)(x, g) == 0.5).all()
 
 
-def test_a_direction_of_ones_own_sees_the_whole_gradient() -> None:
+def test_a_users_direction_sees_the_whole_gradient() -> None:
     class Clipped(Momentum):
         def direction(self, x: Array, g: Array) -> Array:
             g /= np.linalg.norm(g)

@@ -1,0 +1,145 @@
+"""Attributes and arrays as an HDF5 file in memory, and back.
+
+Types and sizes are checked before an array is made.  Numbers and strings only; opening a file never executes
+anything.
+"""
+
+import io
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpi_ata.arrays import State
+from mpi_ata.errors import DamagedError, UsageError
+
+if TYPE_CHECKING:
+    import h5py
+
+KINDS = "biufS"  # numpy's letters for numbers, and for strings of a fixed length
+
+Attributes = Mapping[str, int | float | str | bool]
+Tree = Mapping[str, State]
+
+
+def to_image(attributes: Attributes, groups: Tree) -> bytes:
+    """Return the HDF5 file proper."""
+    import h5py
+
+    with h5py.File("run", "w", driver="core", backing_store=False, libver=("v108", "v110")) as file:
+        for name, value in attributes.items():
+            file.attrs[name] = np.bytes_(value.encode() or b"\0") if isinstance(value, str) else value
+        for group, arrays in groups.items():
+            members = file.create_group(group)
+            for name, array in arrays.items():
+                members.create_dataset(name, data=_savable(f"{group}: {name!r}", name, array))
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    return image
+
+
+def _savable(what: str, name: str, array: Any) -> Any:
+    """Return an array that can be read again; reject others."""
+    if not name.strip(".") or set(name) & set("/\0"):
+        raise UsageError(f"{what} cannot be saved: a name may not be empty, nor contain '/'; choose another")
+    array = np.asarray(array)
+    if array.dtype.kind not in KINDS:
+        wanted = "only real numbers and bytes can be saved; let state() return such"
+        raise UsageError(f"{what} cannot be saved: it is of {array.dtype}, but {wanted}")
+    return array
+
+
+def from_image(image: bytes) -> tuple[dict[str, Any], dict[str, State]]:
+    """Return the attributes and groups of an HDF5 file, checked."""
+    import h5py
+
+    try:
+        with h5py.File(io.BytesIO(image), "r") as file:
+            attributes = {name: _attribute(file, name) for name in file.attrs}
+            arrays = {name: _arrays(_own(file, name, h5py.Group)) for name in file}
+            size = sum(_bytes(array) for group in arrays.values() for array in group.values())
+            if size > len(image):
+                raise DamagedError(f"claims to hold arrays of {size:,} bytes, but has {len(image):,}")
+            groups = {
+                name: {member: np.asarray(array[()]) for member, array in group.items()}
+                for name, group in arrays.items()
+            }
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise DamagedError(f"is not readable as HDF5: {error}") from None
+    return attributes, groups
+
+
+def read_part(path: Path, group: str) -> tuple[dict[str, Any], State]:
+    """Return the attributes and one group of a file; HDF5 itself keeps a checksum of attributes."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            attributes = {name: _attribute(file, name) for name in file.attrs}
+            arrays = _arrays(_own(file, group, h5py.Group))
+            return attributes, {name: np.asarray(array[()]) for name, array in arrays.items()}
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise DamagedError(f"is not readable as HDF5: {error}") from None
+
+
+def _attribute(file: "h5py.File", name: str) -> Any:
+    kind = file.attrs.get_id(name)
+    if kind.dtype.kind not in KINDS or kind.shape != ():
+        raise DamagedError(f"has an attribute {name} that is no plain number or string")
+    value = file.attrs[name]
+    return value.decode().rstrip("\0") if isinstance(value, bytes) else value.item()
+
+
+def _own(group: "h5py.Group", name: str, kind: type[Any]) -> Any:
+    """Return a member of a group; reject one of another kind, or a link to somewhere else."""
+    import h5py
+
+    link, found = group.get(name, getlink=True), None
+    if isinstance(link, h5py.HardLink):
+        found = group.get(name, getclass=True)
+    if found is not kind:
+        where, what = f"{group.name.rstrip('/')}/{name}", kind.__name__.lower()
+        raise DamagedError(f"has an entry {where} that is no {what} of its own")
+    return group[name]
+
+
+def _arrays(group: "h5py.Group") -> dict[str, "h5py.Dataset"]:
+    import h5py
+
+    return {name: _checked(_own(group, name, h5py.Dataset)) for name in group}
+
+
+def _checked(array: "h5py.Dataset") -> "h5py.Dataset":
+    """Return a dataset that holds plain numbers or strings; nothing of it has been read yet."""
+    import h5py
+
+    if array.dtype.kind not in KINDS or array.shape is None:
+        what = "only numbers and strings are read"
+        raise DamagedError(f"has an array {array.name} of {array.dtype}, but {what}")
+    plan = array.id.get_create_plist()
+    plain = plan.get_layout() in (h5py.h5d.CONTIGUOUS, h5py.h5d.COMPACT)
+    if not plain or plan.get_nfilters() or plan.get_external_count():
+        raise DamagedError(f"has an array {array.name} that is filtered, chunked or stored elsewhere")
+    return array
+
+
+def _bytes(array: "h5py.Dataset") -> int:
+    shape: tuple[int, ...] = array.shape
+    return math.prod(shape) * int(array.dtype.itemsize)  # in Python's integers, which never overflow
+
+
+def texts(values: list[str]) -> Any:
+    """Return strings as an array that HDF5 stores without pointers."""
+    encoded = [value.encode() for value in values]
+    return np.array(encoded, f"S{max(map(len, encoded), default=0) or 1}")
+
+
+def untexts(array: Any) -> list[str]:
+    """Return the strings in such an array."""
+    return [value.decode() for value in array.tolist()]

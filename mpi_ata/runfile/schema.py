@@ -1,0 +1,190 @@
+"""The schema of a run file: a record as attributes and groups of arrays, and back (see docs/run-file.md)."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mpi_ata.arrays import State
+from mpi_ata.clusters import WorkerIdentity
+from mpi_ata.errors import DamagedError
+from mpi_ata.job.source import JobText
+from mpi_ata.runfile.describe import ALWAYS
+from mpi_ata.runfile.hdf5 import Attributes, texts, untexts
+from mpi_ata.runfile.prior import COLUMNS, COUNTS, RunStats
+from mpi_ata.runfile.record import Event, Record
+from mpi_ata.runfile.store import FORMAT
+from mpi_ata.version import __version__
+
+_OTHER = ("format", "run", "package", "finished", "reason")  # attributes that are not part of the summary
+_IDENTITY_COLUMNS = ("host", "slot", "ranks", "hardware", "hardware_names")
+
+
+def to_tree(record: Record) -> tuple[Attributes, dict[str, State]]:
+    """Return the record as attributes and groups of arrays."""
+    attributes = {
+        "format": FORMAT,
+        "run": record.run,
+        "package": __version__,
+        "finished": bool(record.reason),
+        "reason": record.reason,
+        **{name: value for name, value in record.summary.items() if isinstance(value, int | float)},
+    }
+    groups: dict[str, State] = {
+        "job": _job_arrays(record.job),
+        "method": record.method,
+        "allocator": record.allocator,
+        "cluster": record.cluster,
+        "workers": {**_identity_columns(record.identities), **record.workers},
+        "prior": _prior(tuple(record.prior)),
+        "totals": record.totals,
+        "trace": record.trace,
+        "figures": record.metrics,
+        "events": _event_columns(record.events),
+    }
+    return attributes, groups
+
+
+def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Record:
+    """Return the record that was read; DamagedError where something is missing or has the wrong type."""
+    try:
+        workers = dict(groups["workers"])
+        identities = _identities(workers)
+        columns = {name: array for name, array in workers.items() if name not in _IDENTITY_COLUMNS}
+        _check("workers", columns, len(identities))
+        record = Record(
+            run=str(attributes["run"]),
+            job=_job(groups["job"]),
+            identities=identities,
+            workers=columns,
+            method=groups["method"],
+            allocator=groups["allocator"],
+            cluster=_with_orders_in_flight(groups["cluster"], groups["method"]),
+            totals=groups["totals"],
+            trace=groups["trace"],
+            metrics=groups["figures"],
+            prior=_sources(groups["prior"]),
+            events=_events(groups["events"]),
+            summary={name: value for name, value in attributes.items() if name not in _OTHER},
+            reason=str(attributes["reason"]),
+        )
+        _check_complete(record)
+        return record
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        raise DamagedError(f"is not a complete run file: {error}") from None
+
+
+def _job_arrays(job: JobText) -> State:
+    return {
+        "text": np.array(job.text.encode() or b"\0"),
+        "settings": texts(list(job.settings)),
+        "file_tables": texts(list(job.files)),
+        "file_texts": texts(list(job.files.values())),
+    }
+
+
+def _job(group: State) -> JobText:
+    files = dict(zip(untexts(group["file_tables"]), untexts(group["file_texts"]), strict=True))
+    return JobText(bytes(group["text"].item()).decode(), tuple(untexts(group["settings"])), files)
+
+
+def _event_columns(events: Sequence[Event]) -> State:
+    return {
+        "time": np.array([event.time for event in events], np.float64),
+        "worker": np.array([event.worker for event in events], np.int64),
+        "kind": texts([event.kind for event in events]),
+        "text": texts([event.text for event in events]),
+    }
+
+
+def _events(group: State) -> list[Event]:
+    times, workers = group["time"].tolist(), group["worker"].tolist()
+    rows = zip(times, workers, untexts(group["kind"]), untexts(group["text"]), strict=True)
+    return [Event(*row) for row in rows]
+
+
+def _with_orders_in_flight(cluster: State, method: State) -> State:
+    """Return the state of a cluster with every order in flight: in files of 0.1.0 `born` has some of them."""
+    if "born" not in method or "stopping" not in cluster:
+        return cluster
+    return cluster | {"stopping": np.maximum(cluster["stopping"], method["born"] >= 0)}
+
+
+def _check_complete(record: Record) -> None:
+    """Raise an error where a record lacks something that every description needs."""
+    if not record.identities:
+        raise ValueError("no workers")
+    int(record.method["k"])
+    for name in ALWAYS:
+        float(record.summary[name])
+    for name, value in record.metrics.items():
+        if name.startswith("latest."):
+            float(value)
+
+
+@lru_cache(maxsize=2)  # they stay the same from save to save
+def _identity_columns(identities: Sequence[WorkerIdentity]) -> State:
+    names = {name: number for number, name in enumerate(dict.fromkeys(each.hardware for each in identities))}
+    return {
+        "host": texts([each.host for each in identities]),
+        "slot": np.array([each.local_index for each in identities], np.int64),
+        "ranks": np.array([each.ranks_on_host for each in identities], np.int64),
+        "hardware": np.array([names[each.hardware] for each in identities], np.int64),
+        "hardware_names": texts(list(names)),
+    }
+
+
+def _identities(columns: State) -> tuple[WorkerIdentity, ...]:
+    names, numbers = untexts(columns["hardware_names"]), columns["hardware"].tolist()
+    if numbers and not 0 <= min(numbers) <= max(numbers) < len(names):
+        raise ValueError("hardware has a number without a name")
+    rows = zip(
+        untexts(columns["host"]),
+        columns["slot"].tolist(),
+        (names[number] for number in numbers),
+        columns["ranks"].tolist(),
+        strict=True,
+    )
+    return tuple(
+        WorkerIdentity(host, local_index=slot, hardware=hardware, ranks_on_host=ranks)
+        for host, slot, hardware, ranks in rows
+    )
+
+
+@lru_cache(maxsize=2)  # it stays the same from save to save
+def _prior(sources: tuple[RunStats, ...]) -> State:
+    counts = [len(source.identities) for source in sources]
+    tree = dict(_identity_columns(tuple(each for source in sources for each in source.identities)))
+    for name in COLUMNS:
+        kind = np.int64 if name in COUNTS else np.float64
+        tree[name] = np.concatenate([np.zeros(0, kind), *(source.columns[name] for source in sources)])
+    return {
+        **tree,
+        "run": texts([source.run for source in sources]),
+        "rounds": np.array([source.rounds for source in sources], np.int64),
+        "source": np.repeat(np.arange(len(counts)), counts),
+    }
+
+
+def _sources(group: State) -> list[RunStats]:
+    identities, owners = _identities(group), group["source"]
+    runs, rounds = untexts(group["run"]), group["rounds"].tolist()
+    _check("prior", group, len(identities))
+    if owners.tolist() != sorted(owners.tolist()) or not set(owners.tolist()) <= set(range(len(runs))):
+        raise ValueError("prior/source is not in order")
+    ends = np.searchsorted(owners, np.arange(len(runs)), side="right").tolist()
+    return [
+        RunStats(run, number, identities[begin:end], {name: group[name][begin:end] for name in COLUMNS})
+        for run, number, (begin, end) in zip(runs, rounds, pairwise([0, *ends]), strict=True)
+    ]
+
+
+def _check(group: str, columns: State, workers: int) -> None:
+    """Raise ValueError where columns are not what a run writes."""
+    for name in COLUMNS:
+        if columns[name].shape != (workers,):
+            raise ValueError(f"{group}/{name} does not have one entry per worker")
+        if columns[name].dtype.kind != ("i" if name in COUNTS else "f"):
+            raise ValueError(f"{group}/{name} is of {columns[name].dtype}")

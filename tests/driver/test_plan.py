@@ -1,0 +1,99 @@
+"""A run is resolved once: what is read, what is imported, and what a plan then says."""
+
+from pathlib import Path
+
+import pytest
+
+from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import resolve
+from mpi_ata.errors import UsageError
+from mpi_ata.job import load_job
+from tests.driver.driven import driven
+from tests.faults.scene import written
+
+OUT = Path("run.h5")
+IMPORTED = Path("imported.txt")
+PROBLEM = """
+import numpy as np
+
+with open("imported.txt", "a") as file:
+    file.write("once\\n")
+
+
+class Own:
+    def __init__(self):
+        self.x0 = np.zeros(2)
+        with open("imported.txt", "a") as file:
+            file.write("built\\n")
+
+    def gradient(self, x, task):
+        return x
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(PROBLEM)
+    return written(tmp_path / "job.toml", rounds=5, problem='file = "own.py"\nclass = "Own"')
+
+
+def happened() -> list[str]:
+    return IMPORTED.read_text().split() if IMPORTED.exists() else []
+
+
+def test_reading_a_job_imports_nothing_of_the_users(job: Path) -> None:
+    load_job(job)
+    resolve(job, output=OutputOptions(OUT))
+    assert happened() == []
+
+
+def test_running_a_plan_imports_and_builds_the_problem_once(job: Path) -> None:
+    driven(job, output=OutputOptions(OUT))
+    assert happened() == ["once", "built"]
+
+
+def test_resuming_imports_and_builds_the_problem_once(job: Path) -> None:
+    driven(job, output=OutputOptions(OUT))
+    IMPORTED.unlink()
+    driven(job, ["stop.rounds=8"], output=OutputOptions(OUT, resume=True))
+    assert happened() == ["once", "built"]
+
+
+def test_variants_of_a_plan_share_the_users_class(job: Path) -> None:
+    for variant in resolve(job).with_allocators(["gta", "uta", "ata-empirical"]):
+        variant.parts()
+    assert happened() == ["once", "built", "built", "built"]
+
+
+def test_a_plan_says_what_is_resumed_and_what_has_changed(job: Path) -> None:
+    driven(job, output=OutputOptions(OUT))
+    same = resolve(job, output=OutputOptions(OUT, resume=True))
+    assert same.finished
+    assert (same.changes, same.notes) == ((), [])
+    more = resolve(job, ["stop.rounds=8"], OutputOptions(OUT, resume=True))
+    assert not more.finished
+    assert more.changes == ("stop.rounds: 5 -> 8",)
+    assert more.job.stop.rounds == 8
+    assert more.earlier is not None
+    assert int(more.earlier.method["k"]) == 5
+
+
+def test_a_plan_for_a_file_that_is_not_there_says_that_it_starts_anew(job: Path) -> None:
+    plan = resolve(job, output=OutputOptions(OUT, resume=True))
+    assert plan.earlier is None
+    assert plan.notes == ["there is no run.h5 yet: starting a new run"]
+    assert not OUT.exists()
+
+
+def test_a_plan_that_would_overwrite_a_run_is_rejected(job: Path) -> None:
+    driven(job, output=OutputOptions(OUT))
+    with pytest.raises(
+        UsageError, match=r"run.h5: exists; continue it with --resume, or choose another --out"
+    ):
+        resolve(job, output=OutputOptions(OUT))

@@ -1,0 +1,226 @@
+"""Workers that vanish during a round."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpi_ata.allocators import GTA, OFTA, UTA, Allocator, ATAEmpirical
+from mpi_ata.arrays import Array, BoolArray, IntArray
+from mpi_ata.clusters import VirtualCluster
+from mpi_ata.errors import RunError
+from mpi_ata.job.names import LAWS
+from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Method, Ringmaster, Round
+from mpi_ata.methods.collector import Sum, soonest
+from mpi_ata.problems import Quadratic
+from mpi_ata.times import DrawnTimes, Exponential
+from mpi_ata.updates import Plain
+from tests.methods.scene import Fixed, Ramp, Recording, cluster_of, counts
+
+N, B = 5, 7
+
+
+class Spare(UTA):
+    """Two tasks more than the budget: some are stopped, and a loss may leave too few."""
+
+    def allocate(self, available: BoolArray) -> IntArray:
+        quota = super().allocate(available)
+        quota[np.flatnonzero(available)[0]] += 2
+        return quota
+
+
+METHODS: dict[str, Callable[[Array], Method]] = {
+    "sgd, ata": lambda x0: SGD(x0, ATAEmpirical(N, B), Plain(0.1)),
+    "sgd, uta": lambda x0: SGD(x0, UTA(N, B), Plain(0.1)),
+    "sgd, ofta": lambda x0: SGD(x0, OFTA(N, B, np.arange(1.0, N + 1)), Plain(0.1)),
+    "sgd, gta": lambda x0: SGD(x0, GTA(N, B), Plain(0.1)),
+    "sgd, spare": lambda x0: SGD(x0, Spare(N, B), Plain(0.1)),
+    "asgd": lambda x0: ASGD(x0, ATAEmpirical(N, B), Plain(0.02)),
+    "ringmaster": lambda x0: Ringmaster(x0, N, Plain(0.02), delay=6, budget=B),
+}
+
+
+def run(name: str, deaths: dict[int, float], seed: int, rounds: int) -> tuple[Array, list[Round], Any]:
+    problem = Quadratic(4, noise=0.5)
+    method = METHODS[name](problem.x0)
+    cluster = VirtualCluster(problem, DrawnTimes(Exponential(N, 2.0), seed), seed, deaths)
+    return method.x, [method.step(cluster) for _ in range(rounds)], (method, cluster)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@settings(max_examples=40, deadline=None)
+@given(
+    deaths=st.dictionaries(st.integers(0, N - 1), st.floats(0.0, 40.0), max_size=N - 1),
+    seed=st.integers(0, 1000),
+)
+def test_whoever_dies_each_round_uses_b_tasks_and_every_task_is_accounted_for(
+    name: str, deaths: dict[int, float], seed: int
+) -> None:
+    _, rounds, (method, cluster) = run(name, deaths, seed, 6)
+    ledger = cluster.ledger
+    for round in rounds:
+        assert round.used.sum() == B
+        assert round.started.tolist() == (round.used + round.wasted + round.lost).tolist()
+        assert min(round.used.min(), round.wasted.min(), round.lost.min()) >= 0
+    assert ledger.stats.state()["tasks"].tolist() == np.sum([round.used for round in rounds], axis=0).tolist()
+    assert ledger.stopped.tolist() == np.sum([round.wasted for round in rounds], axis=0).tolist()
+    assert ledger.lost.tolist() == np.sum([round.lost for round in rounds], axis=0).tolist()
+    assert ledger.stopped_time.sum() == pytest.approx(sum(round.waste for round in rounds))
+    losses = [loss for round in rounds for loss in round.losses]
+    dead = [worker for worker in range(N) if not cluster.available[worker]]
+    assert sorted(loss.worker for loss in losses) == dead
+    assert [sum(loss.tasks for loss in losses if loss.worker == i) for i in range(N)] == ledger.lost.tolist()
+    assert run(name, deaths, seed, 6)[2][0].x.tobytes() == method.x.tobytes()
+
+
+@pytest.mark.parametrize("name", METHODS)
+@settings(max_examples=15, deadline=None)
+@given(
+    deaths=st.dictionaries(st.integers(0, N - 1), st.floats(0.0, 40.0), max_size=N - 1),
+    rounds=st.integers(1, 5),
+)
+def test_a_run_with_deaths_that_is_resumed_is_the_same_bit_for_bit(
+    name: str, deaths: dict[int, float], rounds: int
+) -> None:
+    _, _, (whole, _) = run(name, deaths, 3, 6)
+    _, _, (first, cluster) = run(name, deaths, 3, rounds)
+    _, _, (second, resumed) = run(name, deaths, 3, 0)
+    second.restore(first.state())
+    resumed.restore(cluster.state())
+    if first.allocator is not None:
+        second.allocator.restore(first.allocator.state())
+    resumed.ledger.stats.restore(cluster.ledger.stats.state())
+    assert resumed.available.tolist() == cluster.available.tolist()
+    for _ in range(6 - rounds):
+        second.step(resumed)
+    assert second.x.tobytes() == whole.x.tobytes()
+
+
+def test_a_lost_workers_tasks_go_to_the_one_that_finishes_them_first() -> None:
+    problem, allocator = Ramp(), Fixed([1, 2, 1])
+    cluster = cluster_of(problem, [1.0, 3.0, 3.5], deaths={1: 4.0})
+    method = SGD(problem.x0, allocator, Plain(0.5))
+    round = method.step(cluster)
+    # At 4 worker 1 is in its second task, and neither was delivered.  Worker 0 is idle and needs 1 second per
+    # task, so that it does both, until 6.
+    assert counts(round) == ([3, 2, 1], [3, 0, 1], [0, 0, 0], [0, 2, 0])
+    assert [(loss.worker, loss.tasks) for loss in round.losses] == [(1, 2)]
+    assert round.duration == 6.0
+    assert method.x.tolist() == [4.0, -0.5 * (3 * 1 + 3) / 4]
+
+
+def test_a_busy_worker_gets_its_extra_order_when_its_own_is_done() -> None:
+    problem = Recording()
+    cluster = cluster_of(problem, [1.0, 30.0], deaths={1: 1.5})
+    round = SGD(problem.x0, Fixed([3, 1]), Plain(0.5)).step(cluster)
+    assert round.duration == 4.0
+    assert problem.tasks == [(1, 0, 0), (1, 0, 1), (1, 0, 2), (1, 0, 3)]
+
+
+def test_asgd_starts_an_idle_worker_for_a_lost_one_at_the_newest_x() -> None:
+    problem = Ramp()
+    cluster = cluster_of(problem, [1.0, 5.0], deaths={1: 2.0})
+    method = ASGD(problem.x0, Fixed([1, 1]), Plain(0.5))
+    round = method.step(cluster)
+    # At 1 worker 0 gives (8, 1): x = (4, -0.5).  At 2 it starts again there, and gives (4, 1) at 3.
+    assert method.x.tolist() == [2.0, -1.0]
+    assert (round.duration, round.delays.tolist()) == (3.0, [0, 0])
+    assert counts(round) == ([2, 1], [2, 0], [0, 0], [0, 1])
+
+
+def test_ringmaster_continues_without_a_lost_worker() -> None:
+    problem = Ramp()
+    cluster = cluster_of(problem, [1.0, 5.0], deaths={1: 2.5})
+    method = Ringmaster(problem.x0, 2, Plain(0.01), delay=3, budget=4)
+    rounds = [method.step(cluster) for _ in range(3)]
+    assert [round.lost.tolist() for round in rounds] == [[0, 1], [0, 0], [0, 0]]
+    assert [round.used.tolist() for round in rounds] == [[4, 0]] * 3
+
+
+def test_a_worker_that_dies_idle_is_reported_with_no_task_lost() -> None:
+    problem = Ramp()
+    cluster = cluster_of(problem, [1.0, 2.0, 3.0], deaths={0: 2.5})
+    round = SGD(problem.x0, Fixed([1, 1, 2]), Plain(0.5)).step(cluster)
+    assert [(loss.worker, loss.tasks) for loss in round.losses] == [(0, 0)]
+    assert round.lost.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x0: HeterogeneousDataSGD(x0, Fixed([1, 1, 1]), Plain(0.5)),
+        lambda x0: Malenia(x0, Plain(0.5), S=12),
+    ],
+    ids=["heterogeneous-data-sgd", "malenia"],
+)
+def test_where_workers_own_their_data_a_loss_ends_the_run(make: Callable[[Array], Method]) -> None:
+    problem = Ramp()
+    cluster, method = cluster_of(problem, [1.0, 2.0, 3.0], deaths={1: 0.5}), make(problem.x0)
+    with pytest.raises(RunError, match=r"worker 1 is lost .*; resume the run on the same workers"):
+        method.step(cluster)
+    cluster.stop(np.arange(3))
+    with pytest.raises(RunError, match=r"worker 1 is lost.*; resume the run on the same workers"):
+        method.step(cluster)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_without_any_worker_left_the_run_ends_with_the_way_out(name: str) -> None:
+    with pytest.raises(RunError, match="all 5 workers are lost; resume the run on other workers"):
+        run(name, {worker: 0.5 + worker for worker in range(N)}, 1, 100)
+
+
+def test_an_allocator_that_gives_tasks_to_a_lost_worker_is_rejected() -> None:
+    problem = Ramp()
+    cluster = cluster_of(problem, [1.0, 2.0], deaths={1: 0.5})
+    method = SGD(problem.x0, Fixed([1, 1]), Plain(0.5))
+    method.step(cluster)
+    with pytest.raises(RunError, match=r"must give 0 to workers \[1\]"):
+        method.step(cluster)
+
+
+def test_tasks_are_divided_so_that_they_are_done_soonest() -> None:
+    cluster = cluster_of(Ramp(), [1.0, 1.0, 1.0, 1.0], deaths={3: 0.0})
+    cluster.ledger.deliver(0, [1.0], 1.0)
+    cluster.ledger.deliver(1, [2.0, 2.0], 4.0)
+    cluster.available[3] = False
+    # Means are 1, 2 and, for lack of any, 5/3; worker 0 is busy for 3 seconds.
+    left = np.array([3, 0, 0, 0])
+    assert soonest(cluster, left, 1).tolist() == [0, 0, 1, 0]
+    assert soonest(cluster, left, 5).tolist() == [1, 2, 2, 0]
+    assert soonest(cluster, left, 0).tolist() == [0, 0, 0, 0]
+
+
+def test_reissued_results_are_added_after_the_others_in_order_of_arrival() -> None:
+    values = np.random.default_rng(1).standard_normal((5, 3))
+    g = Sum(np.array([0, 1, 2, 3]))
+    g.add(2, values[2].copy())
+    g.add(0, values[0].copy())
+    g.skip(1)
+    g.add(2, values[4].copy())
+    g.add(0, values[1].copy())
+    g.add(3, values[3].copy())
+    g.skip(0)
+    expected = ((((values[0] + values[2]) + values[3]) + values[4]) + values[1]) / 7
+    assert g.mean(7).tobytes() == expected.tobytes()
+
+
+def test_where_everyone_ordered_is_lost_the_sum_is_that_of_the_others() -> None:
+    g = Sum(np.array([0]))
+    g.skip(0)
+    g.add(1, np.array([3.0]))
+    g.add(2, np.array([5.0]))
+    assert g.mean(2).tolist() == [4.0]
+
+
+@pytest.mark.parametrize("allocator", [ATAEmpirical(7, 5), UTA(7, 5), GTA(7, 5)], ids=["ata", "uta", "gta"])
+def test_it_converges_although_workers_die(allocator: Allocator) -> None:
+    problem = Quadratic(5, noise=0.01)
+    cluster = VirtualCluster(problem, DrawnTimes(LAWS["sqrt"](7)), deaths={0: 30.0, 3: 55.5, 6: 200.0})
+    method = SGD(problem.x0, allocator, Plain(0.5))
+    for _ in range(400):
+        method.step(cluster)
+    # The noise alone leaves a gap of about step / 4 * noise^2 / B = 2.5e-6.
+    assert problem.loss(method.x) - problem.minimum < 2.5e-5
