@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from mpi_ata.allocators import ATA, GTA, OFTA, UTA, Allocator, ATAEmpirical
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import Arrival, Cluster, Lost, VirtualCluster
-from mpi_ata.clusters.open import cluster
+from mpi_ata.clusters.context import cluster
 from mpi_ata.driver.loop import run
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace

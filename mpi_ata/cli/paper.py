@@ -11,7 +11,7 @@ import click
 
 from mpi_ata import launch
 from mpi_ata.cli.options import StoppedEarly, WrongUsage, reported, show
-from mpi_ata.cli.running import execute_with_progress, starts_ranks
+from mpi_ata.cli.start import execute_with_progress, starts_ranks
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.names import LAWS
 from mpi_ata.view.progress import Line

@@ -9,7 +9,7 @@ import click
 
 from mpi_ata import launch
 from mpi_ata.cli.options import errors_in_one_sentence, job_options, output_options, reported, show
-from mpi_ata.cli.running import execute_with_progress, start_ranks, starts_ranks
+from mpi_ata.cli.start import execute_with_progress, start_ranks, starts_ranks
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Plan, resolve, resolve_on_ranks
 from mpi_ata.errors import CONTINUE

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpi_ata.errors import UsageError
-from mpi_ata.job.exchange import exchanged, override_job
+from mpi_ata.job.allocator_swap import exchanged, override_job
 from mpi_ata.job.schema import Job, job_from, prefix_errors
 from mpi_ata.job.source import JobText
 from mpi_ata.job.tables import (

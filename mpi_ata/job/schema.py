@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mpi_ata.errors import UsageError, one_line
+from mpi_ata.job.allocator_swap import check_known, exchanged, override_job
 from mpi_ata.job.component import Component, choose, pick
-from mpi_ata.job.exchange import check_known, exchanged, override_job
 from mpi_ata.job.names import ALLOCATORS, LAWS, METHODS, PROBLEMS
 from mpi_ata.job.source import JobText
 from mpi_ata.job.stop import Stop

@@ -1,6 +1,5 @@
 """How processes start and stop: launchers, the environment they set, signals."""
 
-from mpi_ata.launch.command import CommandResult, run_command
 from mpi_ata.launch.environment import (
     THREADS,
     allocated_cores,
@@ -23,6 +22,7 @@ from mpi_ata.launch.mpirun import (
     set_mpi_defaults,
     start_ranks,
 )
+from mpi_ata.launch.subprocesses import CommandResult, run_command
 
 __all__ = [
     "FAILURE",

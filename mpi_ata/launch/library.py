@@ -5,7 +5,7 @@ import re
 import sys
 from typing import NamedTuple
 
-from mpi_ata.launch.command import run_command
+from mpi_ata.launch.subprocesses import run_command
 
 # Runs in a child and without MPI_Init, since a broken MPI may end the process that loads it.
 PROBE = r"""
