@@ -11,7 +11,7 @@ from mpi_ata import launch
 from mpi_ata.cli.options import errors_in_one_sentence, job_options, output_options, reported, show
 from mpi_ata.cli.start import execute_with_progress, start_ranks, starts_ranks
 from mpi_ata.driver.output import OutputOptions
-from mpi_ata.driver.plan import Plan, resolve, resolve_on_ranks
+from mpi_ata.driver.plan import Plan, checked_together, resolve, resolve_on_ranks
 from mpi_ata.errors import CONTINUE
 from mpi_ata.job import Job
 from mpi_ata.job.build import greedy_counterpart
@@ -47,8 +47,8 @@ def run_command(
       mpi-ata run jobs/emulated.toml --warm-start runs/
     """
     plan = resolve_here(virtual, job, settings, output)
-    if plan.finished and plan.earlier and (virtual or not launch.under_launcher()):
-        show_finished(plan.earlier, plan.run_file().path, as_json)
+    if plan.finished and plan.earlier and plan.file and (virtual or not launch.under_launcher()):
+        show_finished(plan.earlier, plan.file.path, as_json)
         return
     if starts_ranks(virtual):
         start_ranks([plan])
@@ -107,8 +107,9 @@ def compare(
       mpi-ata compare jobs/quadratic.toml --virtual --workers 51 --allocators gta,ofta,ata-empirical
     """
     plan = resolve_here(virtual, job, settings)
-    names, counterpart = compared_allocators(plan.job, allocators)
-    variants = plan.with_allocators(names)
+    with checked_together():  # the user's code may fail on one rank only
+        names, counterpart = compared_allocators(plan.job, allocators)
+        variants = plan.with_allocators(names)
     if starts_ranks(virtual):
         start_ranks(variants)
     if virtual:

@@ -2,7 +2,7 @@
 
 from mpi_ata.clusters.identity import WorkerIdentity
 from mpi_ata.clusters.interface import Arrival, Cluster, Lost
-from mpi_ata.clusters.ledger import Changes, Ledger, in_flight
+from mpi_ata.clusters.ledger import Changes, Ledger, Mark, in_flight
 from mpi_ata.clusters.stats import TaskTimeStats
 from mpi_ata.clusters.virtual import VirtualCluster
 from mpi_ata.problems import Task
@@ -13,6 +13,7 @@ __all__ = [
     "Cluster",
     "Ledger",
     "Lost",
+    "Mark",
     "Task",
     "TaskTimeStats",
     "VirtualCluster",

@@ -32,7 +32,8 @@ def cluster(problem: Problem, times: DrawnTimes | None = None, seed: int = 0) ->
         return
     from mpi_ata.clusters.world import mpi_cluster, workers_in_world
 
-    if times is not None and times.n != (n := workers_in_world()):
+    n = workers_in_world()
+    if times is not None and times.n != n:
         raise UsageError(f"times are those of {times.n} workers, but mpirun started {n}: make the two agree")
     with mpi_cluster(problem, times, seed, report_drawn=False, digest=b"") as ranks:
         if ranks is None:

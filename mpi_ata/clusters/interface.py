@@ -69,8 +69,11 @@ class Cluster(Protocol):
     def state(self) -> State:
         """Return what must be saved after a round so that another process can resume with the next one."""
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: State, workers: State | None = None) -> None:
         """Resume from a saved state; orders that could not be saved are lost, and their workers idle."""
+
+    def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None:
+        """Start from what is saved of other workers: `rows` pairs a worker here with its row there."""
 
     def close(self) -> None:
         """End all work for good."""

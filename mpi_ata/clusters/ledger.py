@@ -14,8 +14,16 @@ _NAMES = {  # in a run file: of the attributes here
 }
 
 
+class Mark(NamedTuple):
+    """The accounts at one moment, to compare later ones with."""
+
+    stopped: IntArray
+    lost: IntArray
+    stopped_time: float
+
+
 class Changes(NamedTuple):
-    """What was booked between two calls of `Ledger.changes`."""
+    """What was booked since a mark."""
 
     stopped: IntArray  # tasks of each worker
     lost: IntArray
@@ -32,12 +40,12 @@ class Ledger:
         self.worker_time: Array = np.zeros(n)  # seconds spent on tasks, stopped ones included
         self.stopped = np.zeros(n, np.int64)  # tasks begun and then stopped
         self.stopped_time: Array = np.zeros(n)  # seconds spent on those
-        self.lost = np.zeros(n, np.int64)  # tasks that vanished with their worker
+        self.lost = np.zeros(n, np.int64)  # tasks that vanished with their worker, in this process's part
         self.stats = TaskTimeStats(n)  # of delivered tasks
-        self._unchanged = np.zeros(n, np.int64)
-        self._unchanged.flags.writeable = False
-        self._lost_changed = True
-        self._remember()
+        self._mark: Mark | None = None  # of the present accounts, if one was made
+        nothing = np.zeros(n, np.int64)
+        nothing.flags.writeable = False
+        self._unchanged = Changes(nothing, nothing, 0.0)
 
     def deliver(self, worker: int, seconds: list[float], spent: float, overhead: float = 0.0) -> None:
         """Book the tasks of one arrival, which took `spent` seconds in all."""
@@ -52,54 +60,50 @@ class Ledger:
         self.worker_time[workers] += seconds
         self.stopped_time[workers] += seconds
         self.stopped[workers] += tasks
-        self._changed = True
+        self._mark = None
 
     def lose(self, workers: IntArray | int, tasks: IntArray | int) -> None:
         """Book tasks that vanished with their workers."""
         self.lost[workers] += tasks
-        self._changed = self._lost_changed = True
+        self._mark = None
 
-    def changes(self) -> Changes:
-        """Return what was stopped and lost since the last call."""
-        if not self._changed:
-            return Changes(self._unchanged, self._unchanged, 0.0)
-        stopped = self.stopped - self._stopped_before
-        lost = self.lost - self._lost_before if self._lost_changed else self._unchanged
-        seconds = self._seconds_before
-        self._remember()
-        return Changes(stopped, lost, self._seconds_before - seconds)
+    def mark(self) -> Mark:
+        """Return the present accounts, to be compared with later ones."""
+        if self._mark is None:
+            seconds = float(np.add.reduce(self.stopped_time))
+            self._mark = Mark(self.stopped.copy(), self.lost.copy(), seconds)
+        return self._mark
 
-    def unreported_losses(self) -> IntArray:
-        """Return the lost tasks of each worker that the next call of `changes` will report."""
-        return self.lost - self._lost_before
-
-    def _remember(self) -> None:
-        self._stopped_before = self.stopped.copy()
-        self._seconds_before = float(np.add.reduce(self.stopped_time))
-        if self._lost_changed:
-            self._lost_before = self.lost.copy()
-        self._changed = self._lost_changed = False
+    def changes(self, since: Mark) -> Changes:
+        """Return what was stopped and lost since a mark."""
+        if since is self._mark:
+            return self._unchanged
+        now = self.mark()
+        stopped, lost = now.stopped - since.stopped, now.lost - since.lost
+        return Changes(stopped, lost, now.stopped_time - since.stopped_time)
 
     def state(self) -> State:
         """Return the accounts by the names they have in a run file."""
         return {name: getattr(self, own).copy() for name, own in _NAMES.items()}
 
-    def restore(self, state: State) -> None:
-        """Resume from an earlier state; nothing has changed since."""
+    def restore(self, state: State, workers: State | None = None) -> None:
+        """Resume from saved accounts, and from what is saved of each worker's tasks."""
         saved = {own: entry(state, name, getattr(self, own)) for name, own in _NAMES.items()}
         vars(self).update(saved)
-        self._remember()
+        if workers is not None:
+            self.stats.restore(workers)
+        self._mark = None
 
     def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None:
-        """Start from the workers of a run file: `rows` pairs a worker here with its row there."""
+        """Start from what is saved of other workers: `rows` pairs a worker here with its row there."""
         self.stats.take_over(workers, rows)
         for here, there in rows:
             self.stopped_time[here] = workers["unfinished"][there]
-        self._remember()
+        self._mark = None
 
 
 def in_flight(state: State) -> IntArray:
-    """Return 1 for each worker that had begun a task when this state of its cluster was saved, else 0."""
+    """Return how many tasks each worker had begun, fate unknown, when this state of a cluster was saved."""
     if "stopping" in state:
-        return state["stopping"]
+        return state["stopping"] + state["running"]
     return (state.get("left", np.zeros(0)) > 0).astype(np.int64)

@@ -33,7 +33,7 @@ from mpi_ata.clusters.channel import (
 from mpi_ata.clusters.doorbell import Doorbell, host_name
 from mpi_ata.clusters.handshake import check_same, handshake, identities, shared_buffers
 from mpi_ata.clusters.interface import Arrival, Lost, set_up
-from mpi_ata.clusters.ledger import Ledger
+from mpi_ata.clusters.ledger import Ledger, in_flight
 from mpi_ata.errors import RunError
 from mpi_ata.launch import slurm_tasks
 from mpi_ata.launch.signals import GraceExpired
@@ -258,15 +258,21 @@ class MPICluster:
 
     def state(self) -> State:
         """Return the accounts, and who has begun a task whose fate is not known: that cannot be saved."""
-        stopping = self.ledger.unreported_losses()  # of an earlier process: a kill now must not hide them
-        stopping[list({*self._orders, *self._stopping})] += 1
-        return self.ledger.state() | {"stopping": stopping}
+        stopping, running = np.zeros(self.n, np.int64), np.zeros(self.n, np.int64)
+        running[list(self._orders)] = 1
+        stopping[[worker for worker in self._stopping if worker not in self._orders]] = 1
+        return self.ledger.state() | {"stopping": stopping, "running": running}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: State, workers: State | None = None) -> None:
         """Resume the accounts of an earlier run; all workers are idle, and tasks then in flight are lost."""
-        lost = entry(state, "stopping", np.zeros(self.n, np.int64))
-        self.ledger.restore(state)
-        self.ledger.lose(np.arange(self.n), lost)
+        none = np.zeros(self.n, np.int64)
+        begun = {name: entry(state, name, none) for name in ("stopping", "running")}
+        self.ledger.restore(state, workers)
+        self.ledger.lose(np.arange(self.n), in_flight(begun))
+
+    def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None:
+        """Start from what is saved of other workers: `rows` pairs a worker here with its row there."""
+        self.ledger.take_over(workers, rows)
 
     def close(self) -> None:
         """Stop everyone, let the workers leave, and settle the accounts; late ones are not waited for."""

@@ -217,7 +217,7 @@ class VirtualCluster:
             "points": np.array(list(points.values()), x0.dtype).reshape(-1, *x0.shape),
         }
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: State, workers: State | None = None) -> None:
         """Resume from an earlier state, bit for bit as if there had been no break."""
         saved = {name: entry(state, name.lstrip("_"), getattr(self, name)) for name in _SAVED}
         now, point = entry(state, "now", self._now), entry(state, "point", self._round)
@@ -225,7 +225,7 @@ class VirtualCluster:
         x0 = self._problem.x0
         points = entry(state, "points", np.broadcast_to(x0, (point.max() + 1, *x0.shape)))
         points.flags.writeable = False
-        self.ledger.restore(state)
+        self.ledger.restore(state, workers)
         vars(self).update(saved, _now=now.item(), _orders=np.full(self.n, None, object))
         running = np.flatnonzero(self._left).tolist()
         for i in running:
@@ -233,6 +233,10 @@ class VirtualCluster:
         self._events = []
         self._expect(self._due[running].tolist(), running)
         self._expect_deaths()
+
+    def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None:
+        """Start from what is saved of other workers: `rows` pairs a worker here with its row there."""
+        self.ledger.take_over(workers, rows)
 
     def close(self) -> None:
         """Stop everyone."""

@@ -38,6 +38,11 @@ def workers_in_world() -> int:
     )
 
 
+def is_manager() -> bool:
+    """Return whether this process is the manager of its MPI world."""
+    return MPI.COMM_WORLD.Get_rank() == MANAGER
+
+
 def hosts_in_world() -> list[str]:
     """Return the node of each rank of this MPI world; RunError if versions differ."""
     with closing(Doorbell()) as bell:

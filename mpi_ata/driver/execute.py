@@ -12,7 +12,7 @@ import numpy as np
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import Cluster, VirtualCluster
 from mpi_ata.driver.loop import run
-from mpi_ata.driver.observers import Observer
+from mpi_ata.driver.observers import Observer, Observers
 from mpi_ata.driver.plan import Plan
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import allocator_of, begin
@@ -52,6 +52,7 @@ def execute(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome:
     """Run a plan on the virtual cluster; a signal ends it early, with what was reached."""
     trace = Trace()
     with StopRequest(plan.job.run.grace) as stop_request:
+        _log_notes(plan)
         parts = plan.parts()
         if parts.times is None:
             rule = "a virtual clock needs a table [times], which says how long tasks take"
@@ -66,6 +67,7 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
 
     job, trace = plan.job, Trace()
     with StopRequest(job.run.grace, on_ranks=True, is_worker=rank() != MANAGER) as stop_request:
+        _log_notes(plan)
         with collective_check():
             parts = plan.parts(workers_in_world())
         drawn = job.times is not None and job.times.report == "drawn"
@@ -114,12 +116,12 @@ class _Drive:
     ) -> None:
         self._plan, self._cluster, self._stop_request, self._trace = plan, cluster, stop_request, trace
         self._problem, times, self._method = parts
-        self._observers = list(observers)
+        self._observers = Observers(observers)
         self._recorder: RunRecorder | None = None
         cluster.overdue = stop_request.grace_expired
         allocator = allocator_of(self._method)
         if times is not None and allocator is not None:
-            self._trace.track_regret(Regret(times.means, allocator.budget))
+            trace.track_regret(Regret(times.means, allocator.budget))
 
     def outcome(self) -> Outcome:
         """Drive the run, and return how it ended."""
@@ -136,47 +138,45 @@ class _Drive:
             raise
         except Exception as error:  # in an allocator or a method of the user's own
             raise in_users_code(f"round {self._method.k + 1} failed", error) from None
+        finally:
+            self._observers.on_end(self._trace, reason)
         recorder, signal = self._recorder, self._stop_request.name
         out, resumable = (recorder.path, recorder.resumable) if recorder else (None, False)
         return Outcome(self._cluster.n, self._trace, self._method.x, reason, signal, out, resumable)
 
     def _begin(self) -> None:
-        if self._plan.output is not None:
-            notes = begin(self._plan, self._method, self._cluster, self._trace)
-            self._recorder = RunRecorder(self._plan, notes)
-            self._observers.append(self._recorder)
-        for text in self._plan.notes:
-            log.warning("%s", text)
-        for observer in self._observers:
-            observer.on_start(self._method, self._cluster, self._trace)
+        plan, method, cluster, trace = self._plan, self._method, self._cluster, self._trace
+        if plan.file is not None:
+            notes = begin(plan, method, cluster, trace)
+            self._recorder = RunRecorder(plan, plan.file, method, cluster, trace)
+            self._recorder.begin(notes)
+        self._observers.on_start(method, cluster, trace)
 
     def _run_rounds(self) -> None:
-        job = self._plan.job
+        job, every = self._plan.job, self._plan.job.run.evaluate_every
         with _saying_what_remains(self._method, self._recorder):
-            for _ in run(
-                self._method,
-                self._cluster,
-                self._problem,
-                job.stop,
-                job.run.evaluate_every,
-                self._trace,
-                self._observers,
-            ):
+            for round in run(self._method, self._cluster, self._problem, job.stop, every, self._trace):
+                self._observers.on_round(round, self._trace)
                 if self._stop_request:
                     break
+                if self._recorder:
+                    self._recorder.after_round(round)
 
     def _end(self, reason: str | None) -> None:
-        """Close the cluster of a finished run, take in what stopped workers report then, and save."""
-        if reason is not None:
-            if self._recorder:
-                self._recorder.capture(reason)
-            self._cluster.close()
-            self._trace.settle(self._cluster.ledger)
+        """Save for the last time; the cluster of a finished run is closed first."""
+        recorder, before = self._recorder, self._cluster.ledger.mark()
+        if reason is None:
+            self._trace.end()
+            if recorder:
+                recorder.interrupt(self._stop_request.name)
+            return
+        if recorder:
+            recorder.finish(reason)
+        self._cluster.close()
+        self._trace.settle(self._cluster.ledger, before)
         self._trace.end()
-        if self._recorder:
-            self._recorder.signal = self._stop_request.name
-        for observer in self._observers:
-            observer.on_end(self._trace, reason)
+        if recorder:
+            recorder.save_summary()
 
 
 @contextmanager
@@ -190,3 +190,8 @@ def _saying_what_remains(method: Method, recorder: RunRecorder | None) -> Iterat
         if not isinstance(error, RunError):  # in an allocator or a method of the user's own
             error = in_users_code(f"round {method.k + 1} failed", error)
         raise (RunError(f"{error}\n{recorder.remains()}") if recorder else error) from None
+
+
+def _log_notes(plan: Plan) -> None:
+    for text in plan.notes:
+        log.warning("%s", text)

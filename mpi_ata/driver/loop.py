@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from mpi_ata.clusters import Cluster
 from mpi_ata.driver.evaluation import evaluate
-from mpi_ata.driver.observers import Observer
+from mpi_ata.driver.observers import Observer, Observers
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job.stop import Stop
 from mpi_ata.methods import Method, Round
@@ -23,19 +23,23 @@ def run(
     """Yield one round after another until a limit of `stop` is reached; without one, for as long as you ask.
 
     Every `evaluate_every` rounds the loss of `problem`, and what its evaluate(x) returns, goes into `trace`,
-    off the clock.  The driver calls on_start and on_end of `observers`; on_round is called here.
+    off the clock.
     """
-    stop, trace = stop or Stop(), trace or Trace()
-    if not trace.rows:
-        trace.record(evaluate(problem, method, stop.needs_loss))
-    done = stop.reached(trace)
-    while not done:
-        round = method.step(cluster)
-        trace.add(round, cluster.ledger)
-        done = stop.reached(trace)
-        if done or method.k % evaluate_every == 0:
+    stop, trace, watching = stop or Stop(), trace or Trace(), Observers(observers)
+    watching.on_start(method, cluster, trace)
+    done = None
+    try:
+        if not trace.rows:
             trace.record(evaluate(problem, method, stop.needs_loss))
-            done = done or stop.reached(trace)
-        for observer in observers:
-            observer.on_round(round, trace)
-        yield round
+        done = stop.reached(trace)
+        while not done:
+            round = method.step(cluster)
+            trace.add(round, cluster.ledger)
+            done = stop.reached(trace)
+            if done or method.k % evaluate_every == 0:
+                trace.record(evaluate(problem, method, stop.needs_loss))
+                done = done or stop.reached(trace)
+            watching.on_round(round, trace)
+            yield round
+    finally:
+        watching.on_end(trace, done)

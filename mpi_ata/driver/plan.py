@@ -1,15 +1,14 @@
 """Everything that is decided before a run starts, decided once."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.job import Job, Parts, build_parts, load_job, resume_job
-from mpi_ata.launch import rank
-from mpi_ata.layout import MANAGER
+from mpi_ata.launch import under_launcher
 from mpi_ata.runfile.checkpoints import fresh_path
 from mpi_ata.runfile.earlier import EarlierRuns
 from mpi_ata.runfile.load import load_named
@@ -23,30 +22,19 @@ class Plan:
     """A job with all its settings, the run that it continues, and what earlier runs know of its workers."""
 
     job: Job
-    output: OutputOptions | None = None  # None: nothing is recorded
-    file: RunFile | None = None  # where it is recorded, if that is known already
+    file: RunFile | None = None  # where the run is recorded; None: nowhere
     earlier: Record | None = None  # the run to resume
+    damaged: bool = False  # whether a newer save of it could not be read
     changes: tuple[str, ...] = ()  # in its job since then, in words
-    notes: list[str] = field(default_factory=list)  # for the user, when the run starts
+    prior: list[RunStats] = field(default_factory=list)  # what earlier runs learned of workers
+    notes: tuple[str, ...] = ()  # for the user, when the run starts
 
     @property
     def finished(self) -> bool:
         """Return whether the run to resume has reached its limit, and nothing is changed."""
-        return self.earlier is not None and bool(self.earlier.reason) and not self.changes and not self.notes
-
-    @cached_property
-    def prior(self) -> list[RunStats]:
-        """Read what earlier runs learned of the workers; files that do not fit the job are rejected."""
-        if self.output is None or self.earlier is not None:
-            return []
-        runs = EarlierRuns(None if self.output.any_problem else self.job)
-        known = merge_runs(runs.read(self.output.warm_start))
-        self.notes.extend(runs.notes)
-        return [discount(stats, self.output.prior_weight) for stats in known]
-
-    def run_file(self) -> RunFile:
-        """Return the file to record the run in: as the user said, or a fresh one in runs/."""
-        return self.file or RunFile(fresh_path(self.job.path))
+        return (
+            self.earlier is not None and bool(self.earlier.reason) and not self.changes and not self.damaged
+        )
 
     def parts(self, n: int | None = None) -> Parts:
         """Build what the run consists of; here the user's code is imported."""
@@ -67,32 +55,59 @@ def resolve(job: Path, settings: Sequence[str] = (), output: OutputOptions | Non
 
 def plan_run(job: Path, settings: Sequence[str], output: OutputOptions) -> Plan:
     """Decide the same where the place of the run file is checked elsewhere."""
-    file = None if output.out is None else RunFile(output.out)
-    if file is not None and output.resumes():
-        return _resume(job, settings, output, file)
-    notes = []
-    if file is not None and output.resume:
-        notes.append(f"there is no {file.path} yet: starting a new run")
-    return Plan(load_job(job, settings), output, file, notes=notes)
+    if output.resumes():
+        return _resume(job, settings, output)
+    loaded = load_job(job, settings)
+    prior, notes = _prior(loaded, output)
+    if output.resume:
+        notes.insert(0, f"there is no {output.out} yet: starting a new run")
+    file = RunFile(fresh_path(job) if output.out is None else output.out)
+    return Plan(loaded, file, prior=prior, notes=tuple(notes))
 
 
-def _resume(job: Path, settings: Sequence[str], output: OutputOptions, file: RunFile) -> Plan:
+def _prior(job: Job, output: OutputOptions) -> tuple[list[RunStats], list[str]]:
+    """Read what earlier runs learned of workers; files that do not fit the job are rejected."""
+    runs = EarlierRuns(None if output.any_problem else job)
+    known = merge_runs(runs.read(output.warm_start))
+    notes = list(runs.notes)
+    if output.warm_start and not known:
+        folders = ", ".join(map(str, output.warm_start))
+        notes.append(f"no run to warm-start from in {folders}: all workers start cold")
+    return [discount(stats, output.prior_weight) for stats in known], notes
+
+
+def _resume(job: Path, settings: Sequence[str], output: OutputOptions) -> Plan:
+    assert output.out is not None
+    file = RunFile(output.out)
     record, complaint = load_named(file)
     resumed, changes = resume_job(job, record.job, settings)
     notes = [complaint] if complaint else []
     if output.warm_start:
         notes.append(f"{file.path} continues with what it knows; --warm-start is for new runs")
-    return Plan(resumed, output, file, record, tuple(changes), notes)
+    return Plan(resumed, file, record, bool(complaint), tuple(changes), notes=tuple(notes))
 
 
 def resolve_on_ranks(job: Path, settings: Sequence[str] = (), output: OutputOptions | None = None) -> Plan:
     """Decide the same on all ranks of this MPI world; only the manager needs to see the run file."""
-    from mpi_ata.clusters.world import bcast_text, collective_check
+    from mpi_ata.clusters.world import bcast_text, collective_check, is_manager, workers_in_world
 
     plan = None
     with collective_check():
-        if rank() == MANAGER:
+        workers_in_world()
+        if is_manager():
             plan = resolve(job, settings, output)
     settings = json.loads(bcast_text(json.dumps(plan.job.source.settings if plan else None)))
     with collective_check():
         return plan or Plan(load_job(job, settings))
+
+
+@contextmanager
+def checked_together() -> Iterator[None]:
+    """Let what may fail on one rank fail on all; without a launcher it just fails."""
+    if not under_launcher():
+        yield
+        return
+    from mpi_ata.clusters.world import collective_check
+
+    with collective_check():
+        yield

@@ -3,12 +3,12 @@
 import logging
 import secrets
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from mpi_ata.clusters import Cluster
 from mpi_ata.clusters.ledger import in_flight
-from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.plan import Plan
 from mpi_ata.driver.restore import Note, allocator_of, missing_state
 from mpi_ata.driver.trace import Trace
@@ -16,30 +16,31 @@ from mpi_ata.errors import diverged
 from mpi_ata.methods import Method, Round
 from mpi_ata.runfile.checkpoints import Checkpoints
 from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.store import RunFile
 
 log = logging.getLogger("mpi_ata")
 
 
-class RunRecorder(Observer):
+class RunRecorder:
     """Saves a run before its first round, whenever a save is due, and at its end."""
 
-    def __init__(self, plan: Plan, notes: list[Note]) -> None:
-        job, file = plan.job, plan.run_file()
-        self.path, self.resumable, self.signal = file.path, True, ""
-        self._job, self._notes = job, notes
+    def __init__(self, plan: Plan, file: RunFile, method: Method, cluster: Cluster, trace: Trace) -> None:
+        job = plan.job
+        self.path = file.path
+        self._method, self._cluster, self._trace, self._job = method, cluster, trace, job
         self._checkpoints = Checkpoints(file, job.run.checkpoint_rounds, job.run.checkpoint_seconds)
         self._record = plan.earlier or Record(secrets.token_hex(16), job.source, (), {}, prior=plan.prior)
-
-    def on_start(self, method: Method, cluster: Cluster, trace: Trace) -> None:
-        """Save for the first time, so that a file that cannot be written is found before time is spent."""
-        self._method, self._cluster, self._trace = method, cluster, trace
-        if missing := missing_state(method):
-            self.resumable = False
+        missing = missing_state(method)
+        self.resumable = not missing
+        if missing:
             log.warning("%s: the run is recorded, but cannot be resumed", missing)
-        for note in self._notes:
+
+    def begin(self, notes: Sequence[Note]) -> None:
+        """Save for the first time, so that a file that cannot be written is found before time is spent."""
+        for note in notes:
             self.event(note.kind, note.text)
         record = self._record
-        record.job, record.identities, record.reason = self._job.source, cluster.identities, ""
+        record.job, record.identities, record.reason = self._job.source, self._cluster.identities, ""
         self._checkpoints.save_first(self._filled())
 
     def event(self, kind: str, text: str, worker: int = -1) -> None:
@@ -48,28 +49,32 @@ class RunRecorder(Observer):
         if kind not in ("started", "ended"):
             log.info("%s %s", kind, text)
 
-    def on_round(self, round: Round, trace: Trace) -> None:
+    def after_round(self, round: Round) -> None:
         """Record what was lost, and save if it is time."""
         for lost in round.losses:
             self.event("lost", f"worker {lost.worker}: {lost.why}", lost.worker)
         if self._checkpoints.due(round.number):
             self._checkpoints.save(self._filled())
 
-    def capture(self, reason: str) -> None:
+    def finish(self, reason: str) -> None:
         """Take the state at the end of a finished run, before its cluster is closed.
 
-        It is saved at once where stopped workers may take their time to report.
+        It is saved at once where workers are still being stopped, since they may take their time.
         """
+        self.event("ended", reason)
         record = self._filled(reason)
-        if np.any(in_flight(record.cluster)):
+        if "stopping" in record.cluster and in_flight(record.cluster).any():
             self._checkpoints.save_last(record)
 
-    def on_end(self, trace: Trace, reason: str | None) -> None:
-        """Save for the last time: the state, so that the run can be continued, and its summary."""
-        self.event("ended", reason or f"early, by {self.signal}")
-        record = self._filled() if reason is None else self._record
-        record.summary |= trace.summary()
-        self._checkpoints.save_last(record)
+    def save_summary(self) -> None:
+        """Save a finished run for the last time, with what stopped workers reported when it was closed."""
+        self._record.summary |= self._trace.summary()
+        self._checkpoints.save_last(self._record)
+
+    def interrupt(self, signal: str) -> None:
+        """Save a run that ends early, so that it can be resumed."""
+        self.event("ended", f"early, by {signal}")
+        self._checkpoints.save_last(self._filled())
 
     def remains(self) -> str:
         """Return what is left of a run that failed, and how to continue."""

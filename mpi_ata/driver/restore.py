@@ -51,16 +51,13 @@ def begin(plan: Plan, method: Method, cluster: Cluster, trace: Trace) -> list[No
             raise ValueError(missing)
         return list(_resume(plan.earlier, plan.changes, method, cluster, trace))
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise UsageError(f"{plan.run_file().path}: cannot be resumed: {one_line(error)}") from None
+        raise UsageError(f"{plan.file and plan.file.path}: cannot be resumed: {one_line(error)}") from None
 
 
 def _warm_start(plan: Plan, method: Method, cluster: Cluster) -> Iterator[Note]:
-    prior, allocator = plan.prior, allocator_of(method)
-    if plan.output is not None and plan.output.warm_start and not prior:
-        folders = ", ".join(map(str, plan.output.warm_start))
-        plan.notes.append(f"no run to warm-start from in {folders}: all workers start cold")
-    if prior and allocator is not None:
-        yield from _inherit(allocator, prior, cluster)
+    allocator = allocator_of(method)
+    if plan.prior and allocator is not None:
+        yield from _inherit(allocator, plan.prior, cluster)
 
 
 def _inherit(
@@ -84,8 +81,9 @@ def _resume(
     yield from (Note("changed", change) for change in changes)
     allocator, same = allocator_of(method), same_workers(record.identities, cluster.identities)
     if same:
-        cluster.restore(record.cluster)
-        cluster.ledger.stats.restore(record.workers)
+        before = cluster.ledger.mark()
+        cluster.restore(record.cluster, record.workers)
+        trace.lost += int(cluster.ledger.changes(before).lost.sum())
     else:
         _move(record, method, cluster, trace)
     exchanged = any(change.startswith(ALLOCATOR_KEYS) for change in changes)
@@ -103,6 +101,6 @@ def _move(record: Record, method: Method, cluster: Cluster, trace: Trace) -> Non
             f"now there are {cluster.n}"
         )
     rows = kept_workers(record.identities, cluster.identities)
-    cluster.ledger.take_over(record.workers, rows)
+    cluster.take_over(record.workers, rows)
     trace.earlier = trace.worker_time
     trace.lost += int(np.sum(in_flight(record.cluster)))

@@ -8,7 +8,7 @@ import numpy as np
 
 from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.arrays import Array, IntArray, State, entry, total
-from mpi_ata.clusters.ledger import Ledger
+from mpi_ata.clusters.ledger import Ledger, Mark
 from mpi_ata.driver.evaluation import NOT_EVALUATED, Evaluation
 from mpi_ata.errors import RunError
 from mpi_ata.methods import Round
@@ -177,9 +177,9 @@ class Trace:
             self.delay_sum += int(round.delays.sum())
             self.largest_delay = max(self.largest_delay, int(round.delays.max()))
 
-    def settle(self, ledger: Ledger) -> None:
-        """Take in what was booked after the last round, when the cluster was closed."""
-        late = ledger.changes()
+    def settle(self, ledger: Ledger, before: Mark) -> None:
+        """Take in what was booked since `before`, when the cluster was closed after the last round."""
+        late = ledger.changes(before)
         self.wasted += int(late.stopped.sum())
         self.lost += int(late.lost.sum())
         self.waste += late.stopped_time

@@ -1,22 +1,17 @@
 """Building what a run consists of from its job: here the user's code is imported."""
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpi_ata.allocators import Allocator
 from mpi_ata.errors import UsageError
-from mpi_ata.job.component import Component, choose
-from mpi_ata.job.names import UPDATES
+from mpi_ata.job.method_table import check_allocator, split_update
 from mpi_ata.job.schema import Job, prefix_errors
 from mpi_ata.job.stop import Stop
-from mpi_ata.job.tables import Table
 from mpi_ata.methods import Method
 from mpi_ata.problems import Problem
 from mpi_ata.times import DrawnTimes
-from mpi_ata.torch import TorchUpdate
 
 
 class Parts(NamedTuple):
@@ -71,7 +66,7 @@ def greedy_counterpart(job: Job) -> str:
 
 def _build_method(job: Job, problem: Problem, n: int, times: DrawnTimes | None) -> Method:
     method, update = split_update(job.method, job.path.parent)
-    _check_allocator(method, job.allocator)
+    check_allocator(method, job.allocator)
     known = _known(job, n, times) | {
         "x0": problem.x0,
         "allocator": build_allocator(job, n, times),
@@ -83,37 +78,6 @@ def _build_method(job: Job, problem: Problem, n: int, times: DrawnTimes | None) 
 
 def _known(job: Job, n: int, times: DrawnTimes | None) -> dict[str, Any]:
     return {"n": n, "seed": job.run.seed} | ({"means": times.means} if times else {})
-
-
-def _check_allocator(method: Component, allocator: Component | None) -> None:
-    if method.accepts("allocator") and allocator is None:
-        raise UsageError("this method needs a table [allocator]")
-    if allocator is not None and not method.accepts("allocator"):
-        raise UsageError("this method decides itself who works and takes no table [allocator]; leave it out")
-
-
-def split_update(method: Component, folder: Path) -> tuple[Component, Component | None]:
-    """Return the method and its update, whose keys share a table."""
-    if not method.accepts("update"):
-        return method, None
-    update = _update(method.keys, folder)
-    takes_all = update.accepts_any() and not method.accepts_any()
-    keys, own = Table(), Table()
-    for key, value in update.keys.items():
-        of_update = update.accepts(key) or (takes_all and not method.accepts(key))
-        (own if of_update else keys)[key] = value
-    others = ("name", "update", *(key for key in update.known_keys() if key != "optimizer"))
-    return replace(method, keys=keys, others=others), replace(update, keys=own)
-
-
-def _update(keys: Table, folder: Path) -> Component:
-    """Return the update, by `update` or by `update_file` and `update_class`, with all keys of the table."""
-    name = keys.get("update")
-    if isinstance(name, str) and name.startswith("torch."):
-        keys = {key: value for key, value in keys.items() if key != "update"}
-        return Component("method", TorchUpdate, keys | {"optimizer": name.removeprefix("torch.")})
-    choices = UPDATES | {"torch.<class of torch.optim>": TorchUpdate}
-    return choose("method", keys, choices, folder, key="update", default="plain")
 
 
 def _check_problem(problem: Problem, stop: Stop) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from mpi_ata.errors import UsageError, one_line
 from mpi_ata.job.allocator_swap import check_known, exchanged, override_job
 from mpi_ata.job.component import Component, choose, pick
+from mpi_ata.job.method_table import check_built_in
 from mpi_ata.job.names import ALLOCATORS, LAWS, METHODS, PROBLEMS
 from mpi_ata.job.source import JobText
 from mpi_ata.job.stop import Stop
@@ -120,13 +121,16 @@ def job_from(path: Path, text: str, settings: tuple[str, ...], tables: Tables) -
     for name in REQUIRED:
         if not tables.get(name):
             raise UsageError(f"the table [{name}] is missing or empty")
-    folder, allocator = path.parent, tables.get("allocator")
+    folder, keys = path.parent, tables.get("allocator")
+    method = choose("method", tables["method"], METHODS, folder)
+    allocator = None if keys is None else choose("allocator", keys, ALLOCATORS, folder)
+    check_built_in(method, allocator, folder)
     return Job(
         path=path,
         tables=tables,
         problem=choose("problem", tables["problem"], PROBLEMS, folder),
-        method=choose("method", tables["method"], METHODS, folder),
-        allocator=None if allocator is None else choose("allocator", allocator, ALLOCATORS, folder),
+        method=method,
+        allocator=allocator,
         times=_times(tables["times"]) if "times" in tables else None,
         stop=_plain("stop", Stop, tables["stop"]),
         run=_plain("run", RunTable, tables.get("run", {})),

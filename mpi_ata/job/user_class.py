@@ -4,6 +4,7 @@ import importlib.util
 import sys
 import traceback
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,8 +34,19 @@ class UserClass:
         )
 
 
+_modules: dict[tuple[str, bytes], ModuleType] = {}  # by path and contents
+
+
 def _imported(table: str, path: Path) -> ModuleType:
-    """Import a Python file; its neighbours can be imported by it."""
+    """Return a Python file as a module; it is executed once, whatever a job takes from it."""
+    key = str(path.resolve()), sha256(path.read_bytes()).digest()
+    if key not in _modules:
+        _modules[key] = _executed(table, path)
+    return _modules[key]
+
+
+def _executed(table: str, path: Path) -> ModuleType:
+    """Execute a Python file, which can import its neighbours."""
     spec = importlib.util.spec_from_file_location(f"{path.stem}@{path.resolve()}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"[{table}] file = {str(path)!r} is not a Python file; its name must end in .py")

@@ -20,6 +20,7 @@ class Collector:
         self._cluster = cluster
         self._observe = None if allocator is None else allocator.observe
         self._losses: tuple[Lost, ...] = ()
+        self._mark = cluster.ledger.mark()
         self._began = self._ended = cluster.now()
 
     def wait(self) -> Arrival | Lost:
@@ -88,8 +89,8 @@ class Collector:
                 observe(i, (), stopped)
 
     def round(self, k: int, quota: IntArray, delays: IntArray = NO_DELAYS) -> Round:
-        """Return what happened, including what the cluster booked since the previous round."""
-        stopped, lost, waste = self._cluster.ledger.changes()
+        """Return what happened in the round."""
+        stopped, lost, waste = self._cluster.ledger.changes(self._mark)
         duration = self._ended - self._began
         return Round(k, quota, self.used, stopped, lost, waste, duration, delays, self._losses)
 

@@ -37,11 +37,12 @@ class Ringmaster(UpdateMethod):
         collector = Collector(cluster)
         idle = cluster.idle()  # everyone in the first round, and after a break on real ranks
         self._begin(cluster, idle[cluster.available[idle]], k)
+        everyone = bool(cluster.available.all())
         while b < self.B:
             arrival = collector.wait()
             i = arrival.worker
             if isinstance(arrival, Lost):
-                self.born[i] = -1
+                self.born[i], everyone = -1, False
                 continue
             self.x = self.update(self.x, arrival.result)
             delays[b] = self.s - self.born[i]
@@ -49,7 +50,7 @@ class Ringmaster(UpdateMethod):
             b += 1
             self.born[i] = self.s
             late = np.flatnonzero(self.born <= self.s - self.R)
-            late = late[cluster.available[late]]
+            late = late if everyone else late[cluster.available[late]]
             collector.stop(late)
             self._begin(cluster, np.append(late, i), k)
         collector.end()

@@ -56,8 +56,9 @@ class Trial:
         """Return where the run is saved and resumed from; None if it is not saved."""
         if self.out is None:
             return None
-        prior = (self.warm_start,) if self.warm_start else ()
-        return OutputOptions(self.out, resume=RunFile(self.out).exists(), warm_start=prior)
+        resume = RunFile(self.out).exists()
+        prior = (self.warm_start,) if self.warm_start and not resume else ()
+        return OutputOptions(self.out, resume, prior)
 
 
 @dataclass(frozen=True)

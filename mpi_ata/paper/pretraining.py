@@ -5,7 +5,6 @@ from contextlib import closing
 from pathlib import Path
 
 from mpi_ata.clusters import VirtualCluster
-from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Plan
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.trace import Trace
@@ -38,8 +37,7 @@ def save_learned(learned: Learned, trace: Trace, trial: Trial, path: Path) -> No
     with closing(VirtualCluster(problem, times)) as cluster:
         cluster.ledger.worker_time[:] = allocator.T
         cluster.ledger.stats.restore(learned.stats)
-        recorder = RunRecorder(Plan(trial.job(), OutputOptions(path), RunFile(path)), [])
-        recorder.on_start(method, cluster, trace)
-        reason = f"{allocator.k:,} rounds of the bandit alone"
-        recorder.capture(reason)
-        recorder.on_end(trace, reason)
+        recorder = RunRecorder(Plan(trial.job()), RunFile(path), method, cluster, trace)
+        recorder.begin([])
+        recorder.finish(f"{allocator.k:,} rounds of the bandit alone")
+        recorder.save_summary()

@@ -7,8 +7,7 @@ anything.
 import io
 import math
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -73,14 +72,14 @@ def from_image(image: bytes) -> tuple[dict[str, Any], dict[str, State]]:
     return attributes, groups
 
 
-def read_part(path: Path, group: str) -> tuple[dict[str, Any], State]:
+def read_part(file: BinaryIO, group: str) -> tuple[dict[str, Any], State]:
     """Return the attributes and one group of a file; HDF5 itself keeps a checksum of attributes."""
     import h5py
 
     try:
-        with h5py.File(path, "r", locking=False) as file:
-            attributes = {name: _attribute(file, name) for name in file.attrs}
-            arrays = _arrays(_own(file, group, h5py.Group))
+        with h5py.File(file, "r") as tree:
+            attributes = {name: _attribute(tree, name) for name in tree.attrs}
+            arrays = _arrays(_own(tree, group, h5py.Group))
             return attributes, {name: np.asarray(array[()]) for name, array in arrays.items()}
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         if isinstance(error, UsageError):

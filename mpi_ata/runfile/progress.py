@@ -9,7 +9,7 @@ from mpi_ata.errors import UsageError
 from mpi_ata.job.schema import tables_of
 from mpi_ata.job.source import JobText
 from mpi_ata.runfile.hdf5 import untexts
-from mpi_ata.runfile.store import RunFile, peek
+from mpi_ata.runfile.store import RunFile, peek, verify
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,24 @@ class Progress:
         return self.rounds / self.elapsed if self.elapsed > 0 else 0.0
 
 
-def read_progress(run: Path) -> Progress:
-    """Return how far a run is, by its newest readable save."""
+def read_progress(run: Path, verified: bool = False) -> Progress:
+    """Return how far a run is, by its newest readable save; `verified`: read the whole file to be sure."""
     file, trouble = RunFile(run), ""
     for path in (run, file.previous):
         try:
+            if verified:
+                verify(path)
             return _progress(*peek(path, "job"), saved=path.stat().st_mtime, trouble=trouble)
         except FileNotFoundError:
             continue
         except (UsageError, OSError, KeyError, ValueError, TypeError) as error:
             trouble = trouble or str(error)
     return Progress(trouble=trouble)
+
+
+def is_finished(run: Path) -> bool:
+    """Return whether a run is finished, and its file whole."""
+    return read_progress(run).finished and read_progress(run, verified=True).finished
 
 
 def _progress(summary: dict[str, Any], job: State, saved: float, trouble: str) -> Progress:

@@ -106,10 +106,13 @@ def _events(group: State) -> list[Event]:
 
 
 def _with_orders_in_flight(cluster: State, method: State) -> State:
-    """Return the state of a cluster with every order in flight: in files of 0.1.0 `born` has some of them."""
-    if "born" not in method or "stopping" not in cluster:
+    """Return the state of a cluster with its running orders; in the first files only ringmaster knew them."""
+    if "stopping" not in cluster or "running" in cluster:
         return cluster
-    return cluster | {"stopping": np.maximum(cluster["stopping"], method["born"] >= 0)}
+    running = np.zeros_like(cluster["stopping"])
+    if (born := method.get("born", running)).shape == running.shape and "born" in method:
+        running[born >= 0] = 1
+    return cluster | {"running": running}
 
 
 def _check_complete(record: Record) -> None:

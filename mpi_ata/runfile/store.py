@@ -99,8 +99,18 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, State]]:
 def peek(path: Path, group: str) -> tuple[dict[str, Any], State]:
     """Return the attributes and one small group of a file, without reading or verifying the rest of it."""
     try:
-        _check_format(_check_size(_first_block(path), path.stat().st_size - BLOCK))
-        return read_part(path, group)
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size - BLOCK
+            _check_format(_check_size(file.read(BLOCK), size))
+            return read_part(file, group)
+    except UsageError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def verify(path: Path) -> None:
+    """Raise DamagedError where a file is not whole."""
+    try:
+        _unsealed(path.read_bytes())
     except UsageError as error:
         raise type(error)(f"{path}: {error}") from None
 
@@ -137,11 +147,6 @@ def _seal_of(path: Path) -> bytes | None:
         return None
     except OSError:
         return b""  # it exists, but nothing else is known
-
-
-def _first_block(path: Path) -> bytes:
-    with path.open("rb", buffering=0) as file:
-        return file.read(BLOCK)
 
 
 def _check_size(block: bytes, found: int) -> int:

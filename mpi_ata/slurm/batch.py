@@ -10,7 +10,7 @@ from typing import Any
 from mpi_ata import launch
 from mpi_ata.job import load_job
 from mpi_ata.runfile.checkpoints import RUNS
-from mpi_ata.runfile.progress import read_progress
+from mpi_ata.runfile.progress import is_finished
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.copies import Copies
@@ -63,7 +63,7 @@ class Batch:
         if RunFile(self.run).exists():
             return []
         sweep = self.submission_dir.manifest().runs if self.siblings else ()
-        finished = [path for path in sweep if path != self.run and read_progress(path).finished]
+        finished = [path for path in sweep if path != self.run and is_finished(path)]
         return warm_start_args([*self.warm_start, *finished], self.prior_weight, self.any_problem)
 
 

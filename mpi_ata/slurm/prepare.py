@@ -11,8 +11,7 @@ from mpi_ata.driver.plan import Plan, plan_run
 from mpi_ata.errors import UsageError
 from mpi_ata.job import build_parts, load_job
 from mpi_ata.layout import ranks_for, workers_in
-from mpi_ata.problems import Problem
-from mpi_ata.runfile.progress import read_progress
+from mpi_ata.runfile.progress import is_finished
 from mpi_ata.runfile.store import check_writable_path
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.batch import warm_start_args
@@ -130,7 +129,7 @@ def check_not_existing(prepared: PreparedSubmission) -> None:
 
 def check_resumable(prepared: PreparedSubmission) -> None:
     """Reject runs that are finished, or that another Slurm job is still running."""
-    if all(read_progress(run).finished for run in prepared.runs):
+    if all(is_finished(run) for run in prepared.runs):
         raise UsageError(f"{prepared.runs[0]} is already finished: choose another --out for a new run")
     for id in prepared.dir.manifest().jobs:
         if any(job.state not in OVER for job in commands.jobs(id)):
@@ -142,11 +141,9 @@ def plan_runs(prepared: PreparedSubmission) -> list[Plan]:
     asked, plans = prepared.submission, []
     for run, settings in zip(prepared.runs, asked.members, strict=True):
         output = OutputOptions(run, True, asked.warm_start, asked.prior_weight, asked.any_problem)
-        plan = plan_run(asked.job, settings, output)
-        if plan.earlier is None:
+        if not output.resumes():
             output.check_prior()
-            _ = plan.prior  # rejects files that do not fit
-        plans.append(plan)
+        plans.append(plan_run(asked.job, settings, output))
     return plans
 
 
@@ -161,16 +158,15 @@ def with_ranks(submission: Submission, plans: Sequence[Plan]) -> Submission:
 
 
 def check_plans(asked: Submission, plans: Sequence[Plan]) -> None:
-    """Reject jobs that could not run; a problem that several runs share is built once."""
+    """Reject jobs that could not run; a problem that several runs in a row share is built once."""
     if not asked.check:
         return
-    problems: dict[str, Problem] = {}
-    ranks = asked.resources.ranks
-    for plan in plans:
-        job = plan.job
+    problem, built_from, ranks = None, "", asked.resources.ranks
+    for job in [plan.job for plan in plans]:
         workers = workers_in(ranks) if ranks is not None else job.run.workers
-        key = repr((job.tables["problem"], job.source.files.get("problem.file")))
+        key = repr((job.tables["problem"], job.source.files.get("problem.file"), job.run.seed))
         try:
-            problems[key] = build_parts(job, workers or 1, problems.get(key)).problem
+            problem = build_parts(job, workers or 1, problem if key == built_from else None).problem
         except UsageError as error:
             raise UsageError(f"{error} (to check it on the nodes only, use --no-check)") from None
+        built_from = key

@@ -27,7 +27,7 @@ def run_batch(batch: Batch, echo: Echo) -> int:
 def start(batch: Batch, echo: Echo) -> int:
     """Start the ranks unless there is nothing to do, and wait for their end."""
     watch = Watch(batch, id := commands.own_id(), echo)
-    before = read_progress(batch.run)
+    before = read_progress(batch.run, verified=True)
     if before.finished:
         echo(f"{batch.run} is already finished, after {before.rounds:,} rounds")
         return 0
@@ -64,7 +64,7 @@ def check_progress(batch: Batch, before: Progress, id: str | None) -> None:
 
 def conclude(batch: Batch, watch: Watch, code: int, echo: Echo) -> tuple[str, int]:
     """Return how a start ended, for its record, and the exit code of the batch script; requeue if needed."""
-    after = read_progress(batch.run)
+    after = read_progress(batch.run, verified=True)
     if after.finished:
         cancel_rest_of_chain(batch)
         echo(f"finished after {after.rounds:,} rounds: {batch.run}")

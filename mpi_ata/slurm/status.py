@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from mpi_ata.runfile.progress import Progress, read_progress
+from mpi_ata.runfile.progress import Progress, is_finished, read_progress
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.slurm_job import ACTIVE, WAITING
 from mpi_ata.slurm.submission_dir import billed_core_seconds
@@ -26,7 +26,7 @@ def stop(which: str) -> list[dict[str, Any]]:
     """End runs for good: running ones save and leave, waiting ones are cancelled."""
     found = find_runs(which)
     for run in found:  # all of them first: no run that ends from now on is requeued
-        if not read_progress(run.run).finished:
+        if not is_finished(run.run):
             run.submission_dir.stop_file(run.run).touch()
     for run in found:
         stop_jobs(run)

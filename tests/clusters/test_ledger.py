@@ -29,17 +29,19 @@ def test_arrivals_are_added_up_before_they_become_too_many() -> None:
     assert ledger.stats.state()["tasks"].tolist() == [0, FOLD + 1]
 
 
-def test_every_change_is_reported_once_whenever_it_was_booked() -> None:
+def test_changes_are_those_since_a_mark() -> None:
     ledger = Ledger(2)
-    assert [each.tolist() for each in ledger.changes()[:2]] == [[0, 0], [0, 0]]
+    start = ledger.mark()
+    assert [each.tolist() for each in ledger.changes(start)[:2]] == [[0, 0], [0, 0]]
     ledger.stop(0, 2, 1.5)
     ledger.lose(1, 1)
-    first = ledger.changes()
+    first, later = ledger.changes(start), ledger.mark()
     ledger.stop(0, 1, 0.5)
-    second = ledger.changes()
+    second = ledger.changes(later)
+    assert ledger.changes(start).stopped.tolist() == [3, 0]
     assert (first.stopped.tolist(), first.lost.tolist(), first.stopped_time) == ([2, 0], [0, 1], 1.5)
     assert (second.stopped.tolist(), second.lost.tolist(), second.stopped_time) == ([1, 0], [0, 0], 0.5)
-    assert ledger.changes().stopped_time == 0.0
+    assert ledger.changes(ledger.mark()).stopped_time == 0.0
     assert first.stopped.tolist() == [2, 0], "what was reported does not change"
 
 
@@ -49,8 +51,9 @@ def test_what_an_earlier_process_booked_is_no_change() -> None:
     state = first.state()
     assert list(state) == ["worker_time", "undelivered", "undelivered_time"], "the names in a run file"
     second.restore(state)
+    before = second.mark()
     second.lose(np.arange(2), np.array([0, 1]))
-    changes = second.changes()
+    changes = second.changes(before)
     assert (changes.stopped.tolist(), changes.lost.tolist(), changes.stopped_time) == ([0, 0], [0, 1], 0.0)
     assert (second.worker_time.tolist(), second.stopped.tolist()) == ([1.5, 0.0], [2, 0])
     second.stop(0, 1, 1.0)
@@ -71,11 +74,13 @@ def test_time_taken_over_from_other_workers_is_no_change() -> None:
     second.take_over(first.stats.state() | {"unfinished": first.stopped_time}, [(0, 2)])
     assert second.stopped_time.tolist() == [1.5, 0.0]
     assert second.stats.state()["tasks"].tolist() == [1, 0]
+    before = second.mark()
     second.stop(1, 1, 0.5)
-    assert second.changes().stopped_time == 0.5
+    assert second.changes(before).stopped_time == 0.5
 
 
 def test_orders_in_flight_are_found_in_the_state_of_either_cluster() -> None:
-    assert in_flight({"stopping": np.array([0, 1, 1])}).tolist() == [0, 1, 1]
+    on_ranks = {"stopping": np.array([0, 1, 0]), "running": np.array([0, 0, 1])}
+    assert in_flight(on_ranks).tolist() == [0, 1, 1]
     assert in_flight({"left": np.array([0, 5, 1])}).tolist() == [0, 1, 1]
     assert in_flight({}).tolist() == []

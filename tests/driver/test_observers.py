@@ -6,12 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata import Cluster, Method, Observer, Round, Trace
+from mpi_ata import (
+    SGD,
+    UTA,
+    Cluster,
+    DrawnTimes,
+    Method,
+    Observer,
+    Plain,
+    Quadratic,
+    Round,
+    RunError,
+    Sqrt,
+    Stop,
+    Trace,
+    VirtualCluster,
+    run,
+)
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import resolve
+from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven, logged
-from tests.faults.scene import written
+from tests.faults.scene import own_problem, written
 
 OUT = Path("run.h5")
 
@@ -73,3 +91,51 @@ def test_without_a_handler_nothing_but_warnings_is_printed(
     driven(job, output=OutputOptions(OUT))
     driven(job, ["stop.rounds=3"], output=OutputOptions(OUT, resume=True))
     assert capsys.readouterr() == ("", "")
+
+
+class Failing(Observer):
+    """Fails in one of its hooks."""
+
+    def __init__(self, hook: str) -> None:
+        self.calls = 0
+        setattr(self, hook, self._fail)
+
+    def _fail(self, *_: object) -> None:
+        self.calls += 1
+        raise OSError("no space\nleft")
+
+
+@pytest.mark.parametrize("hook", ["on_start", "on_round", "on_end"])
+def test_an_observer_that_fails_is_left_out_and_the_run_ends_well_and_saved(
+    tmp_path: Path, hook: str
+) -> None:
+    failing, diary = Failing(hook), Diary()
+    plan = resolve(written(tmp_path / "job.toml", rounds=3, workers=4), output=OutputOptions(OUT))
+    with logged() as texts:
+        outcome = execute(plan, [failing, diary])
+    assert outcome.reason == "3 rounds"
+    assert texts == ["the observer Failing failed and is left out: OSError: no space left"]
+    assert failing.calls == 1
+    assert diary.seen[-1] == "end at 3: 3 rounds"
+    assert load_record(RunFile(OUT))[0].reason == "3 rounds"
+
+
+def test_an_observer_sees_the_end_of_a_run_that_fails(tmp_path: Path) -> None:
+    problem = own_problem(tmp_path, "if task.round == 2: raise ValueError('broken')")
+    job = written(tmp_path / "job.toml", rounds=3, problem=problem)
+    diary = Diary()
+    with pytest.raises(RunError, match="broken"):
+        execute(resolve(job), [diary])
+    assert diary.seen[-2:] == ["round 1", "end at 1: None"]
+
+
+def test_an_observer_of_a_loop_of_ones_own_sees_start_rounds_and_end() -> None:
+    problem = Quadratic(dimension=3)
+    cluster = VirtualCluster(problem, DrawnTimes(Sqrt(4)))
+    method = SGD(problem.x0, UTA(4, 8), Plain(0.1))
+    diary, stopped = Diary(), Diary()
+    assert len(list(run(method, cluster, stop=Stop(rounds=2), observers=[diary]))) == 2
+    assert diary.seen == ["start at 0 on 4 workers", "round 1", "round 2", "end at 2: 2 rounds"]
+    for _ in run(method, cluster, observers=[stopped]):
+        break
+    assert stopped.seen == ["start at 2 on 4 workers", "round 3", "end at 3: None"]

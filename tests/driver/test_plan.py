@@ -31,6 +31,19 @@ class Own:
 """
 
 
+PARTS = """
+from mpi_ata import GradientUpdate, UTA
+
+
+class Mine(UTA):
+    pass
+
+
+class Step(GradientUpdate):
+    pass
+"""
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -58,11 +71,50 @@ def test_running_a_plan_imports_and_builds_the_problem_once(job: Path) -> None:
     assert happened() == ["once", "built"]
 
 
-def test_resuming_imports_and_builds_the_problem_once(job: Path) -> None:
+def test_resuming_builds_the_problem_once_and_imports_an_unchanged_file_no_more(job: Path) -> None:
     driven(job, output=OutputOptions(OUT))
     IMPORTED.unlink()
     driven(job, ["stop.rounds=8"], output=OutputOptions(OUT, resume=True))
+    assert happened() == ["built"]
+
+
+def test_problem_allocator_and_update_in_one_file_are_one_module(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(PROBLEM + PARTS)
+    job = written(tmp_path / "job.toml", rounds=5, problem='file = "own.py"\nclass = "Own"')
+    settings = [
+        *("allocator.file=own.py", "allocator.class=Mine"),
+        *("method.update_file=own.py", "method.update_class=Step"),
+    ]
+    driven(job, settings)
     assert happened() == ["once", "built"]
+
+
+def test_a_fresh_run_file_is_where_the_user_was_also_if_the_problem_changes_the_folder(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "own.py").write_text(
+        PROBLEM.replace("self.x0 =", "__import__('os').chdir('elsewhere'); self.x0 =")
+    )
+    job = written(tmp_path / "job.toml", rounds=5, problem='file = "own.py"\nclass = "Own"')
+    outcome = driven(job, output=OutputOptions())
+    assert outcome.out is not None
+    assert len(list((tmp_path / "runs").glob("*.h5"))) == 1
+    assert not (tmp_path / "elsewhere" / "runs").exists()
+
+
+def test_a_finished_run_is_finished_also_where_a_warm_start_is_named(job: Path) -> None:
+    driven(job, output=OutputOptions(OUT))
+    plan = resolve(job, output=OutputOptions(OUT, resume=True, warm_start=(OUT,)))
+    assert plan.finished
+    assert plan.notes == ("run.h5 continues with what it knows; --warm-start is for new runs",)
+
+
+def test_a_run_whose_newest_save_is_damaged_is_not_finished(job: Path) -> None:
+    driven(job, output=OutputOptions(OUT))
+    OUT.write_bytes(OUT.read_bytes()[:-1])
+    plan = resolve(job, output=OutputOptions(OUT, resume=True))
+    assert (plan.damaged, plan.finished) == (True, False)
 
 
 def test_variants_of_a_plan_share_the_users_class(job: Path) -> None:
@@ -75,7 +127,7 @@ def test_a_plan_says_what_is_resumed_and_what_has_changed(job: Path) -> None:
     driven(job, output=OutputOptions(OUT))
     same = resolve(job, output=OutputOptions(OUT, resume=True))
     assert same.finished
-    assert (same.changes, same.notes) == ((), [])
+    assert (same.changes, same.notes) == ((), ())
     more = resolve(job, ["stop.rounds=8"], OutputOptions(OUT, resume=True))
     assert not more.finished
     assert more.changes == ("stop.rounds: 5 -> 8",)
@@ -87,7 +139,7 @@ def test_a_plan_says_what_is_resumed_and_what_has_changed(job: Path) -> None:
 def test_a_plan_for_a_file_that_is_not_there_says_that_it_starts_anew(job: Path) -> None:
     plan = resolve(job, output=OutputOptions(OUT, resume=True))
     assert plan.earlier is None
-    assert plan.notes == ["there is no run.h5 yet: starting a new run"]
+    assert plan.notes == ("there is no run.h5 yet: starting a new run",)
     assert not OUT.exists()
 
 

@@ -501,8 +501,9 @@ def test_a_whole_file_with_anything_missing_or_wrong_is_refused_in_a_sentence(
             record = from_tree(*changed)
             describe(record)
             cluster, trace = VirtualCluster(problem, times, job.run.seed), Trace()
-            plan = Plan(job, OutputOptions(), file, record)
-            RunRecorder(plan, begin(plan, made, cluster, trace)).on_start(made, cluster, trace)
+            plan = Plan(job, file, record)
+            notes = begin(plan, made, cluster, trace)
+            RunRecorder(plan, file, made, cluster, trace).begin(notes)
             accepted += 1
         except UsageError as error:
             refusals.append(str(error))

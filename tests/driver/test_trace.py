@@ -230,8 +230,9 @@ def test_what_workers_tell_when_they_are_let_go_is_settled_once() -> None:
     trace.add(a_round(1), cluster.ledger)
     with pytest.raises(TimeoutError):
         cluster.wait(timeout=0.5)
+    before = cluster.ledger.mark()
     cluster.close()
-    trace.settle(cluster.ledger)
+    trace.settle(cluster.ledger, before)
     assert (trace.wasted, trace.waste, trace.worker_time) == (2 + 2, 0.25 + 2 * 0.5, 3.0 + 2 * 0.5)
-    trace.settle(cluster.ledger)
+    trace.settle(cluster.ledger, cluster.ledger.mark())
     assert (trace.wasted, trace.waste, trace.worker_time) == (2 + 2, 0.25 + 2 * 0.5, 3.0 + 2 * 0.5)

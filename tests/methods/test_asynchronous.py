@@ -67,8 +67,9 @@ def settled(method: Method, cluster: VirtualCluster, rounds: int) -> tuple[Trace
         round = method.step(cluster)
         trace.add(round, cluster.ledger)
         delays += round.delays.tolist()
+    before = cluster.ledger.mark()
     cluster.close()
-    trace.settle(cluster.ledger)
+    trace.settle(cluster.ledger, before)
     return trace, delays
 
 
@@ -145,7 +146,7 @@ class Forgetful:
     def __getattr__(self, name: str) -> object:
         return getattr(self._cluster, name)
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: State, workers: State | None = None) -> None:
         names = ("worker_time", "undelivered", "undelivered_time")
         fresh = self._cluster.state()
         self._cluster.restore(fresh | {name: state[name] for name in names})
@@ -165,11 +166,11 @@ def test_orders_in_flight_at_a_break_count_as_lost_and_are_issued_again() -> Non
     method.restore(states[0])
     forgetful: Cluster = Forgetful(cluster)  # type: ignore[assignment]
     forgetful.restore(states[1])
-    round = method.step(forgetful)
-    assert round.lost.tolist() == [1, 1, 1]
-    assert round.used.sum() == 4
-    assert round.started.tolist() == (round.used + round.wasted + 1).tolist()
-    assert method.step(forgetful).lost.tolist() == [0, 0, 0]
+    assert cluster.ledger.lost.tolist() == [1, 1, 1]
+    for _ in range(2):
+        round = method.step(forgetful)
+        assert round.lost.tolist() == [0, 0, 0]
+        assert round.used.sum() == 4
 
 
 def test_greedy_allocation_is_rejected_with_the_way_out() -> None:

@@ -60,8 +60,9 @@ def run_job(path: str, settings: list[str]) -> dict[str, Any] | None:
             for round in run(method, cluster, problem, job.stop, trace=trace):
                 used += round.used
                 assert min(round.used.min(), round.wasted.min(), round.lost.min()) >= 0
+            before = cluster.ledger.mark()
             cluster.close()
-            trace.settle(cluster.ledger)
+            trace.settle(cluster.ledger, before)
             assert used.sum() == trace.used
             story = {
                 "started": (used + cluster.ledger.stopped).tolist(),

@@ -94,8 +94,9 @@ def simulated(path: str, settings: list[str]) -> tuple[str, float]:
     trace = Trace()
     for _ in run(method, cluster, problem, job.stop, trace=trace):
         pass
+    before = cluster.ledger.mark()
     cluster.close()
-    trace.settle(cluster.ledger)
+    trace.settle(cluster.ledger, before)
     return method.x.tobytes().hex(), trace.worker_time
 
 

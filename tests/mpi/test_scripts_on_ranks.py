@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.mpi.starting import ROOT, mpirun
+from tests.mpi.starting import COMMAND, ROOT, mpirun
 
 SCRIPT = ROOT / "jobs" / "own_loop.py"
 
@@ -31,3 +31,36 @@ def test_times_for_another_number_of_workers_are_rejected() -> None:
     done = mpirun(3, sys.executable, SCRIPT)
     assert done.returncode != 0
     assert "times are those of 4 workers, but mpirun started 2: make the two agree" in done.stderr
+
+
+def test_a_world_without_workers_is_rejected_in_words(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import mpi_ata\nwith mpi_ata.cluster(mpi_ata.Quadratic(3)) as c:\n    print(c.n)\n")
+    done = mpirun(1, sys.executable, script)
+    assert done.returncode != 0
+    assert "a job needs at least 2 ranks (1 manager + 1 worker) but was started on 1" in done.stderr
+
+
+ALLOCATOR = """
+import os
+from mpi_ata import UTA
+
+if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "2":
+    raise ImportError("only here")
+
+
+class Mine(UTA):
+    pass
+"""
+
+
+def test_an_allocator_that_fails_on_one_rank_ends_a_comparison_on_all(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ALLOCATOR)
+    job = tmp_path / "job.toml"
+    text = (ROOT / "jobs" / "emulated.toml").read_text()
+    own = r'\1file = "mine.py"\nclass = "Mine"\nbudget = 4\n\n'
+    job.write_text(re.sub(r"(?ms)(\[allocator\]\n).*?\n\n", own, text))
+    done = mpirun(3, COMMAND, "compare", job, "--allocators", "own,uta", seconds=40)
+    assert done.returncode != 0
+    assert "rank 2: " in done.stderr
+    assert "ImportError: only here" in done.stderr

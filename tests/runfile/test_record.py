@@ -21,10 +21,13 @@ def test_identities_have_their_public_names_in_a_description() -> None:
     [
         ({"stopping": [0, 1, 0, 0]}, {"born": [4, -1, -1, 0]}, [1, 1, 0, 1]),
         ({"stopping": [0, 1]}, {}, [0, 1]),
+        ({"stopping": [0, 1], "running": [1, 0]}, {"born": [3, 3]}, [1, 1]),
+        ({"stopping": [0, 0], "running": [0, 0]}, {"born": [3, 3]}, [0, 0]),
+        ({"stopping": [0, 1]}, {"born": [5]}, [0, 1]),
         ({"left": [0, 2]}, {"born": [3, 3]}, [0, 1]),
         ({}, {}, []),
     ],
-    ids=["0.1.0 on ranks", "no born", "virtual", "nothing"],
+    ids=["0.1.0 on ranks", "no born", "on ranks", "moved", "born of one's own", "virtual", "nothing"],
 )
 def test_orders_in_flight_are_found_in_files_of_any_version(
     cluster: dict[str, list[int]], method: dict[str, list[int]], expected: list[int]
