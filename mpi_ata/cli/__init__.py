@@ -1,29 +1,41 @@
 """The command line: each command parses, calls one function, prints."""
 
+from importlib import import_module
+
 import click
 
-from mpi_ata.cli.doctor import doctor_command
-from mpi_ata.cli.paper import paper
-from mpi_ata.cli.runs import compare, run_command, show_command
-from mpi_ata.cli.slurm import batch_command, status_command, stop_command, submit_command
 from mpi_ata.version import __version__
 
+COMMANDS = {  # where each is; only the one that is called is imported, since every rank does so
+    "batch": ("slurm", "batch_command"),
+    "compare": ("runs", "compare"),
+    "doctor": ("doctor", "doctor_command"),
+    "paper": ("paper", "paper"),
+    "run": ("runs", "run_command"),
+    "show": ("runs", "show_command"),
+    "status": ("slurm", "status_command"),
+    "stop": ("slurm", "stop_command"),
+    "submit": ("slurm", "submit_command"),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class LazyGroup(click.Group):
+    """Imports a command when it is called, or shown in a list."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command and return it."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(f"mpi_ata.cli.{module}"), name)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mpi-ata")
 def main() -> None:
     """Adaptive task allocation over MPI: learn how fast workers are, and give each its share of tasks."""
-
-
-for command in (
-    run_command,
-    show_command,
-    compare,
-    doctor_command,
-    paper,
-    submit_command,
-    status_command,
-    stop_command,
-    batch_command,
-):
-    main.add_command(command)

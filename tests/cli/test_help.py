@@ -6,11 +6,11 @@ import click
 import pytest
 
 from mpi_ata import __version__
-from mpi_ata.cli import main
+from mpi_ata.cli import COMMANDS, main
 from tests.cli.commands import call, start
 
 
-@pytest.mark.parametrize("command", sorted(main.commands))
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_the_help_of_each_command_has_examples(command: str, option: str) -> None:
     result = call(command, option)
@@ -19,7 +19,7 @@ def test_the_help_of_each_command_has_examples(command: str, option: str) -> Non
     assert f"mpi-ata {command} " in " ".join(examples.split())
 
 
-@pytest.mark.parametrize("command", sorted(main.commands))
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_each_example_in_the_help_is_on_its_own_line(command: str) -> None:
     _, _, examples = call(command, "--help").output.partition("  Examples:\n")
     assert examples.startswith(f"    mpi-ata {command} ")
@@ -28,7 +28,7 @@ def test_each_example_in_the_help_is_on_its_own_line(command: str) -> None:
 def test_the_help_lists_the_commands() -> None:
     result = start("--help")
     assert result.returncode == 0
-    assert all(f"\n  {command} " in result.stdout for command in main.commands)
+    assert all(f"\n  {command} " in result.stdout for command in COMMANDS)
 
 
 @pytest.mark.parametrize("arguments", [[], ["paper"]])
@@ -40,7 +40,10 @@ def test_the_help_does_not_cut_off_the_summaries_of_commands(arguments: list[str
 
 def every_command(group: click.Group = main) -> Iterator[click.Command]:
     """Yield all commands, those of groups too."""
-    for command in group.commands.values():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         yield command
         if isinstance(command, click.Group):
             yield from every_command(command)

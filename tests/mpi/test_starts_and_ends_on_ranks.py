@@ -8,7 +8,7 @@ from pathlib import Path
 from mpi_ata.launch import find_mpirun
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
-from tests.cli.test_cli import on_terminal
+from tests.cli.commands import on_terminal
 from tests.mpi.starting import COMMAND, finished, mpirun, ranks_of, started
 from tests.mpi.test_interrupted_on_ranks import OUT, TIMED, ended, job_of, running, wait_for
 
