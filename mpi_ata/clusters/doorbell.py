@@ -19,6 +19,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
+from mpi_ata.launch import host_name
 from mpi_ata.layout import MANAGER
 
 Found = TypeVar("Found")
@@ -143,11 +144,6 @@ class Doorbell:
         self.unlink_flags()
         if not _path(self.name).startswith("\0"):
             os.unlink(_path(self.name))
-
-
-def host_name() -> str:
-    """Return the name of this node; on Slurm, the name by which Slurm knows it."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 @cache

@@ -9,9 +9,10 @@ import numpy as np
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.buffers import SharedBufferPool
 from mpi_ata.clusters.channel import INLINE
-from mpi_ata.clusters.doorbell import Doorbell, host_name
+from mpi_ata.clusters.doorbell import Doorbell
 from mpi_ata.clusters.identity import LONGEST, WorkerIdentity, drawn_identity, hardware
 from mpi_ata.errors import RunError
+from mpi_ata.launch import host_name
 from mpi_ata.layout import MANAGER, worker_of
 
 if TYPE_CHECKING:

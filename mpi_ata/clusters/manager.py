@@ -30,12 +30,12 @@ from mpi_ata.clusters.channel import (
     Channel,
     Message,
 )
-from mpi_ata.clusters.doorbell import Doorbell, host_name
+from mpi_ata.clusters.doorbell import Doorbell
 from mpi_ata.clusters.handshake import check_same, handshake, identities, shared_buffers
 from mpi_ata.clusters.interface import Arrival, Lost, set_up
 from mpi_ata.clusters.ledger import Ledger, in_flight
 from mpi_ata.errors import RunError
-from mpi_ata.launch import slurm_tasks
+from mpi_ata.launch import host_name, slurm_tasks
 from mpi_ata.launch.signals import GraceExpired
 from mpi_ata.layout import MANAGER, rank_of, ranks_for, worker_of, workers_in
 from mpi_ata.problems import Problem

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mpi_ata import launch
-from mpi_ata.clusters.doorbell import host_name
 from mpi_ata.doctor.finding import Finding
 from mpi_ata.doctor.library import compatible
 from mpi_ata.doctor.machine import threads_per_rank
 from mpi_ata.errors import RunError
+from mpi_ata.launch import host_name
 from mpi_ata.launch.library import Library
 from mpi_ata.layout import workers_in
 

@@ -12,8 +12,9 @@ from importlib import metadata
 from pathlib import Path
 
 from mpi_ata import launch
-from mpi_ata.clusters.doorbell import HEARING, Doorbell, host_name
+from mpi_ata.clusters.doorbell import HEARING, Doorbell
 from mpi_ata.doctor.finding import Finding
+from mpi_ata.launch import host_name
 from mpi_ata.runfile.checkpoints import RUNS
 from mpi_ata.version import __version__
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 from collections.abc import MutableMapping
 
 from mpi_ata.layout import MANAGER
@@ -71,3 +72,8 @@ def assign_gpus(environment: MutableMapping[str, str]) -> None:
         elif len(visible) > share:  # Slurm has not divided them among the ranks
             first = local_rank() * share
             environment[name] = ",".join(visible[j % len(visible)] for j in range(first, first + share))
+
+
+def host_name() -> str:
+    """Return the name of this node; on Slurm, the name by which Slurm knows it."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

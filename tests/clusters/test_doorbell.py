@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from mpi_ata.clusters import doorbell as bells
-from mpi_ata.clusters.doorbell import Doorbell, host_name
+from mpi_ata.clusters.doorbell import Doorbell
+from mpi_ata.launch import host_name
 
 LOOPBACK = "127.0.0.1"
 
