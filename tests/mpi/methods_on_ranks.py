@@ -100,8 +100,9 @@ def break_and_resume() -> dict[str, Any] | None:
                 method.restore(states[0])
                 cluster.restore(states[1])
             accounts.append(cluster.ledger.worker_time.tolist())
+            lost.append(cluster.ledger.lost.tolist())
             for _ in range(3):
-                lost.append(method.step(cluster).lost.tolist())
+                assert not method.step(cluster).lost.any()
             states = [method.state(), cluster.state()]
             accounts.append(cluster.ledger.worker_time.tolist())
     return {"lost": lost, "accounts": accounts, "k": method.k, "s": method.s} if states else None
