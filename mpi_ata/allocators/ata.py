@@ -16,6 +16,6 @@ class ATA(LowerBoundAllocator):
         self.alpha = alpha
 
     def bounds(self) -> Array:
-        """Return the mean less alpha widths, or 0: s_i of the paper."""
+        """Return the mean minus alpha widths, at least 0: s_i of the paper."""
         means, widths = self.means_and_widths()
         return np.maximum(means - self.alpha * widths, 0.0)  # (eq. 7)

@@ -113,7 +113,7 @@ prior_options = combine(
         "--prior-weight",
         type=float,
         default=1.0,
-        help="Weight of --warm-start, above 0 and at most 1; below 1 it is soon outweighed.",
+        help="Weight of what --warm-start reads, above 0 and at most 1; smaller values relearn sooner.",
     ),
     click.option("--any-problem", is_flag=True, help="Warm-start from runs of other problems too."),
 )
@@ -122,7 +122,7 @@ lead_options = combine(
     click.option(
         "--lead",
         type=click.IntRange(min=1),
-        help="Seconds before the time limit to send it.  [default: as measured]",
+        help="How many seconds before the time limit to send that signal.  [default: as measured]",
     ),
 )
 

@@ -65,7 +65,7 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--rounds", type=click.IntRange(min=1), help="Maximum rounds per run.")
     @click.option("--seeds", type=click.IntRange(min=1), help="Number of seeds to repeat everything with.")
     @click.option("--seed", "first_seed", type=click.IntRange(0, 2**32), default=1, help="The first seed.")
-    @click.option("--cores", type=click.IntRange(min=1), help="Processes at a time.  [default: one per core]")
+    @click.option("--cores", type=click.IntRange(min=1), help="Number of processes.  [default: one per core]")
     @click.option(
         "--out",
         type=click.Path(path_type=Path, file_okay=False),
@@ -111,13 +111,13 @@ def take_request(options: dict[str, Any]) -> "Request":
         try:
             shared["out"].mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"--out {shared['out']}: no such folder can be made: {error.strerror}") from None
+            raise UsageError(f"--out {shared['out']}: cannot create this folder: {error.strerror}") from None
     return Request(**shared)
 
 
 @paper.command()
 @experiment_options
-@click.option("--mpi", is_flag=True, help="Run on real ranks with emulated times, next to a virtual run.")
+@click.option("--mpi", is_flag=True, help="Run on real ranks with emulated times; compare with a simulation.")
 @click.option(
     "--unit",
     type=click.FloatRange(0, min_open=True),

@@ -32,7 +32,7 @@ ALLOCATORS = "ata-empirical,gta,uta"  # compared unless others are named
 def run_command(
     job: Path, settings: tuple[str, ...], output: OutputOptions, virtual: bool, as_json: bool
 ) -> None:
-    """Run a job on MPI ranks, or simulated.
+    """Run a job on MPI ranks or in simulation.
 
     Uses the ranks that mpirun or srun started, if any; otherwise starts run.workers + 1 ranks itself.
 
@@ -76,7 +76,7 @@ def show_finished(record: Record, out: Path, as_json: bool) -> None:
 def show_command(run: Path, as_json: bool) -> None:
     """Print the contents of a run file.
 
-    These are the job, its progress, the events and the workers.
+    Shows the job, its progress, the events and the workers.
 
     \b
     Examples:
@@ -94,7 +94,8 @@ def show_command(run: Path, as_json: bool) -> None:
 @job_options
 @click.option(
     "--allocators",
-    help=f"Names, comma-separated; own is the job's own.  [default: {ALLOCATORS}, those the method supports]",
+    help="Comma-separated names; `own` is the job's own allocator.  "
+    f"[default: those of {ALLOCATORS} that the method supports]",
 )
 def compare(
     job: Path, settings: tuple[str, ...], virtual: bool, allocators: str | None, as_json: bool

@@ -30,7 +30,7 @@ from mpi_ata.view.slurm import status_table, submission_text
 @click.option("--partition", "-p", help="Partition to submit to.")
 @click.option("--account", "-A", help="Account to charge.")
 @click.option("--gpus-per-task", help="GPUs per rank; the manager leaves its own idle.")
-@click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any other option of sbatch.")
+@click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any other sbatch option.")
 @set_option
 @click.option(
     "--array",
@@ -54,7 +54,7 @@ from mpi_ata.view.slurm import status_table, submission_text
     help="A shell file to source first, for instance with `module load`.",
 )
 @click.option("--no-check", is_flag=True, help="Do not build the problem here: its data is on the nodes.")
-@click.option("--dry-run", is_flag=True, help="Print the script and the command, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the script and the command, and do nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on the last line.")
 @errors_in_one_sentence
 def submit_command(
@@ -85,7 +85,7 @@ def submit_command(
     submission = slurm.Submission(job, resources, sweep=sweep, check=not no_check, **options)
     result = slurm.submit(submission, dry_run)
     if not resources.sized:
-        note = f"no --ntasks given: using {result['ranks']}, for run.workers of the job and the manager"
+        note = f"no --ntasks given: using {result['ranks']}, the job's run.workers plus the manager"
         click.echo(note, err=True)
     show(json.dumps(result) if as_json else submission_text(result))
 
@@ -95,9 +95,9 @@ def submit_command(
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as a JSON list on the last line.")
 @errors_in_one_sentence
 def status_command(which: str | None, as_json: bool) -> None:
-    """Print how far submitted runs are.
+    """Print the progress of submitted runs.
 
-    These are the runs in runs/ and in the queue, or only the one that is named. If Slurm does not answer,
+    Lists all runs in runs/ and in the queue, or only the one you name. If Slurm does not answer,
     the state of unfinished runs is `unknown`, and the exit code is 1.
 
     \b
@@ -147,7 +147,7 @@ def stop_command(which: str, as_json: bool) -> None:
     "--submission-dir",
     "--kept",  # in scripts of earlier versions, which may still be in a queue
     type=click.Path(path_type=Path),
-    help="The folder that mpi-ata submit has prepared; --kept is an older name of this option.",
+    help="The folder that mpi-ata submit has prepared; --kept is an older name for this option.",
 )
 @set_option
 @prior_options
@@ -164,8 +164,8 @@ def batch_command(
 ) -> None:
     """Run a job inside a batch script until it is finished.
 
-    The run survives time limits and preemption. Begin the line with `exec`, so that Slurm's signals arrive;
-    slurm/run.sbatch is an example.
+    The run survives time limits and preemption. Begin the line with `exec`, so that mpi-ata receives
+    Slurm's signals; slurm/run.sbatch is an example.
 
     \b
     Examples:

@@ -22,7 +22,8 @@ def cluster(problem: Problem, times: DrawnTimes | None = None, seed: int = 0) ->
     """Open a cluster for a loop of your own: all ranks that mpirun or srun started must call this.
 
     Rank 0 continues as the manager.  All others are workers: they serve the manager here, and their process
-    ends when it leaves.  With `times` tasks last as long as drawn; without a launcher they are simulated.
+    ends when the manager leaves.  With `times`, tasks last as long as drawn; without a launcher, workers are
+    simulated.
     """
     if not under_launcher():
         if times is None:

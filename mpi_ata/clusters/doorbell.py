@@ -119,7 +119,7 @@ class Doorbell:
         return found
 
     def sleep_until(self, look: Callable[[], Found | None], until: float = math.inf) -> Found | None:
-        """Do the same without polling first, for longer waits."""
+        """Return what `look` finds, or None from the time `until` on; sleep at once, for longer waits."""
         pause = SPIN if self._silent else NAP
         while True:
             self._flag(1)

@@ -64,8 +64,8 @@ def check_same(ranks: list[Rank]) -> None:
     for number, rank in enumerate(ranks):
         if rank.digest != ranks[MANAGER].digest:
             raise RunError(
-                f"rank {number} on {rank.host} has other versions of mpi_ata, of the job or of its files "
-                f"than rank {MANAGER} on {ranks[MANAGER].host}; give all nodes the same"
+                f"rank {number} on {rank.host} has a different version of mpi_ata, the job or its files "
+                f"from rank {MANAGER} on {ranks[MANAGER].host}; use the same on all nodes"
             )
 
 

@@ -29,8 +29,8 @@ def workers_in_world() -> int:
         return workers
     if (tasks := step_tasks()) > 1:
         raise UsageError(
-            f"srun started {tasks} tasks, but each is an MPI world of its own: srun and this MPI do not "
-            "understand each other; use srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI), or mpirun"
+            f"srun started {tasks} tasks, but each is an MPI world of its own: this srun does not work "
+            "with this MPI; use srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI), or mpirun"
         )
     raise UsageError(
         "a job needs at least 2 ranks (1 manager + 1 worker) but was started on 1; use mpirun -n 5, "

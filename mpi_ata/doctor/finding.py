@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: a problem if not ok, as jobs would not run; a note if ok with a remedy."""
+    """The result of one check: if not ok, jobs would not run; if ok but with a remedy, it is a note."""
 
     name: str
     found: str

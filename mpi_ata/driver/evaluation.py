@@ -1,4 +1,4 @@
-"""What the problem says of the current point, off the clock."""
+"""Evaluates the problem at the current point, off the clock."""
 
 import math
 from collections.abc import Mapping

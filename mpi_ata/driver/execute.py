@@ -90,12 +90,12 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
 
 def _check_size(job: Job, n: int) -> None:
     if job.run.workers not in (None, n):
-        log.warning("workers = %s was asked for, but this world has %s, which counts", job.run.workers, n)
+        log.warning("workers = %s was requested, but this MPI world has %s: using those", job.run.workers, n)
 
 
 @contextmanager
 def _set_up_in_time(stop_request: StopRequest) -> Iterator[None]:
-    """Say so where a signal comes while ranks are being set up, and they take too long."""
+    """Raise RunError if a signal comes during setup, and setup does not end within the grace period."""
     try:
         yield
     except GraceExpired:

@@ -1,4 +1,4 @@
-"""Who looks on while a run is driven: progress lines, live views, loggers."""
+"""Observers of a run in progress: progress lines, live views, loggers."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ log = logging.getLogger("mpi_ata")
 
 
 class Observer:
-    """Looks on while a run is driven, on the manager; override what you need.
+    """Watches a run in progress, on the manager; override the hooks you need.
 
     `trace` has the totals so far: round, clock, elapsed, worker_time, loss, gap, evaluation, summary().
     """

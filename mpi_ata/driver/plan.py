@@ -54,7 +54,7 @@ def resolve(job: Path, settings: Sequence[str] = (), output: OutputOptions | Non
 
 
 def plan_run(job: Path, settings: Sequence[str], output: OutputOptions) -> Plan:
-    """Decide the same where the place of the run file is checked elsewhere."""
+    """Return the plan of a recorded run, whose options and run-file path were checked before."""
     if output.resumes():
         return _resume(job, settings, output)
     loaded = load_job(job, settings)
@@ -83,7 +83,7 @@ def _resume(job: Path, settings: Sequence[str], output: OutputOptions) -> Plan:
     resumed, changes = resume_job(job, record.job, settings)
     notes = [complaint] if complaint else []
     if output.warm_start:
-        notes.append(f"{file.path} continues with what it knows; --warm-start is for new runs")
+        notes.append(f"{file.path} is resumed with what it has learned; --warm-start is for new runs")
     return Plan(resumed, file, record, bool(complaint), tuple(changes), notes=tuple(notes))
 
 

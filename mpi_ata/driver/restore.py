@@ -29,7 +29,7 @@ class Note(NamedTuple):
 
 
 def allocator_of(method: Method) -> Allocator | None:
-    """Return who decides the quotas; a user's method need not have such."""
+    """Return what decides the quotas; None if a user's method has no allocator."""
     allocator: Allocator | None = getattr(method, "allocator", None)
     return allocator
 

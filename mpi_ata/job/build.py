@@ -23,7 +23,7 @@ class Parts(NamedTuple):
 
 
 def build_parts(job: Job, n: int | None = None, problem: Problem | None = None) -> Parts:
-    """Build the parts of a run on n workers; the job says how many, and what problem, if nobody else does."""
+    """Build the parts of a run on n workers; n and the problem are those of the job unless given."""
     n = n or job.run.workers
     if n is None:
         raise UsageError(f"{job.path}: how many workers? Set workers in [run], or use --workers")

@@ -40,7 +40,7 @@ def check_allocator(method: Component, allocator: Component | None) -> None:
     if method.accepts("allocator") and allocator is None:
         raise UsageError("this method needs a table [allocator]")
     if allocator is not None and not method.accepts("allocator"):
-        raise UsageError("this method decides itself who works and takes no table [allocator]; leave it out")
+        raise UsageError("this method decides on its own who works: remove the table [allocator]")
 
 
 def check_built_in(method: Component, allocator: Component | None, folder: Path) -> None:

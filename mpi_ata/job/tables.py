@@ -117,7 +117,7 @@ def _read_user_file(name: str, folder: Path, file: Any) -> str:
     table, _, key = name.partition(".")
     path: Path = folder / checked(table, key, file, str)
     if not path.is_file():
-        raise UsageError(f"[{table}] {key} = {str(path)!r} is no file; paths are relative to the job file")
+        raise UsageError(f"[{table}] {key} = {str(path)!r} is not a file; paths are relative to the job file")
     try:
         return path.read_text()
     except (OSError, ValueError) as error:

@@ -67,8 +67,8 @@ def not_greedy(allocator: Allocator, instead: str) -> Allocator:
     """Return the allocator, unless it is one whose quotas leave open who does how much."""
     if isinstance(allocator, GTA):
         raise ValueError(
-            "the allocator gta lets everyone work and drops what is left over, but this method uses all that "
-            f"it orders; take another allocator, or {instead}, the greedy method of this kind"
+            "the allocator gta lets everyone work and drops surplus results, but this method uses all it "
+            f"orders; use another allocator, or {instead}, the greedy method of this kind"
         )
     return allocator
 

@@ -81,7 +81,7 @@ class Checkpoints:
             failure = f"{self.file.path} could not be saved: {error.strerror}"
         other = self._saved_elsewhere(record)
         if other is None:
-            raise RunError(f"{failure}, nor anywhere else; the latest save of the run is older")
+            raise RunError(f"{failure}; nor could it be saved elsewhere: only an older save is left")
         raise RunError(f"{failure}; the run was saved to {other} instead")
 
     def _saved_elsewhere(self, record: Record) -> Path | None:

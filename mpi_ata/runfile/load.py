@@ -59,7 +59,7 @@ def load_record(file: RunFile) -> tuple[Record, str]:
 
 
 def load_named(file: RunFile) -> tuple[Record, str]:
-    """Return the same for a run that the user named, with a way out where no save of it is intact."""
+    """Return load_record() of a run that the user named; an error adds what to do."""
     try:
         return load_record(file)
     except DamagedError as error:

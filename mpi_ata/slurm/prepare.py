@@ -26,7 +26,7 @@ from mpi_ata.slurm.submission_dir import SubmissionDir
 
 @dataclass(frozen=True)
 class PreparedSubmission:
-    """What a submission comes to."""
+    """A checked submission: where its runs are saved, and the plan of each."""
 
     submission: Submission
     run: Path  # or the name that the members of a sweep are numbered after

@@ -123,7 +123,7 @@ def read(folder: str, name: str) -> npt.NDArray[np.uint8]:
     if not size or size % RECORD:
         raise ValueError(
             f"{str(path)!r} has {size:,} bytes, which is not a whole number of images of {RECORD:,} bytes: "
-            "it is cut off, or not CIFAR-100's binary version"
+            "it is truncated, or not CIFAR-100's binary version"
         )
     try:
         records = np.memmap(path, np.uint8, "r").reshape(-1, RECORD)
@@ -132,7 +132,7 @@ def read(folder: str, name: str) -> npt.NDArray[np.uint8]:
     coarse, fine = records[:, :2].max(axis=0).tolist()
     if coarse >= COARSE or fine >= FINE:
         raise ValueError(
-            f"{str(path)!r} has labels up to {coarse} and {fine}, which CIFAR-100 has not: "
+            f"{str(path)!r} has labels up to {coarse} and {fine}, which CIFAR-100 does not have: "
             "it is something else, or damaged"
         )
     return records

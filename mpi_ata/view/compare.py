@@ -40,6 +40,6 @@ def _billing(rows: Sequence[dict[str, Any]]) -> str:
     lines = [
         f"\n\nNot in the table: a cluster bills the cores of all {ranks} ranks, idle ones included:",
         f"{seconds}.",
-        "Less worker time leaves cores to others and saves energy, and money if idle ranks are given back.",
+        "Less worker time saves energy and leaves cores to others; it saves money if you release idle ranks.",
     ]
     return "\n".join(lines)

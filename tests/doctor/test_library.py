@@ -47,7 +47,7 @@ def test_an_mpirun_of_another_mpi_is_a_problem(bare: Path, tmp_path: Path) -> No
     assert found["MPI library"]["ok"]
     assert "from the system" in found["MPI library"]["found"]
     assert str(path) in found["launcher"]["found"]
-    assert "are of different MPIs" in found["launcher"]["remedy"]
+    assert "belong to different MPIs" in found["launcher"]["remedy"]
 
 
 def test_another_mpirun_first_on_path_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

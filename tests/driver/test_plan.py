@@ -107,7 +107,7 @@ def test_a_finished_run_is_finished_also_where_a_warm_start_is_named(job: Path) 
     driven(job, output=OutputOptions(OUT))
     plan = resolve(job, output=OutputOptions(OUT, resume=True, warm_start=(OUT,)))
     assert plan.finished
-    assert plan.notes == ("run.h5 continues with what it knows; --warm-start is for new runs",)
+    assert plan.notes == ("run.h5 is resumed with what it has learned; --warm-start is for new runs",)
 
 
 def test_a_run_whose_newest_save_is_damaged_is_not_finished(job: Path) -> None:

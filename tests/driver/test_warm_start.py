@@ -296,7 +296,7 @@ def test_a_run_that_goes_on_takes_nothing_new_and_says_so(start: Start) -> None:
     again = ["--out", "2.h5", "--resume", "--set", "stop.rounds=31"]
     done = started(*again, *warm("1.h5"))
     assert done.exit_code == 0
-    assert "Note: 2.h5 continues with what it knows; --warm-start is for new runs\n" in done.stderr
+    assert "Note: 2.h5 is resumed with what it has learned; --warm-start is for new runs\n" in done.stderr
     assert int(record("2.h5").allocator["k"]) == 61
 
 

@@ -40,8 +40,8 @@ def test_a_last_save_that_fails_everywhere_ends_the_run_in_one_sentence(tmp_path
     assert done.returncode == 1
     *notes, error = done.stderr.splitlines()
     assert error == (
-        "Error: run.h5 could not be saved: File too large, nor anywhere else; "
-        "the latest save of the run is older"
+        "Error: run.h5 could not be saved: File too large; "
+        "nor could it be saved elsewhere: only an older save is left"
     )
     assert all(note.startswith("Note: run.h5 could not be saved") for note in notes)
     assert 18 <= int(record_of(tmp_path / "run.h5").method["k"]) <= 20

@@ -321,7 +321,7 @@ def test_a_method_given_by_file_and_class_may_do_without_allocator_and_update(tm
 def test_an_allocator_for_a_method_that_has_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "walk.py").write_text(METHOD)
     change: Change = {"method": None, "method.file": '"walk.py"', "method.class": '"Walk"'}
-    assert "takes no table [allocator]" in refusal(written(tmp_path, change))
+    assert "remove the table [allocator]" in refusal(written(tmp_path, change))
 
 
 def test_a_file_is_looked_up_beside_the_job_file_not_in_the_working_directory(
@@ -341,8 +341,8 @@ def test_a_file_is_looked_up_beside_the_job_file_not_in_the_working_directory(
         ({"problem.file": None}, "[problem] needs both 'file' and 'class'; 'file' is missing"),
         ({"problem.name": '"quadratic"'}, "[problem] has both 'name' and 'file'; keep one of them"),
         ({"problem.file": "3"}, "file = 3 in [problem] must be a string"),
-        ({"problem.file": '"theirs.py"'}, "theirs.py' is no file; paths are relative to the job file"),
-        ({"problem.file": '"."'}, "is no file"),
+        ({"problem.file": '"theirs.py"'}, "theirs.py' is not a file; paths are relative to the job file"),
+        ({"problem.file": '"."'}, "is not a file"),
         ({"problem.file": '"job.toml"'}, "job.toml' is not a Python file; its name must end in .py"),
         ({"problem.class": '"Yours"'}, "[problem] no class 'Yours' in "),
         ({"problem.class": '"Yours"'}, "there are: Mine"),

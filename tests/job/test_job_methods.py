@@ -130,7 +130,7 @@ def test_greedy_allocation_is_refused_where_everything_ordered_is_used(
     tmp_path: Path, method: str, instead: str
 ) -> None:
     told = refusal(job_of(tmp_path, method, "gta"))
-    assert "gta lets everyone work and drops what is left over" in told
+    assert "gta lets everyone work and drops surplus results" in told
     assert f"or {instead}, the greedy method" in told
 
 
@@ -138,7 +138,7 @@ def test_greedy_allocation_is_refused_where_everything_ordered_is_used(
 def test_an_allocator_is_refused_where_the_method_is_greedy_by_itself(tmp_path: Path, method: str) -> None:
     change: Change = {key: value for key, value in KEYS[method].items() if key != "allocator"}
     told = refusal(written(tmp_path, change | {"method.name": f'"{method}"'}))
-    assert "decides itself who works and takes no table [allocator]" in told
+    assert "decides on its own who works: remove the table [allocator]" in told
 
 
 @pytest.mark.parametrize(

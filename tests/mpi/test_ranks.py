@@ -128,7 +128,7 @@ def test_compare_runs_all_allocators_on_the_same_ranks(job: Path) -> None:
 
 def test_compare_reports_only_once_that_the_number_of_workers_differs(job: Path) -> None:
     done = mpirun(3, COMMAND, "compare", job, "--allocators", "uta,ata-empirical")
-    assert done.stderr.count("Note: workers = 3 was asked for, but this world has 2, which counts") == 1
+    assert done.stderr.count("Note: workers = 3 was requested, but this MPI world has 2: using those") == 1
 
 
 @TIMED
@@ -244,7 +244,7 @@ def test_ranks_with_other_files_are_rejected() -> None:
     done = mpirun(3, sys.executable, Path(__file__).with_name("other_files.py"), seconds=60)
     assert done.returncode != 0
     assert "rank 2 on " in done.stderr
-    assert "give all nodes the same" in done.stderr
+    assert "use the same on all nodes" in done.stderr
 
 
 @TIMED

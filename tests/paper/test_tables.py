@@ -178,7 +178,7 @@ def test_without_a_folder_a_note_says_how_to_get_the_figure() -> None:
         (["--allocators", ""], "unknown allocator ''; valid names: ata,"),
         (
             ["--out", "/dev/null/folder"],
-            "--out /dev/null/folder: no such folder can be made: Not a directory",
+            "--out /dev/null/folder: cannot create this folder: Not a directory",
         ),
         (["--budget", "0"], "0 is not in the range x>=1"),
         (["--law", "cubic"], "'cubic' is not one of"),

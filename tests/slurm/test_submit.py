@@ -256,7 +256,7 @@ def test_the_number_of_ranks_defaults_to_what_the_job_needs(
     sizes = ("--ntasks", "--nodes", "-n", "5")
     found = [line.split()[1] for line in script if line.startswith("#SBATCH")]
     assert [option for option in found if option.startswith(sizes) and "--no-r" not in option] == options
-    note = "no --ntasks given: using 4, for run.workers of the job and the manager\n"
+    note = "no --ntasks given: using 4, the job's run.workers plus the manager\n"
     assert result.stderr == (note if options == ["--ntasks=4"] else "")
 
 

@@ -163,7 +163,7 @@ def test_a_file_that_is_cut_off_is_rejected(tmp_path: Path, size: int) -> None:
 def test_a_file_with_other_labels_is_rejected(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "test.bin").write_bytes(bytes(range(256)) * 3074)
-    assert "test.bin' has labels up to 254 and 255, which CIFAR-100 has not" in refusal(tmp_path)
+    assert "test.bin' has labels up to 254 and 255, which CIFAR-100 does not have" in refusal(tmp_path)
 
 
 def test_the_folder_must_be_named() -> None:
