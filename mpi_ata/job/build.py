@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpi_ata.allocators import Allocator
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, one_line
 from mpi_ata.job.method_table import check_allocator, split_update
 from mpi_ata.job.schema import Job, prefix_errors
 from mpi_ata.job.stop import Stop
@@ -45,9 +45,12 @@ def build_times(job: Job, n: int) -> DrawnTimes | None:
     if job.times is None:
         return None
     law = job.times.law.build(n=n)
-    times = DrawnTimes(law, job.run.seed, job.times.unit, job.times.label)
-    if not np.isfinite(times.means).all():
-        raise UsageError("[times] the times overflow; choose a smaller scale")
+    try:
+        times = DrawnTimes(law, job.run.seed, job.times.unit, job.times.label, job.times.changes)
+    except ValueError as error:
+        raise UsageError(f"[[times.changes]] {one_line(error)}") from None
+    if not times.representable():
+        raise UsageError("[times] the times overflow or vanish; choose another scale, unit or factor")
     return times
 
 
