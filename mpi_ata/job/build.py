@@ -6,6 +6,7 @@ import numpy as np
 
 from mpi_ata.allocators import Allocator
 from mpi_ata.errors import UsageError, one_line
+from mpi_ata.job.demand import check_point, check_workers
 from mpi_ata.job.method_table import check_allocator, split_update
 from mpi_ata.job.schema import Job, prefix_errors
 from mpi_ata.job.stop import Stop
@@ -28,6 +29,7 @@ def build_parts(job: Job, n: int | None = None, problem: Problem | None = None) 
     if n is None:
         raise UsageError(f"{job.path}: how many workers? Set workers in [run], or use --workers")
     with prefix_errors(job.path):
+        check_workers(n)
         problem = build_problem(job) if problem is None else problem
         _check_problem(problem, job.stop)
         times = build_times(job, n)
@@ -88,6 +90,7 @@ def _check_problem(problem: Problem, stop: Stop) -> None:
     x0 = getattr(problem, "x0", None)
     if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
         raise UsageError(f"[problem] x0 must be a numpy array of float32 or float64, not {_kind(x0)}")
+    check_point(x0)
     if not x0.size or not x0.ndim or not np.isfinite(x0).all():
         raise UsageError("[problem] x0 must be a list of at least one number, all finite")
     needs = {"gradient": "gradient(x, task)"}

@@ -16,7 +16,7 @@ from mpi_ata.job.names import ALLOCATORS, LAWS, METHODS, PROBLEMS
 from mpi_ata.job.source import JobText
 from mpi_ata.job.stop import Stop
 from mpi_ata.job.tables import Table, Tables, group, parse_setting, parse_tables, read_text, read_user_files
-from mpi_ata.job.values import check_keys, checked
+from mpi_ata.job.values import check_keys, check_numbers, checked
 from mpi_ata.times import Change
 from mpi_ata.version import __version__
 
@@ -121,6 +121,8 @@ def job_from(path: Path, text: str, settings: tuple[str, ...], tables: Tables) -
     for name in tables:
         if name not in TABLES:
             raise UsageError(f"unknown table {name!r}; valid tables: {', '.join(TABLES)}")
+        for key, value in tables[name].items():
+            check_numbers(name, key, value)
     for name in REQUIRED:
         if not tables.get(name):
             raise UsageError(f"the table [{name}] is missing or empty")

@@ -1,0 +1,40 @@
+"""How much memory a run needs at least, estimated from what it will allocate."""
+
+from mpi_ata.arrays import Array
+from mpi_ata.limits import check_memory, check_tasks
+from mpi_ata.methods import Method
+
+WORKER_BYTES = 256  # the law, the accounts and the saved columns of one worker
+NUMBER_BYTES = 200  # the array and the entry that hold all workers' times of one task number
+TIME_BYTES = 8  # of one worker's in it
+TASK_BYTES = 200  # one simulated task of an order: its object, its seconds and where they are summed up
+COPIES = 4  # of a point at the least: x0, x, a gradient, the sum of gradients
+
+
+def check_workers(n: int) -> None:
+    """Reject more workers than this machine can keep accounts of."""
+    check_memory(f"[run] workers={n}", n * WORKER_BYTES)
+
+
+def check_point(x0: Array) -> None:
+    """Reject a point of which this machine cannot hold the few copies that every run makes."""
+    check_memory(f"[problem] a point of {x0.size:,} numbers", COPIES * x0.nbytes)
+
+
+def check_simulation(method: Method, n: int) -> None:
+    """Reject rounds whose tasks, or whose points under way, this machine cannot hold in one process."""
+    tasks = tasks_per_round(method)
+    check_tasks("budget", tasks)
+    needed = tasks / n * (NUMBER_BYTES + n * TIME_BYTES + TASK_BYTES)
+    check_memory(f"a simulated round of {tasks:,.0f} tasks", needed)
+    if getattr(method, "point_per_worker", False):
+        points, size = min(n, tasks) + COPIES, method.x.size
+        check_memory(f"a point of {size:,} numbers for each of {n:,} workers", points * method.x.nbytes)
+
+
+def tasks_per_round(method: Method) -> float:
+    """Return how many tasks a round needs at least, as far as the method says."""
+    allocator = getattr(method, "allocator", None)
+    if allocator is not None:
+        return float(allocator.budget)
+    return float(getattr(method, "B", 0) or getattr(method, "S", 0))
