@@ -1,6 +1,7 @@
 """Signals that ask a run to stop: a flag, on which the end of the round acts, or else a timer."""
 
 import atexit
+import math
 import os
 import signal
 import threading
