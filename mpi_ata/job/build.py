@@ -6,10 +6,11 @@ import numpy as np
 
 from mpi_ata.allocators import Allocator
 from mpi_ata.errors import UsageError, one_line
-from mpi_ata.job.demand import check_point, check_workers
+from mpi_ata.job.demand import check_point, check_workers, tasks_per_round
 from mpi_ata.job.method_table import check_allocator, split_update
 from mpi_ata.job.schema import Job, prefix_errors
 from mpi_ata.job.stop import Stop
+from mpi_ata.limits import check_tasks
 from mpi_ata.methods import Method
 from mpi_ata.problems import Problem
 from mpi_ata.times import DrawnTimes
@@ -78,6 +79,7 @@ def _build_method(job: Job, problem: Problem, n: int, times: DrawnTimes | None) 
         "update": update and update.build(),
     }
     built: Method = method.build(**known)
+    check_tasks("[allocator] budget", tasks_per_round(built))  # an allocator of the user's may not have
     return built
 
 
