@@ -17,7 +17,7 @@ from click.testing import Result
 from tests.cli.commands import call
 
 JOBS = Path(__file__).parent.parent.parent / "jobs"
-CASES = 30  # per shipped job
+CASES = 40  # per shipped job
 LIMIT = 5.0  # seconds for a case; those that are valid stop after a fraction of one
 SHORT = ["--set", "stop.elapsed=0.1"]
 
