@@ -285,8 +285,6 @@ def ratios(arguments: list[str]) -> list[float]:
 
 
 CHANGES = "times.changes=[{round=11, workers=[0], factor=6.0}, {round=25, workers=0.5, factor=0.5}]"
-    "times.changes=[{round = 11, workers = [0], factor = 6.0}, {round = 25, workers = 0.5, factor = 0.5}]"
-)
 
 
 @pytest.mark.parametrize("allocator", ["ata-empirical", "uta"])
