@@ -58,7 +58,7 @@ def test_every_allocator_rejects_a_budget_that_no_round_could_meet() -> None:
             f"[method] budget={HUGE} must be at most 1,000",
         ),
         ("malenia", "method.S=1e18", "[method] S=1e+18 must be at most 1,000,000,000 tasks per round"),
-        ("sgd gta", "run.workers=1000000000000", "[run] workers=1000000000000 needs at least 256,000.0 GB"),
+        ("sgd gta", "run.workers=1000000000000", "[run] workers=1000000000000 needs at least 160,000.0 GB"),
         ("sgd gta", "problem.dimension=100000000000000", "[problem] Quadratic needs more memory than there"),
         ("sgd gta", "run.seed=0x1ffffffffffffffffffff", "seed in [run] must be a number of at most 64 bits"),
     ],

@@ -4,7 +4,7 @@ from mpi_ata.arrays import Array
 from mpi_ata.limits import check_memory
 from mpi_ata.methods import Method
 
-WORKER_BYTES = 256  # the law, the accounts and the saved columns of one worker
+WORKER_BYTES = 160  # the law and the accounts of one worker, as measured in a simulation
 NUMBER_BYTES = 200  # the array and the entry that hold all workers' times of one task number
 TIME_BYTES = 8  # of one worker's in it
 TASK_BYTES = 200  # one simulated task of an order: its object, its seconds and where they are summed up
