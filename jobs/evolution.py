@@ -15,6 +15,8 @@ class WrongSide:
     """Separates two clouds of points by a plane: x = (its normal, its offset)."""
 
     def __init__(self, dimension: int = 10, points: int = 2000, spread: float = 0.3) -> None:
+        if not (1 <= dimension <= 1000 and 1 <= points <= 1_000_000 and spread > 0):
+            raise ValueError(f"{dimension=}, {points=} or {spread=} is out of range")
         rng = np.random.default_rng(1)
         self.label = np.where(rng.random(points) < 0.5, -1.0, 1.0)
         self.t = rng.standard_normal((points, dimension)) + 1.5 / np.sqrt(dimension) * self.label[:, None]

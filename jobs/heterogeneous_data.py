@@ -14,6 +14,8 @@ class Stretches:
     """Least squares for x = (slope, intercept) on y = exp(t); f is the mean of the workers' own losses."""
 
     def __init__(self, points: int = 200) -> None:
+        if not 1 <= points <= 1_000_000:
+            raise ValueError(f"{points=} must be from 1 to a million")
         self.points = points  # of each worker
         self.x0 = np.zeros(2)
 

@@ -13,6 +13,8 @@ class LineFit:
     """Least squares: x = (slope, intercept)."""
 
     def __init__(self, points: int = 1000) -> None:
+        if not 1 <= points <= 1_000_000:
+            raise ValueError(f"{points=} must be from 1 to a million")
         rng = np.random.default_rng(1)
         self.t = rng.uniform(-1, 1, points)
         self.y = 3 * self.t + 2 + 0.1 * rng.standard_normal(points)

@@ -23,6 +23,8 @@ class TakenError(RunError):
 
 def in_users_code(what: str, error: BaseException) -> RunError:
     """Return the error for a failure in the user's code, with the traceback from there on."""
+    if isinstance(error, MemoryError):
+        return RunError(f"{what}: it needs more memory than there is ({one_line(error)})")
     inside = error.__traceback__ and error.__traceback__.tb_next
     lines = "".join(traceback.format_exception(type(error), error, inside)).rstrip()
     return RunError(f"{what}:\n{lines}")

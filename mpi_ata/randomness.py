@@ -20,6 +20,7 @@ class Purpose(IntEnum):
     ALLOCATION = 1
     TIMES = 2
     TASK = 3
+    CHANGES = 4
 
 
 class _Key(ISeedSequence):

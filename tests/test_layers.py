@@ -16,6 +16,7 @@ ROOT = Path(mpi_ata.__file__).parent
 # From the bottom up: who stands in a line may import from the lines before it.
 LAYERS: list[list[str]] = [
     ["errors", "arrays", "version", "randomness", "layout"],
+    ["limits"],
     ["launch"],
     ["problems", "times", "allocators", "updates"],
     ["clusters", "torch"],

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mpi_ata.arrays import BoolArray, IntArray, State
+from mpi_ata.limits import check_tasks
 
 
 class Allocator(Protocol):
@@ -40,6 +41,7 @@ def checked_budget(n: int, budget: int) -> int:
         raise ValueError(f"{n=} must be at least 1")
     if budget < 1:
         raise ValueError(f"{budget=} must be at least 1")
+    check_tasks("budget", budget)
     return budget
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from mpi_ata.driver.restore import allocator_of, begin
 from mpi_ata.driver.trace import Regret, Trace
 from mpi_ata.errors import CONTINUE, RunError, TakenError, UsageError, in_users_code
 from mpi_ata.job import Job, Parts
+from mpi_ata.job.demand import check_simulation
+from mpi_ata.job.schema import prefix_errors
 from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.layout import MANAGER, ranks_for
@@ -53,12 +55,19 @@ def execute(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome:
     trace = Trace()
     with StopRequest(plan.job.run.grace) as stop_request:
         _log_notes(plan)
-        parts = plan.parts()
+        with _set_up_in_time(stop_request), stop_request.enforced():
+            parts, cluster = _simulated(plan)
+        return _Drive(plan, parts, cluster, trace, observers, stop_request).outcome()
+
+
+def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
+    """Return the parts of a run, and the virtual cluster on which they run."""
+    parts = plan.parts()
+    with prefix_errors(plan.job.path):
         if parts.times is None:
-            rule = "a virtual clock needs a table [times], which says how long tasks take"
-            raise UsageError(f"{plan.job.path}: {rule}")
-        with closing(VirtualCluster(parts.problem, parts.times, plan.job.run.seed)) as cluster:
-            return _Drive(plan, parts, cluster, trace, observers, stop_request).outcome()
+            raise UsageError("a virtual clock needs a table [times], which says how long tasks take")
+        check_simulation(parts.method, parts.times.n)
+        return parts, VirtualCluster(parts.problem, parts.times, plan.job.run.seed)
 
 
 def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome | None:
@@ -154,8 +163,9 @@ class _Drive:
 
     def _run_rounds(self) -> None:
         job, every = self._plan.job, self._plan.job.run.evaluate_every
+        rounds = run(self._method, self._cluster, self._problem, job.stop, every, self._trace)
         with _saying_what_remains(self._method, self._recorder):
-            for round in run(self._method, self._cluster, self._problem, job.stop, every, self._trace):
+            for round in self._stop_request.enforced_on(rounds):
                 self._observers.on_round(round, self._trace)
                 if self._stop_request:
                     break

@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpi_ata.allocators import Allocator
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, one_line
+from mpi_ata.job.demand import check_point, check_workers, tasks_per_round
 from mpi_ata.job.method_table import check_allocator, split_update
 from mpi_ata.job.schema import Job, prefix_errors
 from mpi_ata.job.stop import Stop
+from mpi_ata.limits import check_tasks
 from mpi_ata.methods import Method
 from mpi_ata.problems import Problem
 from mpi_ata.times import DrawnTimes
@@ -28,6 +30,7 @@ def build_parts(job: Job, n: int | None = None, problem: Problem | None = None) 
     if n is None:
         raise UsageError(f"{job.path}: how many workers? Set workers in [run], or use --workers")
     with prefix_errors(job.path):
+        check_workers(n)
         problem = build_problem(job) if problem is None else problem
         _check_problem(problem, job.stop)
         times = build_times(job, n)
@@ -45,9 +48,12 @@ def build_times(job: Job, n: int) -> DrawnTimes | None:
     if job.times is None:
         return None
     law = job.times.law.build(n=n)
-    times = DrawnTimes(law, job.run.seed, job.times.unit, job.times.label)
-    if not np.isfinite(times.means).all():
-        raise UsageError("[times] the times overflow; choose a smaller scale")
+    try:
+        times = DrawnTimes(law, job.run.seed, job.times.unit, job.times.label, job.times.changes)
+    except ValueError as error:
+        raise UsageError(f"[[times.changes]] {one_line(error)}") from None
+    if not times.representable():
+        raise UsageError("[times] the times overflow or vanish; choose another scale, unit or factor")
     return times
 
 
@@ -73,6 +79,7 @@ def _build_method(job: Job, problem: Problem, n: int, times: DrawnTimes | None) 
         "update": update and update.build(),
     }
     built: Method = method.build(**known)
+    check_tasks("[allocator] budget", tasks_per_round(built))  # an allocator of the user's may not have
     return built
 
 
@@ -85,6 +92,7 @@ def _check_problem(problem: Problem, stop: Stop) -> None:
     x0 = getattr(problem, "x0", None)
     if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
         raise UsageError(f"[problem] x0 must be a numpy array of float32 or float64, not {_kind(x0)}")
+    check_point(x0)
     if not x0.size or not x0.ndim or not np.isfinite(x0).all():
         raise UsageError("[problem] x0 must be a list of at least one number, all finite")
     needs = {"gradient": "gradient(x, task)"}

@@ -60,6 +60,9 @@ class Component:
             return self.factory(**given, **keys)
         except ValueError as error:
             raise UsageError(f"[{self.table}] {one_line(error)}") from None
+        except MemoryError as error:
+            rule = f"needs more memory than there is: {one_line(error)}; choose smaller numbers"
+            raise UsageError(f"[{self.table}] {_name(self.factory)} {rule}") from None
         except (Exception, SystemExit) as error:
             raise UsageError(f"[{self.table}] {_name(self.factory)}: {describe_error(error)}") from None
 

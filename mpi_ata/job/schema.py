@@ -16,7 +16,8 @@ from mpi_ata.job.names import ALLOCATORS, LAWS, METHODS, PROBLEMS
 from mpi_ata.job.source import JobText
 from mpi_ata.job.stop import Stop
 from mpi_ata.job.tables import Table, Tables, group, parse_setting, parse_tables, read_text, read_user_files
-from mpi_ata.job.values import check_keys, checked
+from mpi_ata.job.values import check_keys, check_numbers, checked
+from mpi_ata.times import Change
 from mpi_ata.version import __version__
 
 TABLES = ("problem", "method", "allocator", "times", "stop", "run")
@@ -56,6 +57,7 @@ class TimesTable:
     law: Component
     unit: float = 1.0
     report: str = "measured"
+    changes: tuple[Change, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.unit > 0:
@@ -66,7 +68,8 @@ class TimesTable:
     @property
     def label(self) -> str:
         """Return the law in words, short enough for a run file."""
-        text = f"{self.law.factory.__name__} {self.law.keys} x {self.unit:g} s".replace("'", "")
+        changes = "".join(f" from {c.round}: {c.workers} x {c.factor:g}" for c in self.changes)
+        text = f"{self.law.factory.__name__} {self.law.keys} x {self.unit:g} s{changes}".replace("'", "")
         return text if len(text) <= 80 else f"{text[:60]} {sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -118,6 +121,8 @@ def job_from(path: Path, text: str, settings: tuple[str, ...], tables: Tables) -
     for name in tables:
         if name not in TABLES:
             raise UsageError(f"unknown table {name!r}; valid tables: {', '.join(TABLES)}")
+        for key, value in tables[name].items():
+            check_numbers(name, key, value)
     for name in REQUIRED:
         if not tables.get(name):
             raise UsageError(f"the table [{name}] is missing or empty")
@@ -151,9 +156,24 @@ def _times(table: Table) -> TimesTable:
     keys = dict(table)
     law = pick("times", "law", keys, LAWS)
     own: Table = {key: keys.pop(key) for key in ("unit", "report") if key in keys}
-    component = Component("times", law, keys, ("law", "unit", "report"))
-    times: TimesTable = _plain("times", TimesTable, own, law=component)
+    changes = _changes(keys.pop("changes", []))
+    component = Component("times", law, keys, ("law", "unit", "report", "changes"))
+    times: TimesTable = _plain("times", TimesTable, own, law=component, changes=changes)
     return times
+
+
+def _changes(tables: Any) -> tuple[Change, ...]:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(f"changes = {tables!r} in [times] must be tables [[times.changes]]")
+    return tuple(_change(table) for table in tables)
+
+
+def _change(table: Table) -> Change:
+    for field in fields(Change):
+        if field.name not in table:
+            raise UsageError(f"a table [[times.changes]] needs the key '{field.name}'")
+    change: Change = _plain("times.changes", Change, table)
+    return change
 
 
 def _plain(table: str, cls: type[Any], keys: Table, **fixed: Any) -> Any:

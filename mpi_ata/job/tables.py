@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, one_line
 from mpi_ata.job.values import checked
 
 Table = dict[str, Any]
@@ -56,8 +56,10 @@ def parse_tables(text: str) -> Tables:
     """Return the tables of a job file."""
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"is not valid TOML: {error}") from None
+    except RecursionError:
+        raise UsageError("is not valid TOML: its values are nested too deeply") from None
+    except ValueError as error:  # also one of Python's own, where a number has thousands of digits
+        raise UsageError(f"is not valid TOML: {one_line(error)}") from None
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise UsageError(f"{name!r} is outside of any table; put it under [run] or another table")

@@ -24,6 +24,15 @@ def check_keys(table: str, keys: Mapping[str, Any], valid: Sequence[str]) -> Non
             raise UsageError(f"unknown key {key!r} in [{table}]; valid keys: {', '.join(valid) or 'none'}")
 
 
+def check_numbers(table: str, key: str, value: Any) -> None:
+    """Reject whole numbers beyond 64 bits, which arrays cannot hold and Python may not be able to print."""
+    if isinstance(value, int) and abs(value) > 2**64:
+        raise UsageError(f"{key} in [{table}] must be a number of at most 64 bits")
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in inner:
+        check_numbers(table, key, each)
+
+
 def checked(table: str, key: str, value: Any, annotation: Any) -> Any:
     """Return the value, if its type fits; annotations beyond numbers, strings and lists are not checked."""
     kinds = _kinds(annotation)

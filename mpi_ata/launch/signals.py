@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: the handler only sets a flag, and the end of the round acts on it."""
+"""Signals that ask a run to stop: a flag, on which the end of the round acts, or else a timer."""
 
 import atexit
 import math
@@ -6,12 +6,18 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 SIGNAL_VARIABLE = "MPI_ATA_SIGNAL"  # names a signal to use instead of USR1, if that has another meaning
 EXTRA_GRACE = 120  # seconds after the grace period, after which a worker without its manager ends
 MAX_ALARM = 1e6  # seconds, well below the limit of alarm()
+SHORTEST_ALARM = 1e-3  # seconds; 0 would mean none
+AFTER_WAITING = 1.0  # seconds that waiting for ranks has to end by itself, which leaves messages in order
+
+T = TypeVar("T")
 
 _early: list[int] = []  # signals that came before there was a run to stop
 
@@ -37,8 +43,9 @@ class StopRequest:
     """Catches the signals that ask a run to stop, and is true once one has arrived.
 
     Use it as a context manager around a run, and look at it at the end of each round: `name` is the signal
-    that came first, and grace_expired() says whether the round takes longer than the user allows.  A second
-    Ctrl-C raises KeyboardInterrupt at once.
+    that came first, and grace_expired() says whether the round takes longer than the user allows.  Where
+    nobody looks, because a decision or a simulated round takes long, the timer of enforced() ends it.  A
+    second Ctrl-C raises KeyboardInterrupt at once.
 
     Set `on_ranks` in an MPI process: signals are then held before and after the run too, rather than left to
     kill a rank that others wait for.  Set `is_worker` on a worker's rank: launchers signal all ranks, but the
@@ -52,6 +59,7 @@ class StopRequest:
         self._handler = self._await_manager if is_worker else self._request
         self._since = 0.0
         self._before: dict[signal.Signals, Any] = {}
+        self._enforced = False  # whether the timer may interrupt what runs now
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
@@ -63,6 +71,9 @@ class StopRequest:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if signal.SIGALRM in self._before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._before.pop(signal.SIGALRM) or signal.SIG_DFL)
         for number, handler in self._before.items():
             signal.signal(number, _hold if self._on_ranks else handler)
 
@@ -79,13 +90,50 @@ class StopRequest:
         if not self.name:
             self._since = time.monotonic()
             self.name = signal.Signals(number).name
+            if self._before:
+                self._start_timer()
+
+    def _start_timer(self) -> None:
+        """Set an alarm for the end of the grace period; on ranks a little later: waiting ends by itself."""
+        seconds = min(self.grace, MAX_ALARM) + (AFTER_WAITING if self._on_ranks else SHORTEST_ALARM)
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._expire)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def _expire(self, number: int, frame: FrameType | None) -> None:
+        if self._enforced:
+            raise GraceExpired
 
     def _await_manager(self, number: int, frame: FrameType | None) -> None:
         seconds = min(self.grace, MAX_ALARM) + EXTRA_GRACE
         signal.alarm(math.ceil(seconds))  # ends this process if the manager is gone
 
+    @contextmanager
+    def enforced(self) -> Iterator[None]:
+        """Let the end of the grace period raise GraceExpired in what runs meanwhile, wherever it is."""
+        try:
+            self._enforce()
+            yield
+        finally:
+            self._enforced = False
 
-class GraceExpired(Exception):  # noqa: N818  (it is not an error)
+    def enforced_on(self, rounds: Iterator[T]) -> Iterator[T]:
+        """Yield the rounds, each enforced; what is done between them is not, since it may save the run."""
+        try:
+            self._enforce()
+            for round in rounds:  # without a context manager, which would cost 1 us per round
+                self._enforced = False
+                yield round
+                self._enforce()
+        finally:
+            self._enforced = False
+
+    def _enforce(self) -> None:
+        self._enforced = True
+        if self.grace_expired():
+            raise GraceExpired
+
+
+class GraceExpired(BaseException):  # it is not an error, and no `except Exception` of a user may stop it
     """A round did not end within the grace period after a signal."""
 
 

@@ -12,6 +12,7 @@ class ASGD(AllocatorMethod):
     """Algorithms ASGD-ATA and ASGD: B updates per round, by exactly a_i gradients of worker i, one by one."""
 
     greedy_instead = "ringmaster"
+    point_per_worker = True  # each gradient under way has its own
 
     def step(self, cluster: Cluster) -> Round:
         """Allocate, then update x by each gradient that arrives; its worker continues from the newest x."""

@@ -4,6 +4,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters import Cluster
+from mpi_ata.limits import check_tasks
 from mpi_ata.methods.base import UpdateMethod, check_everyone
 from mpi_ata.methods.collector import Collector
 from mpi_ata.methods.interface import Round
@@ -17,12 +18,14 @@ class Malenia(UpdateMethod):
     """Algorithm SGD-GTA (heterogeneous): everyone works until the harmonic mean of the counts is S / n."""
 
     owns_data = True  # each worker, by its index
+    point_per_worker = True  # the sum of its gradients
 
     def __init__(self, x0: Array, update: Update, S: float) -> None:
         if not S > 0:
             raise ValueError(
                 f"{S=} must be above 0; up to the number of workers, each does at least one task"
             )
+        check_tasks("S", S)
         super().__init__(x0, update)
         self.S = S
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.clusters import Cluster, Lost
+from mpi_ata.limits import check_tasks
 from mpi_ata.methods.base import UpdateMethod, check_anyone
 from mpi_ata.methods.collector import Collector
 from mpi_ata.methods.interface import Round
@@ -17,6 +18,8 @@ class Ringmaster(UpdateMethod):
     in which they arrive or are stopped.
     """
 
+    point_per_worker = True  # each gradient under way has its own
+
     def __init__(self, x0: Array, n: int, update: Update, delay: int, budget: int) -> None:
         if delay < 1:
             raise ValueError(
@@ -24,6 +27,7 @@ class Ringmaster(UpdateMethod):
             )
         if budget < 1:
             raise ValueError(f"{budget=} must be at least 1 update per round")
+        check_tasks("budget", budget)
         super().__init__(x0, update)
         self.R, self.B = delay, budget
         self.s = 0  # updates so far

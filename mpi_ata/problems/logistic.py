@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.errors import UsageError
+from mpi_ata.limits import check_memory
 from mpi_ata.problems.interface import Task
 from mpi_ata.problems.shards import shard
 
@@ -36,6 +37,7 @@ class Logistic:
         if dtype not in ("float32", "float64"):
             raise ValueError(f"{dtype=} must be 'float32' or 'float64'")
         images, digits = load_digits(dtype)
+        check_memory(f"batch_size={batch_size}", batch_size * images[0].nbytes)
         testing = np.arange(len(digits)) % TEST_EVERY == 0
         order = np.argsort(digits[~testing], kind="stable")
         self._images, self._digits = images[~testing][order], digits[~testing][order]

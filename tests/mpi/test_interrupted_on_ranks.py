@@ -266,3 +266,23 @@ def test_whoever_is_killed_the_file_is_intact_and_the_run_can_be_resumed(whom: s
     figures, _ = resumed(job, "--set", f"stop.rounds={done + 5}")
     assert figures["tasks_used"] == 7 * (done + 5)
     assert sorted(path.name for path in Path().glob("run.h5*")) == ["run.h5", "run.h5.previous"]
+
+
+SLOW_DECISION = """
+from mpi_ata import UTA
+class Slow(UTA):
+    def allocate(self, available):
+        while self.k == 4:
+            sum(range(1000))
+        return super().allocate(available)
+"""
+
+
+@TIMED
+def test_a_decision_that_never_ends_is_given_up_and_the_latest_save_is_left() -> None:
+    job = job_of("sgd uta", run="checkpoint_rounds = 1\ngrace = 0.2")
+    Path("slow.py").write_text(SLOW_DECISION)
+    began = time.monotonic()
+    chosen = ["--set", "allocator.file=slow.py", "--set", "allocator.class=Slow"]
+    assert interrupted(job, signal.SIGTERM, *chosen).summary["rounds"] == 4
+    assert time.monotonic() - began < 30

@@ -282,3 +282,16 @@ def ratios(arguments: list[str]) -> list[float]:
     assert done.returncode == 0, done.stderr
     ata, gta = json.loads(done.stdout.splitlines()[-1])
     return [ata["clock"] / gta["clock"], gta["worker_time"] / ata["worker_time"]]
+
+
+CHANGES = "times.changes=[{round=11, workers=[0], factor=6.0}, {round=25, workers=0.5, factor=0.5}]"
+
+
+@pytest.mark.parametrize("allocator", ["ata-empirical", "uta"])
+def test_speeds_change_in_mid_run_as_they_do_in_the_virtual_run(job: Path, allocator: str) -> None:
+    plain = [str(job), "--json", "--set", f"allocator.name={allocator}"]
+    changed = [*plain, "--set", CHANGES]
+    before, virtual = (figures(finished([str(COMMAND), "run", "--virtual", *o])) for o in (plain, changed))
+    real = figures(mpirun(4, COMMAND, "run", *changed))
+    assert {key: real[key] for key in SAME} == {key: virtual[key] for key in SAME}
+    assert real["worker_time"] != before["worker_time"]

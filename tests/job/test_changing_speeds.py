@@ -1,0 +1,122 @@
+"""The tables [[times.changes]] of a job: strict, felt by the run, and the same after an interruption."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpi_ata import Trace
+from mpi_ata.driver.output import OutputOptions
+from mpi_ata.errors import UsageError
+from mpi_ata.job import build_parts, load_job
+from tests.driver.driven import driven
+from tests.faults.scene import differing, record_of, substance, written
+
+LEARNING_AND_GREEDY = ["sgd ata-empirical", "sgd gta", "asgd ata-empirical", "ringmaster", "malenia"]
+CHANGES = """
+[[times.changes]]
+round = 13
+workers = [0, 1]
+factor = 5.0
+[[times.changes]]
+round = 25
+workers = 0.4
+factor = 0.5
+"""
+
+
+def changing(folder: Path, changes: str = CHANGES, method: str = "sgd ata-empirical") -> Path:
+    return written(folder / "job.toml", method, run="checkpoint_rounds = 40", times=changes)
+
+
+@pytest.mark.parametrize("method", LEARNING_AND_GREEDY)
+@pytest.mark.parametrize("half", [12, 15, 30])
+def test_resumed_before_between_and_after_changes_it_is_the_same_bit_for_bit(
+    tmp_path: Path, method: str, half: int
+) -> None:
+    job, whole, broken = changing(tmp_path, method=method), Path("whole.h5"), Path("broken.h5")
+    driven(job, output=OutputOptions(whole))
+    driven(job, [f"stop.rounds={half}"], output=OutputOptions(broken))
+    assert record_of(broken).method["k"] == half
+    driven(job, ["stop.rounds=40"], output=OutputOptions(broken, resume=True))
+    assert set(differing(substance(broken), substance(whole))) <= {"job/settings"}
+
+
+def worker_times(job: Path) -> list[float]:
+    """Return the worker time after each round."""
+    found: list[float] = []
+
+    def look(trace: Trace) -> None:
+        found.append(trace.worker_time)
+
+    driven(job, look=look)
+    return found
+
+
+def test_a_run_is_the_same_up_to_the_change_and_another_from_there_on(tmp_path: Path) -> None:
+    plain, changed = (worker_times(changing(tmp_path, changes, "sgd uta")) for changes in ("", CHANGES))
+    assert plain[:12] == changed[:12]
+    assert all(before != after for before, after in zip(plain[12:], changed[12:], strict=True))
+
+
+def test_the_oracle_and_the_regret_know_only_the_original_law(tmp_path: Path) -> None:
+    plain, changed = (
+        build_parts(load_job(changing(tmp_path, changes, "sgd ofta"))) for changes in ("", CHANGES)
+    )
+    assert plain.times is not None
+    assert changed.times is not None
+    assert (plain.times.means == changed.times.means).all()
+    everyone = np.ones(5, np.bool_)
+    oracles = [allocator for parts in (plain, changed) if (allocator := parts.method.allocator)]
+    quotas = [oracle.allocate(everyone).tolist() for oracle in oracles]
+    assert len(quotas) == 2
+    assert quotas[0] == quotas[1]
+
+
+def test_runs_with_and_without_changes_do_not_count_as_the_same_workers(tmp_path: Path) -> None:
+    plain, changed = (load_job(changing(tmp_path, changes)).times for changes in ("", CHANGES))
+    assert plain is not None
+    assert changed is not None
+    assert plain.label == "Sqrt {} x 1 s"
+    assert plain.label != changed.label
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("[[times.changes]]\nround = 3\nworkers = [0]", "a table [[times.changes]] needs the key 'factor'"),
+        (
+            "[[times.changes]]\nround = 3\nworkers = [0]\nfactor = 2\nfrom = 1",
+            "unknown key 'from' in [times.changes]; valid keys: round, workers, factor",
+        ),
+        (
+            "[[times.changes]]\nround = 3.5\nworkers = [0]\nfactor = 2",
+            "round = 3.5 in [times.changes] must be a whole number",
+        ),
+        (
+            "[[times.changes]]\nround = 3\nworkers = 'all'\nfactor = 2",
+            "workers = 'all' in [times.changes] must be a list or a number",
+        ),
+        (
+            "[[times.changes]]\nround = 3\nworkers = [7]\nfactor = 2",
+            "[[times.changes]] workers=[7] must be indices from 0 to 4, since there are 5 workers",
+        ),
+        (
+            "[[times.changes]]\nround = 3\nworkers = 1.0\nfactor = 1e300",
+            "[times] the times overflow or vanish; choose another scale, unit or factor",
+        ),
+        ("changes = 5", "changes = 5 in [times] must be tables [[times.changes]]"),
+        ("changes = [5]", "changes = [5] in [times] must be tables [[times.changes]]"),
+    ],
+)
+def test_wrong_changes_are_rejected_in_one_sentence(tmp_path: Path, changes: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        build_parts(load_job(changing(tmp_path, changes)))
+
+
+def test_changes_can_be_given_on_the_command_line(tmp_path: Path) -> None:
+    setting = "times.changes=[{round = 3, workers = [0], factor = 2.0}]"
+    times = load_job(changing(tmp_path, ""), [setting]).times
+    assert times is not None
+    assert times.changes[0].factor == 2.0
