@@ -171,7 +171,7 @@ def test_the_folder_must_be_named() -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
     assert (
-        "Cifar100 needs the key 'data' (a text); set it in the file or by --set problem.data="
+        "Cifar100 needs the key 'data' (a string); set it in the file or with --set problem.data="
         in result.stderr
     )
 
