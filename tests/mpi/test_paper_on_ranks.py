@@ -6,6 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import Plan
 from mpi_ata.paper.experiments import TABLE1, Request
@@ -13,6 +15,8 @@ from mpi_ata.paper.ranks import for_ranks
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.mpi.starting import COMMAND, finished, mpirun
+
+pytestmark = pytest.mark.slow
 
 ARGUMENTS = ["paper", "table1", "--mpi", "--workers", "3", "--budget", "5", "--allocators", "ofta"]
 

@@ -120,6 +120,7 @@ def test_an_impossible_warm_start_is_rejected_once_in_one_sentence(job: Path) ->
     assert run(job, "1.h5", "--warm-start", "none.h5").returncode == 2
 
 
+@pytest.mark.slow
 def test_measured_workers_are_recognised_by_the_number_of_ranks_on_their_node_too(job: Path) -> None:
     measured(job)
     few = ["--set", "stop.rounds=8"]
