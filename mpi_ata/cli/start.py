@@ -11,11 +11,9 @@ import click
 from mpi_ata import launch
 from mpi_ata.driver.execute import Outcome, execute, execute_on_ranks
 from mpi_ata.driver.plan import Plan
+from mpi_ata.launch.mpirun import check_rank_memory
 from mpi_ata.layout import ranks_for
-from mpi_ata.limits import check_memory
 from mpi_ata.view.progress import Line, ProgressLine
-
-RANK_BYTES = 20e6  # of its own that a rank needs at the least: Python, numpy and MPI
 
 
 class Notes(logging.Handler):
@@ -65,7 +63,7 @@ def start_ranks(plans: Sequence[Plan]) -> None:
         asked = click.get_current_context().params.get("workers")
         launch.exec_launcher([*slurm.launcher(asked), *launch.rank_command(sys.argv[1:])])
     workers = plans[0].job.run.workers or 1
-    check_memory(f"starting {ranks_for(workers):,} ranks on this machine", ranks_for(workers) * RANK_BYTES)
+    check_rank_memory(ranks_for(workers))
     for plan in plans:
         plan.parts()  # rejects a wrong one before ranks are started
     launch.start_ranks(workers, sys.argv[1:])

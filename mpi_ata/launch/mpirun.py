@@ -15,6 +15,7 @@ from mpi_ata.errors import UsageError
 from mpi_ata.launch.environment import one_thread_per_rank
 from mpi_ata.launch.signals import stop_signals
 from mpi_ata.layout import ranks_for
+from mpi_ata.limits import machine_memory
 
 TERMINAL = "MPI_ATA_TERMINAL"  # set if rank 0 may draw a progress line although it writes to a pipe
 FAILURE = "MPI_ATA_FAILURE"  # names a file for the reason why a run cannot be resumed
@@ -29,14 +30,14 @@ NO_MPI = (
 def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
     """Run mpirun with a manager and this many workers, and exit with its exit code."""
     ranks = ranks_for(workers)
-    check_memory(ranks)
+    check_rank_memory(ranks)
     code = run_mpirun([find_mpirun(), "-n", str(ranks), *rank_command(arguments)])
     sys.exit(code if code >= 0 else 128 - code)
 
 
-def check_memory(ranks: int) -> None:
+def check_rank_memory(ranks: int) -> None:
     """Reject more ranks than this machine has memory for."""
-    needed, available = ranks * RANK_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed, available = ranks * RANK_BYTES, machine_memory()
     if needed > available:
         raise UsageError(
             f"{ranks:,} ranks would need about {needed >> 30:,} GB of memory, but this machine has "

@@ -5,7 +5,7 @@ import pytest
 from mpi_ata import launch
 from mpi_ata.errors import UsageError
 from mpi_ata.launch.environment import LOCAL_RANK, RANK
-from mpi_ata.launch.mpirun import check_memory
+from mpi_ata.launch.mpirun import check_rank_memory
 
 
 @pytest.mark.parametrize("name", LOCAL_RANK)
@@ -56,6 +56,6 @@ def test_cores_are_counted_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_more_ranks_than_fit_into_memory_are_rejected() -> None:
-    check_memory(2)
+    check_rank_memory(2)
     with pytest.raises(UsageError, match="1,000,001 ranks would need about 62,500 GB of memory"):
-        check_memory(1_000_001)
+        check_rank_memory(1_000_001)
