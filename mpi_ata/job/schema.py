@@ -169,6 +169,7 @@ def _changes(tables: Any) -> tuple[Change, ...]:
 
 
 def _change(table: Table) -> Change:
+    check_keys("times.changes", table, [field.name for field in fields(Change)])
     for field in fields(Change):
         if field.name not in table:
             raise UsageError(f"a table [[times.changes]] needs the key '{field.name}'")

@@ -7,7 +7,7 @@ import pytest
 
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.progress import Progress, read_progress
+from mpi_ata.runfile.progress import Progress, is_finished, read_progress
 from mpi_ata.runfile.schema import to_tree
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven
@@ -88,3 +88,15 @@ def test_no_flipped_byte_crashes_it_or_changes_a_number(tmp_path: Path, where: f
                 right.elapsed,
                 right.worker_time,
             )
+
+
+def test_a_finished_run_counts_as_finished_only_where_its_whole_file_is_intact(tmp_path: Path) -> None:
+    saved(tmp_path)
+    Path("run.h5.previous").unlink()
+    assert is_finished(OUT)
+    whole = OUT.read_bytes()
+    place = whole.index(load_record(RunFile(OUT))[0].method["x"].tobytes())
+    OUT.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+    assert read_progress(OUT).finished, "the summary alone does not show it"
+    assert not is_finished(OUT)
+    assert "checksum does not match" in read_progress(OUT, verified=True).trouble
