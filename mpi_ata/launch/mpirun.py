@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from mpi_ata.errors import UsageError
 from mpi_ata.launch.environment import one_thread_per_rank
+from mpi_ata.launch.library import fault_tolerance
 from mpi_ata.launch.signals import stop_signals
 from mpi_ata.layout import ranks_for
 from mpi_ata.limits import machine_memory
@@ -31,7 +32,8 @@ def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
     """Run mpirun with a manager and this many workers, and exit with its exit code."""
     ranks = ranks_for(workers)
     check_rank_memory(ranks)
-    code = run_mpirun([find_mpirun(), "-n", str(ranks), *rank_command(arguments)])
+    mpirun = find_mpirun()
+    code = run_mpirun([mpirun, *fault_tolerance(mpirun), "-n", str(ranks), *rank_command(arguments)])
     sys.exit(code if code >= 0 else 128 - code)
 
 
