@@ -39,6 +39,7 @@ from mpi_ata.clusters.mpi import MPI, acknowledged_losses, end_all_ranks, note_l
 from mpi_ata.errors import RunError
 from mpi_ata.launch import host_name, slurm_tasks
 from mpi_ata.launch.signals import GraceExpired
+from mpi_ata.launch.verdict import note_lost_worker, note_start
 from mpi_ata.layout import MANAGER, rank_of, ranks_for, worker_of, workers_in
 from mpi_ata.problems import Problem
 
@@ -110,6 +111,7 @@ class MPICluster:
                 self._ranks = handshake(self._comm, self._bell, digest, self._lifelines.port)
                 self._accept_lifelines()
                 self._comm.Barrier()
+                note_start()
             finally:
                 self._bell.unlink_flags()
                 if self._shared is not None:
@@ -250,7 +252,8 @@ class MPICluster:
 
     def _lose(self, rank: int) -> Lost:
         """Strike a dead worker off, with what it was doing."""
-        worker = self._worker_of[rank]
+        worker, identity = self._worker_of[rank], self.identities[self._worker_of[rank]]
+        note_lost_worker(f"worker {worker} on {identity.host} (slot {identity.local_index}) has died")
         busy = self._orders.pop(worker, None), self._stopping.pop(worker, None)
         tasks = int(any(order is not None for order in busy))  # nobody knows whether it had begun the next
         self.ledger.lose(worker, tasks)

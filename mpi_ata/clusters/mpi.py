@@ -10,23 +10,25 @@ from contextlib import contextmanager
 import mpi4py
 
 from mpi_ata.errors import RunError
+from mpi_ata.launch import local_size, step_tasks, world_size
 from mpi_ata.launch.library import FAULT_TOLERANT
 
 LOST = "a rank has died, and a run can begin only with all of them: start them again"
-LONGEST_INIT = 600  # seconds: ranks of a large job may import far apart
+LONGEST_INIT = 600  # seconds: the ranks of a large job may be minutes apart
+LONGEST_LOCAL_INIT = 60  # and on one machine, plus a second per rank
 
 # MPI_Finalize may wait forever for a rank that has died, so it is called below; a script that has imported
 # mpi4py.MPI before leaves it to mpi4py.
 mpi4py.rc.finalize = False
 survives_losses = os.environ.get(FAULT_TOLERANT) == "1"  # the launcher ends nobody because a rank has died
 
-# Such a launcher lets the others wait for a rank that dies before MPI_Init.  No Python code can run then.
-if survives_losses:
-    signal.alarm(LONGEST_INIT)
+# Such a launcher lets the others wait for a rank that dies before MPI_Init; srun does the same.  No Python
+# code can run then, but an alarm ends a process.
+if survives_losses or step_tasks() > 1:
+    signal.alarm(LONGEST_LOCAL_INIT + world_size() if world_size() == local_size() else LONGEST_INIT)
 from mpi4py import MPI as MPI  # noqa: E402
 
-if survives_losses:
-    signal.alarm(0)
+signal.alarm(0)
 
 _ranks_lost: list[bool] = []  # not empty once a rank has died
 
