@@ -64,17 +64,23 @@ def test_the_manager_finds_out_which_worker_was_killed() -> None:
                 assert list(lines.broken()) == []  # reported once
 
 
-def test_a_worker_that_leaves_is_not_taken_for_dead() -> None:
+@pytest.mark.parametrize("dismissed", [True, False])
+def test_a_worker_that_leaves_learns_whether_all_ranks_leave_in_order(dismissed: bool) -> None:
     with closing(Lifelines(TOKEN)) as lines, child(lambda: leave(lines.port)) as leaving:
         lines.accept(1)
-        os.waitpid(leaving, 0)
-        assert list(lines.broken()) == []
+        time.sleep(0.2)
+        if dismissed:
+            lines.dismiss()
+        else:
+            lines.close()
+        assert os.waitstatus_to_exitcode(os.waitpid(leaving, 0)[1]) == dismissed
 
 
 def leave(port: int) -> None:
     line = connected(port, 1)
     line.hold()
     line.release()
+    os._exit(line.dismissed())
 
 
 def busy(port: int) -> None:
@@ -115,3 +121,4 @@ def test_an_unreachable_manager_is_no_error() -> None:
     assert not line.connected
     line.hold()
     line.release()
+    assert line.dismissed()
