@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from mpi_ata.errors import CONTINUE, RunError, UsageError
 from mpi_ata.launch import allocated_cores
+from mpi_ata.runfile.hosts import ended_by_loss
 from mpi_ata.runfile.progress import Progress, read_progress
 from mpi_ata.slurm import commands
+from mpi_ata.slurm.at_fault import exclude_at_fault, recorded_events
 from mpi_ata.slurm.batch import Batch, Echo, request_requeue, should_requeue
 from mpi_ata.slurm.submission_dir import Attempt
 from mpi_ata.slurm.watch import Watch
@@ -69,13 +71,17 @@ def conclude(batch: Batch, watch: Watch, code: int, echo: Echo) -> tuple[str, in
         cancel_rest_of_chain(batch)
         echo(f"finished after {after.rounds:,} rounds: {batch.run}")
         return "finished", 0
-    if batch.failure_file.exists():
+    if batch.failure_file.exists() and not ended_by_loss(recorded_events(batch.run)):
         cancel_rest_of_chain(batch)
         return "failed", 2 if code == 2 else 1
     echo(f"saved at round {after.rounds:,}, not finished (the launcher exited with {code}): {batch.run}")
     if batch.stopped:
         return "stopped", CONTINUE
-    return ("requeued" if watch.requeued or requeue_if_allowed(batch, watch, echo) else "left"), CONTINUE
+    if not (watch.requeued or requeue_if_allowed(batch, watch, echo)):
+        return "left", CONTINUE
+    if job := watch.slurm_job():
+        exclude_at_fault(batch.run, job, echo)
+    return "requeued", CONTINUE
 
 
 def requeue_if_allowed(batch: Batch, watch: Watch, echo: Echo) -> bool:
