@@ -69,9 +69,9 @@ def hosts_at_fault(events: Sequence[Event]) -> list[str]:
     return [host for host, count in losses.items() if count > 1 or host == last]
 
 
-def ended_by_loss(events: Sequence[Event]) -> bool:
-    """Return whether the loss of a worker is the last thing that was recorded of a run."""
-    return bool(events) and events[-1].kind == LOST
+def ended_by_loss(events: Sequence[Event], since: float = 0.0) -> bool:
+    """Return whether the loss of a worker is the last thing that was recorded of a run, since some time."""
+    return bool(events) and events[-1].kind == LOST and events[-1].time >= since
 
 
 def _troubles(events: Sequence[Event]) -> dict[str, Counter[str]]:

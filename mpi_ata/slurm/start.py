@@ -42,7 +42,7 @@ def start(batch: Batch, echo: Echo) -> int:
     batch.submission_dir.record_attempt(batch.run, attempt)
     with watch:
         code = watch.wait()
-    end, exit_code = conclude(batch, watch, code, echo)
+    end, exit_code = conclude(batch, watch, code, attempt.began, echo)
     batch.submission_dir.record_attempt(batch.run, replace(attempt, ended=time.time(), end=end))
     return exit_code
 
@@ -64,14 +64,14 @@ def check_progress(batch: Batch, before: Progress, id: str | None) -> None:
         raise RunError(f"{stalled}: {advice}")
 
 
-def conclude(batch: Batch, watch: Watch, code: int, echo: Echo) -> tuple[str, int]:
+def conclude(batch: Batch, watch: Watch, code: int, began: float, echo: Echo) -> tuple[str, int]:
     """Return how a start ended, for its record, and the exit code of the batch script; requeue if needed."""
     after = read_progress(batch.run, verified=True)
     if after.finished:
         cancel_rest_of_chain(batch)
         echo(f"finished after {after.rounds:,} rounds: {batch.run}")
         return "finished", 0
-    if batch.failure_file.exists() and not ended_by_loss(recorded_events(batch.run)):
+    if batch.failure_file.exists() and not ended_by_loss(recorded_events(batch.run), since=began):
         cancel_rest_of_chain(batch)
         return "failed", 2 if code == 2 else 1
     echo(f"saved at round {after.rounds:,}, not finished (the launcher exited with {code}): {batch.run}")
