@@ -25,7 +25,7 @@ class Comparison(NamedTuple):
 
     @property
     def least(self) -> float:
-        """Return the smaller ratio: a few very long tasks do not make a host slow."""
+        """Return the smaller ratio: very long tasks now and then do not make a host slow."""
         return min(self.mean, self.median)
 
 

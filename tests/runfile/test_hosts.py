@@ -108,11 +108,11 @@ def test_equal_hosts_with_very_noisy_tasks_are_not_flagged() -> None:
         assert verdicts(reported(on_hosts(1000), measured([1.0] * 1000, tasks, 0.5, seed))) == {}
 
 
-def test_a_few_very_long_tasks_do_not_make_a_host_slow() -> None:
+def test_very_long_tasks_now_and_then_do_not_make_a_host_slow() -> None:
     workers = measured([1.0] * 5, 50, 0.01)
     stalled = TaskTimeStats(5)
     stalled.restore(workers)
-    stalled.add(2, [30.0, 40.0, 50.0])
+    stalled.add(2, [10.0] * 20)  # of 70: far beyond the standard error of the mean
     rows = {row.host: row for row in reported(on_hosts(5), stalled.state())}
     assert (rows["n2"].mean_ratio or 0) > 3
     assert rows["n2"].verdict == ""

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from mpi_ata.clusters.identity import WorkerIdentity
+from mpi_ata.clusters.stats import TaskTimeStats
 from mpi_ata.errors import UsageError
+from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.schema import to_tree
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.slurm.exclude import node_name
+from mpi_ata.slurm.exclude import bad_hosts, node_name
 from mpi_ata.slurm.resources import Resources
+from tests.runfile.test_checkpoints import record as saved_record
 from tests.slurm.site import OPEN_MPI, Site, record, rounds_of
 
 SLOW_NODE, FACTOR = "n4", 2.2
@@ -116,6 +120,29 @@ def add_losses(run: Path) -> None:
     found.event(2.0, "ended", "early")
     file.load()
     file.save(*to_tree(found))
+
+
+def ended(time: float, seconds: list[float], *lost: int) -> tuple[Path, Record]:
+    """Return a run that ended at some time, with the seconds of each worker's tasks, and those it lost."""
+    run, stats = saved_record(), TaskTimeStats(len(seconds))
+    for worker, each in enumerate(seconds):
+        stats.add(worker, [each] * 20)
+    run.identities = tuple(WorkerIdentity(f"n{worker}", 0, "wood") for worker in range(len(seconds)))
+    run.workers = stats.state()
+    for worker in lost:
+        run.event(time, "lost", "killed", worker)
+    run.event(time, "ended", "10 rounds")
+    return Path(f"{time:g}.h5"), run
+
+
+def test_the_latest_run_that_knows_a_host_decides_in_whatever_order_runs_are_read() -> None:
+    slow, fine, few = ended(1, [1, 1, 3.0], 0), ended(2, [1, 1, 1]), ended(3, [1.0, 1.0], 1)
+    assert bad_hosts([slow]) == {
+        "n0": "1 worker died in 1.h5",
+        "n2": "3.0 times slower than the median of 3 hosts in 1.h5",
+    }
+    assert bad_hosts([slow, fine]) == bad_hosts([fine, slow]) == {}
+    assert bad_hosts([few, slow]) == bad_hosts([slow]) | {"n1": "1 worker died in 3.h5"}
 
 
 @pytest.mark.parametrize(
