@@ -33,7 +33,7 @@ RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # A library, and the only files that may import it.
 ROOMS: dict[str, list[str]] = {
-    "mpi4py": [f"clusters/{name}.py" for name in ("channel", "handshake", "manager", "worker", "world")],
+    "mpi4py": [f"clusters/{name}.py" for name in ("channel", "handshake", "mpi", "worker")],
     "h5py": ["runfile/hdf5.py"],
     "click": ["cli/*.py"],
     "subprocess": ["launch/subprocesses.py", "launch/mpirun.py", "slurm/watch.py"],

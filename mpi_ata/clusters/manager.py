@@ -4,14 +4,12 @@ import atexit
 import logging
 import math
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
-from mpi4py import MPI
 
 from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.clusters.buffers import NOWHERE
@@ -21,6 +19,8 @@ from mpi_ata.clusters.channel import (
     END,
     FAILED,
     FINAL,
+    LOSSY,
+    LOST,
     ORDER,
     REACHABLE,
     SHARED,
@@ -34,9 +34,12 @@ from mpi_ata.clusters.doorbell import Doorbell
 from mpi_ata.clusters.handshake import check_same, handshake, identities, shared_buffers
 from mpi_ata.clusters.interface import Arrival, Lost, set_up
 from mpi_ata.clusters.ledger import Ledger, in_flight
+from mpi_ata.clusters.lifeline import Lifelines
+from mpi_ata.clusters.mpi import MPI, acknowledged_losses, end_all_ranks, note_loss, survives_losses
 from mpi_ata.errors import RunError
 from mpi_ata.launch import host_name, slurm_tasks
 from mpi_ata.launch.signals import GraceExpired
+from mpi_ata.launch.verdict import note_lost_worker, note_start
 from mpi_ata.layout import MANAGER, rank_of, ranks_for, worker_of, workers_in
 from mpi_ata.problems import Problem
 
@@ -83,7 +86,10 @@ class MPICluster:
         self.sharing: set[int] = set()  # workers that have opened the shared memory
         self.identities = identities(self._ranks, times)
         self._ring = [self._ringer(rank) for rank in self._rank_of]
-        self._channel = Channel(comm, MPI.ANY_SOURCE, self._template)
+        self._dead: set[int] = set()  # ranks whose processes have ended
+        self._unreported: list[int] = []  # those of them that wait() has not returned yet
+        self._bell.watch(self._lifelines.fileno(), self._find_dead)
+        self._channel = Channel(comm, MPI.ANY_SOURCE, self._template, self._find_dead)
         self._numbers = 0  # of orders
         self._orders: dict[int, _Order] = {}  # what is running, by worker
         self._stopping: dict[int, _Order] = {}  # orders whose stop is not yet confirmed
@@ -99,10 +105,13 @@ class MPICluster:
         """Exchange addresses with all ranks; shared files are unlinked as soon as all have opened them."""
         try:
             self._bell = Doorbell()
+            self._lifelines = Lifelines(self._bell.name)
             self._shared = shared_buffers(host_name(), self._bell.name, self._template, owner=True)
             try:
-                self._ranks = handshake(self._comm, self._bell, digest)
+                self._ranks = handshake(self._comm, self._bell, digest, self._lifelines.port)
+                self._accept_lifelines()
                 self._comm.Barrier()
+                note_start()
             finally:
                 self._bell.unlink_flags()
                 if self._shared is not None:
@@ -110,6 +119,11 @@ class MPICluster:
         except BaseException:  # the other ranks would wait for this one forever
             atexit.register(end_all_ranks, self._comm)
             raise
+
+    def _accept_lifelines(self) -> None:
+        connected = np.zeros(self._comm.Get_size(), np.uint8)
+        self._comm.Gather(np.zeros(1, np.uint8), connected, MANAGER)
+        self._lifelines.accept(int(connected.sum()))
 
     def _ringer(self, rank: int) -> Callable[[], None]:
         peer = self._ranks[rank]
@@ -121,7 +135,11 @@ class MPICluster:
         for ring in self._ring:
             ring()
         set_up(self._problem, None, self.n)
-        ready = [self._checked(self._next_message()) for _ in range(self.n)]
+        messages = [self._checked(self._next_message()) for _ in range(self.n)]
+        self._early_losses = [self._lose(m.sender) for m in messages if m.kind == LOST]
+        if not self.available.any():
+            raise RunError(f"no worker is left: {self._early_losses[-1].why}")
+        ready = [message for message in messages if message.kind != LOST]
         self._unreachable = sorted(self._worker_of[m.sender] for m in ready if not m.flags & REACHABLE)
         if self._shared is not None:
             self.sharing = {self._worker_of[message.sender] for message in ready if message.flags & SHARED}
@@ -186,11 +204,15 @@ class MPICluster:
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost:
         """Return the next arrival or loss."""
+        if self._early_losses:
+            return self._early_losses.pop(0)
         until = math.inf if timeout is None else self.now() + timeout
         while self._orders:
             message = self._next_message(until)
             if message is None:
                 raise TimeoutError(f"nothing arrived within {timeout} seconds")
+            if message.kind == LOST:
+                return self._lose(message.sender)
             if (arrival := self._account(self._checked(message))) is not None:
                 return arrival
         raise RuntimeError("nothing is running, so there is nothing to wait for")
@@ -200,16 +222,46 @@ class MPICluster:
         while True:
             if self.overdue():
                 raise GraceExpired
-            message = self._channel.poll() or self._receive(min(until, self.now() + LOOK_UP))
+            message = self._poll() or self._receive(min(until, self.now() + LOOK_UP))
             if message is not None or self.now() >= until:
                 return message
 
     def _receive(self, until: float) -> Message | None:
         while self._channel.sending() and self.now() < until:  # large messages advance only while polled
-            if (message := self._channel.poll()) is not None:
+            if (message := self._poll()) is not None:
                 return message
             os.sched_yield()
-        return self._bell.wait(self._channel.poll, until)
+        return self._bell.wait(self._poll, until)
+
+    def _poll(self) -> Message | None:
+        """Return the next message; of a dead worker, all that it has sent comes before its loss."""
+        message = self._channel.poll()
+        if message is None and self._unreported:
+            return Message(self._unreported.pop(0), LOST, 0, 0, 0, NOWHERE, NOWHERE, 0, [], EMPTY)
+        return message
+
+    def _find_dead(self) -> set[int]:
+        """Look for ranks that have died, and return all of them."""
+        found = [*self._lifelines.broken(), *(acknowledged_losses(self._comm) if survives_losses else ())]
+        for rank in found:
+            if rank not in self._dead:
+                self._dead.add(rank)
+                self._unreported.append(rank)
+                self._channel.abandon(rank)
+        return self._dead
+
+    def _lose(self, rank: int) -> Lost:
+        """Strike a dead worker off, with what it was doing."""
+        worker, identity = self._worker_of[rank], self.identities[self._worker_of[rank]]
+        note_lost_worker(f"worker {worker} on {identity.host} (slot {identity.local_index}) has died")
+        busy = self._orders.pop(worker, None), self._stopping.pop(worker, None)
+        tasks = int(any(order is not None for order in busy))  # nobody knows whether it had begun the next
+        self.ledger.lose(worker, tasks)
+        self.available[worker] = False
+        self._staying.discard(worker)
+        return Lost(
+            worker, tasks, "its process has ended: it was killed, crashed, exited or ran out of memory"
+        )
 
     def _checked(self, message: Message | None) -> Message:
         if message is None:
@@ -233,6 +285,8 @@ class MPICluster:
             result = message.payload if order.result is None else order.result
             self.ledger.deliver(worker, message.seconds, seconds, overhead)
             return Arrival(worker, result, message.seconds, overhead)
+        if worker not in self._staying:  # what it was doing is counted as lost
+            return None
         self.ledger.stop(worker, message.tasks, seconds)
         if message.kind == STOPPED:
             del self._stopping[worker]
@@ -291,34 +345,39 @@ class MPICluster:
         """Stop waiting for workers: those still there are ended when this process exits."""
         self._staying.clear()
         self.ended_for_good = True
-        atexit.register(end_all_ranks, self._comm, code)
+        if survives_losses:  # MPI_Abort would leave ranks behind
+            note_loss()
+            self._lifelines.close()
+        else:
+            atexit.register(end_all_ranks, self._comm, code)
 
     def _shutdown(self, until: float, final: bool) -> bool:
         """Let the workers leave and return whether all did in time; `final` if no further run follows."""
         if not self._staying:
             return True
-        self.ended_for_good = final
+        self.ended_for_good = final or bool(self._dead)
         self.stop(np.arange(self.n))
+        flags = (FINAL if self.ended_for_good else 0) | (LOSSY if self._dead else 0)
         for worker in self._staying:
-            self._channel.send(self._rank_of[worker], END, flags=FINAL if final else 0)
+            self._channel.send(self._rank_of[worker], END, flags=flags)
             self._ring[worker]()
         while self._staying:
             message = self._next_message(until)
             if message is None:
                 return False
             if message.kind == END:
-                self._staying.remove(self._worker_of[message.sender])
+                self._staying.discard(self._worker_of[message.sender])
+            elif message.kind == LOST:
+                self._lose(message.sender)
             elif message.kind in (ARRIVAL, STOPPED):
                 self._account(message)
+        if self._dead:
+            self.ended_for_good = True
+            note_loss()  # workers wait for the end of this process
+        else:
+            self._lifelines.close()
         self._channel.close()
         self._bell.close()
         if self._shared is not None:
             self._shared.close()
         return True
-
-
-def end_all_ranks(comm: MPI.Comm, code: int = 1) -> None:
-    """End all ranks, whatever they are doing."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    comm.Abort(code)

@@ -15,6 +15,7 @@ from mpi_ata.clusters.channel import (
     END,
     FAILED,
     FINAL,
+    LOSSY,
     ORDER,
     REACHABLE,
     READY,
@@ -27,6 +28,7 @@ from mpi_ata.clusters.channel import (
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
 from mpi_ata.clusters.handshake import handshake, shared_buffers
 from mpi_ata.clusters.interface import compute, set_up
+from mpi_ata.clusters.lifeline import Lifeline
 from mpi_ata.errors import RunError
 from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.problems import Problem, Task, task_streams
@@ -56,12 +58,15 @@ class Worker:
         manager = handshake(comm, self._bell, digest)[MANAGER]
         self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
         self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
+        self._lifeline = Lifeline(manager.host, manager.lifelines, manager.bell, comm.Get_rank())
+        comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
+        self._lifeline.hold()
         comm.Barrier()  # now everyone has opened the shared memory
         self._channel = Channel(comm, MANAGER, template)
         self._total = np.empty_like(template)  # the sum of results not sent yet
         self._order = 0  # the one being carried out
         self._round, self._number = -1, 0  # of the next task
-        self._stop_asked = self._ended = self._final = False
+        self._stop_asked = self._ended = self._final = self.lossy = False
 
     def serve(self) -> bool:
         """Set up, carry out orders until the end, and return whether no further run follows."""
@@ -78,6 +83,9 @@ class Worker:
             elif message is not None:
                 self._obey(message)
         self._send(END)
+        if self.lossy:
+            self._lifeline.wait()
+        self._lifeline.release()
         self._channel.close()
         self._bell.close()
         if self._shared is not None:
@@ -180,6 +188,7 @@ class Worker:
     def _obey(self, message: Message) -> None:
         if message.kind == END:
             self._ended, self._final = True, bool(message.flags & FINAL)
+            self.lossy = bool(message.flags & LOSSY)
         elif message.order == self._order:
             self._stop_asked = True
         else:  # it was done before the message came

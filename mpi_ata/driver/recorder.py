@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpi_ata.clusters import Cluster
+from mpi_ata.clusters import Back, Cluster, Lost
+from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.ledger import in_flight
 from mpi_ata.driver.plan import Plan
 from mpi_ata.driver.restore import Note, allocator_of, missing_state
@@ -51,11 +52,18 @@ class RunRecorder:
             log.info("%s %s", kind, text)
 
     def after_round(self, round: Round) -> None:
-        """Record what was lost, and save if it is time."""
+        """Record who was lost or came back, and save if it is time."""
         for lost in round.losses:
-            self.event("lost", f"worker {lost.worker}: {lost.why}", lost.worker)
+            self._worker_event(lost.kind, lost)
+        for back in round.returns:
+            self._worker_event("back", back)
         if self._checkpoints.due(round.number):
             self._checkpoints.save(self._filled())
+
+    def _worker_event(self, kind: str, found: Lost | Back) -> None:
+        """Record what happened to a worker; it was logged in mid-round, when it happened."""
+        who = named(found.worker, self._cluster.identities[found.worker])
+        self._record.event(time.time(), kind, f"{who}: {found.why}", found.worker)
 
     def finish(self, reason: str) -> None:
         """Take the state at the end of a finished run, before its cluster is closed.

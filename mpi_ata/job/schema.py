@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from mpi_ata.clusters import FaultPolicy
 from mpi_ata.errors import UsageError, one_line
 from mpi_ata.job.allocator_swap import check_known, exchanged, override_job
 from mpi_ata.job.component import Component, choose, pick
@@ -20,7 +21,7 @@ from mpi_ata.job.values import check_keys, check_numbers, checked
 from mpi_ata.times import Change
 from mpi_ata.version import __version__
 
-TABLES = ("problem", "method", "allocator", "times", "stop", "run")
+TABLES = ("problem", "method", "allocator", "times", "stop", "run", "faults")
 REQUIRED = ("problem", "method", "stop")
 
 
@@ -84,6 +85,7 @@ class Job:
     method: Component  # with the keys of its update, which stand in the same table
     allocator: Component | None
     times: TimesTable | None
+    faults: FaultPolicy
     stop: Stop
     run: RunTable
 
@@ -137,6 +139,7 @@ def job_from(path: Path, text: str, settings: tuple[str, ...], tables: Tables) -
         method=method,
         allocator=allocator,
         times=_times(tables["times"]) if "times" in tables else None,
+        faults=_plain("faults", FaultPolicy, tables.get("faults", {}), owned=False),
         stop=_plain("stop", Stop, tables["stop"]),
         run=_plain("run", RunTable, tables.get("run", {})),
         source=JobText(text, settings, read_user_files(folder, tables)),
