@@ -1,5 +1,6 @@
 """A run that lost workers is requeued without the nodes that are at fault."""
 
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from mpi_ata.slurm.batch import Echo
 from mpi_ata.slurm.exclude import node_name, nodes_left
 from mpi_ata.slurm.slurm_job import SlurmJob
 
+WHERE = r"^worker \d+ on (\S+) "  # how the manager describes a dead worker
 TRIES, PAUSE = 5, 0.5  # Slurm ends the processes of a job that it requeues, perhaps also an scontrol of ours
 
 
@@ -25,9 +27,12 @@ def recorded_events(run: Path) -> Sequence[Event]:
         return ()
 
 
-def exclude_at_fault(run: Path, job: SlurmJob, echo: Echo) -> None:
-    """Exclude the nodes at fault from a job that has just been requeued: Slurm rejects that earlier."""
-    hosts = hosts_at_fault(recorded_events(run))
+def exclude_at_fault(run: Path, loss: str, job: SlurmJob, echo: Echo) -> None:
+    """Exclude the nodes at fault from a job that has just been requeued: Slurm rejects that earlier.
+
+    `loss` names the worker whose death ended all ranks, if that is known.
+    """
+    hosts = list(dict.fromkeys([*hosts_at_fault(recorded_events(run)), *re.findall(WHERE, loss)]))
     try:
         if hosts and (found := nodes_at_fault(hosts, job, echo)):
             update(job, found, echo)
