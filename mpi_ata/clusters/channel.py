@@ -37,7 +37,7 @@ END = 3  # manager to worker: no more orders; and back: the worker has left
 READY = 4  # worker to manager: set up
 ARRIVAL = 5  # worker to manager: this many tasks, their seconds, the sum of their results
 STOPPED = 6  # worker to manager, after STOP: how many tasks were begun and not sent, and their seconds
-FAILED = 7  # worker to manager: what went wrong, as text
+FAILED = 7  # worker to manager: what went wrong, as text, and how many tasks were begun and not sent
 LOST = 8  # sent by nobody: the manager has noticed that this rank has died
 
 # Flags of a message.
@@ -45,6 +45,7 @@ TOGETHER = 1  # ORDER: deliver all tasks as one arrival
 FINAL = 2  # END: no further run follows on these ranks
 REACHABLE = 4  # READY: the doorbell was heard
 SHARED = 8  # READY: the manager's shared memory is open
+BAD_RESULT = 32  # FAILED: no task raised an error, but a result cannot be used
 LOSSY = 16  # END: a rank has died, so no further run follows, and MPI_Finalize might wait for it
 
 

@@ -124,6 +124,11 @@ def check_result(result: Array, seconds: Sequence[float], x: Array, round: int, 
             f"round {round}: a result is not finite; if that happens on one worker only, exclude its node or "
             'use on_bad_result = "reissue", otherwise check gradient() or try a smaller step_size'
         )
+    check_times(seconds, round, longest)
+
+
+def check_times(seconds: Sequence[float], round: int, longest: float) -> None:
+    """Reject task times that are not from 0 to `longest` seconds."""
     if not (min(seconds) >= 0 and math.fsum(seconds) <= longest):
         raise BadResultError(
             f"round {round}: the reported task times {list(seconds)[:3]} are not from 0 to {longest:.3g} "

@@ -9,6 +9,7 @@ import numpy as np
 
 from mpi_ata.clusters.doorbell import Doorbell
 from mpi_ata.clusters.handshake import check_same, handshake
+from mpi_ata.clusters.health import FaultPolicy
 from mpi_ata.clusters.manager import MPICluster
 from mpi_ata.clusters.mpi import MPI, all_ranks_needed, end_all_ranks, note_loss, survives_losses
 from mpi_ata.clusters.worker import Worker
@@ -59,6 +60,7 @@ def mpi_cluster(
     report_drawn: bool,
     digest: bytes,
     overdue: Callable[[], bool] = lambda: False,
+    policy: FaultPolicy | None = None,
 ) -> Iterator[MPICluster | None]:
     """Yield the ranks of this MPI world as a cluster; a worker's rank serves it first, then yields None."""
     with all_ranks_needed():
@@ -72,7 +74,8 @@ def mpi_cluster(
         yield None
         return
     with all_ranks_needed():
-        cluster = MPICluster(comm, problem, digest, times.label if times else "", overdue)
+        label, drawn = times.label if times else "", report_drawn and times is not None
+        cluster = MPICluster(comm, problem, digest, label, overdue, policy, drawn)
     try:
         yield cluster
         cluster.close()

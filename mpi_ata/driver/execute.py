@@ -19,6 +19,7 @@ from mpi_ata.driver.restore import allocator_of, begin
 from mpi_ata.driver.trace import Regret, Trace
 from mpi_ata.errors import CONTINUE, RunError, TakenError, UsageError, in_users_code
 from mpi_ata.job import Job, Parts
+from mpi_ata.job.build import fault_policy
 from mpi_ata.job.demand import check_simulation
 from mpi_ata.job.schema import prefix_errors
 from mpi_ata.launch import allocated_cores, rank
@@ -82,10 +83,11 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
         with collective_check():
             parts = plan.parts(workers_in_world())
         drawn = job.times is not None and job.times.report == "drawn"
+        expired, policy = stop_request.grace_expired, fault_policy(job, parts.method)
         with (
             _set_up_in_time(stop_request),
             mpi_cluster(
-                parts.problem, parts.times, job.run.seed, drawn, job.digest, stop_request.grace_expired
+                parts.problem, parts.times, job.run.seed, drawn, job.digest, expired, policy
             ) as cluster,
         ):
             if cluster is None:
