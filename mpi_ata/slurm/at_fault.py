@@ -15,7 +15,7 @@ from mpi_ata.slurm.batch import Echo
 from mpi_ata.slurm.exclude import node_name, nodes_left
 from mpi_ata.slurm.slurm_job import SlurmJob
 
-WHERE = r"^worker \d+ on (\S+) "  # how the manager describes a dead worker
+WHERE = r"^worker \d+ \(host (\S+), "  # as `named` describes a dead worker
 TRIES, PAUSE = 5, 0.5  # Slurm ends the processes of a job that it requeues, perhaps also an scontrol of ours
 
 

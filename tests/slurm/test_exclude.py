@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpi_ata.clusters.identity import WorkerIdentity
+from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.stats import TaskTimeStats
 from mpi_ata.errors import UsageError
 from mpi_ata.runfile.record import Record
@@ -33,7 +34,7 @@ class Own:
 LAUNCHER = """\
 #!/bin/sh
 [ "$SLURM_RESTART_COUNT" ] && exec {mpirun} "$@"
-echo "worker 1 on n3 (slot 0) has died" > "$MPI_ATA_VERDICT"
+echo "{victim} has died" > "$MPI_ATA_VERDICT"
 exit 9
 """
 NODES = {"": ["n1", "n2"], "main": ["n1", "n2"], "other": ["c3"]}
@@ -105,7 +106,7 @@ def test_a_requeued_job_avoids_nodes_that_lost_workers(site: Site) -> None:
     # The first start ends as where an MPI ends all ranks when one is lost, and the manager has noticed which.
     launcher = site.folder / "launcher.sh"
     mpirun = OPEN_MPI.with_name("mpirun")
-    launcher.write_text(LAUNCHER.format(mpirun=mpirun))
+    launcher.write_text(LAUNCHER.format(mpirun=mpirun, victim=named(1, record(out).identities[1])))
     launcher.chmod(0o755)
     second = site.submit(*words, "--resume", "--set", limit, *own, MPI_ATA_LAUNCHER=str(launcher))
     id = second["job"]
