@@ -26,6 +26,7 @@ from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.methods import Method
+from mpi_ata.runfile.hosts import HostReport
 
 log = logging.getLogger("mpi_ata")
 
@@ -41,6 +42,7 @@ class Outcome:
     signal: str = ""  # that stopped it
     out: Path | None = None  # where it was saved
     resumable: bool = False  # from there
+    flagged_hosts: Sequence[HostReport] = ()  # slow, flaky or lost
 
     def summary(self) -> dict[str, Any]:
         """Return the result in plain numbers; None where one is not known."""
@@ -152,8 +154,8 @@ class _Drive:
         finally:
             self._observers.on_end(self._trace, reason)
         recorder, signal = self._recorder, self._stop_request.name
-        out, resumable = (recorder.path, recorder.resumable) if recorder else (None, False)
-        return Outcome(self._cluster.n, self._trace, self._method.x, reason, signal, out, resumable)
+        saved = (recorder.path, recorder.resumable, recorder.flagged_hosts()) if recorder else ()
+        return Outcome(self._cluster.n, self._trace, self._method.x, reason, signal, *saved)
 
     def _begin(self) -> None:
         plan, method, cluster, trace = self._plan, self._method, self._cluster, self._trace

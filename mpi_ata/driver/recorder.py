@@ -16,6 +16,7 @@ from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import diverged
 from mpi_ata.methods import Method, Round
 from mpi_ata.runfile.checkpoints import Checkpoints
+from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 
@@ -83,6 +84,10 @@ class RunRecorder:
         """Save a run that ends early, so that it can be resumed."""
         self.event("ended", f"early, by {signal}")
         self._checkpoints.save_last(self._filled())
+
+    def flagged_hosts(self) -> list[HostReport]:
+        """Return the hosts that were slow, flaky or lost, as of the latest save."""
+        return flagged(report_hosts(self._record))
 
     def remains(self) -> str:
         """Return what is left of a run that failed, and how to continue."""
