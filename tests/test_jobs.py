@@ -54,3 +54,10 @@ def test_an_evolution_strategy_gets_by_without_gradients() -> None:
     end = figures("evolution.toml")
     assert end["loss"] < 0.085
     assert end["rounds"] < 500
+
+
+def test_on_real_machines_learned_shares_take_a_third_of_the_time_of_equal_ones() -> None:
+    learned, equal = (figures("real_machines.toml", *other) for other in ((), ("allocator.name=uta",)))
+    assert learned["rounds"] == equal["rounds"] == 300
+    # 2.9 with this seed; by the recorded speeds, 3.2 with perfect knowledge.
+    assert 2.6 < equal["clock"] / learned["clock"] < 3.3
