@@ -108,7 +108,7 @@ def _clocks(allocator: LowerBoundAllocator | OFTA, times: DrawnTimes) -> Array:
 
 def main() -> None:
     """Print the tables of docs/changing-speeds.md."""
-    rounds = int(sys.argv[1]) if sys.argv[1:] else 10_000
+    rounds = int(sys.argv[1]) if sys.argv[1:] else 5_000
     costs = [without_changes(law, name, rounds) for law in LAWS for name in ("ata-empirical", "ata")]
     print(table(costs, ["law and n", "allocator", "clock on / off", "worker time on / off", "alarms"]))
     print(table([delays(i) for i in (0, 8, 16)], ["worker", *(f"x {factor:g}" for factor in FACTORS)]))

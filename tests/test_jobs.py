@@ -54,3 +54,13 @@ def test_an_evolution_strategy_gets_by_without_gradients() -> None:
     end = figures("evolution.toml")
     assert end["loss"] < 0.085
     assert end["rounds"] < 500
+
+
+@pytest.mark.parametrize("seed", [5, 6])
+def test_forgetting_shortens_the_job_whose_speeds_change(seed: int) -> None:
+    off, on = (
+        figures("changing_speeds.toml", f"run.seed={seed}", f"allocator.forget={forget}")
+        for forget in ("false", "true")
+    )
+    assert on["clock"] < 0.9 * off["clock"]
+    assert on["worker_time"] < off["worker_time"]
