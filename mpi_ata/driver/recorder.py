@@ -11,7 +11,7 @@ from mpi_ata.clusters import Back, Cluster, Lost
 from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.ledger import in_flight
 from mpi_ata.driver.plan import Plan
-from mpi_ata.driver.restore import Note, allocator_of, missing_state
+from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import diverged
 from mpi_ata.methods import Method, Round
@@ -52,11 +52,13 @@ class RunRecorder:
             log.info("%s %s", kind, text)
 
     def after_round(self, round: Round) -> None:
-        """Record who was lost or came back, and save if it is time."""
+        """Record who was lost or came back and whose speed changed, and save if it is time."""
         for lost in round.losses:
             self._worker_event(lost.kind, lost)
         for back in round.returns:
             self._worker_event("back", back)
+        for change in speed_changes(self._method):
+            self.event("changed-speed", str(change), change.worker)
         if self._checkpoints.due(round.number):
             self._checkpoints.save(self._filled())
 
