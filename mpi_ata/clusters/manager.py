@@ -313,7 +313,7 @@ class MPICluster:
 
     def _lose(self, worker: int) -> Lost:
         """Strike off a dead worker, with what it was doing."""
-        note_lost_worker(f"{self._name(worker)} has died")
+        note_lost_worker(self.identities[worker].host, f"{self._name(worker)} has died")
         held = [orders.pop(worker, None) for orders in (self._orders, self._stopping, self._probes)]
         tasks = int(any(order is not None for order in held))  # nobody knows whether it had begun the next
         self.ledger.lose(worker, tasks)
