@@ -19,6 +19,7 @@ from mpi_ata.driver.restore import allocator_of, begin
 from mpi_ata.driver.trace import Regret, Trace
 from mpi_ata.errors import CONTINUE, RunError, TakenError, UsageError, in_users_code
 from mpi_ata.job import Job, Parts
+from mpi_ata.job.build import fault_policy
 from mpi_ata.job.demand import check_simulation
 from mpi_ata.job.schema import prefix_errors
 from mpi_ata.launch import allocated_cores, rank
@@ -67,7 +68,8 @@ def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
         if parts.times is None:
             raise UsageError("a virtual clock needs a table [times], which says how long tasks take")
         check_simulation(parts.method, parts.times.n)
-        return parts, VirtualCluster(parts.problem, parts.times, plan.job.run.seed)
+        policy = fault_policy(plan.job, parts.method)
+        return parts, VirtualCluster(parts.problem, parts.times, plan.job.run.seed, policy=policy)
 
 
 def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome | None:
