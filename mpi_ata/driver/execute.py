@@ -26,6 +26,7 @@ from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.methods import Method
+from mpi_ata.methods.base import OwnerLostError
 
 log = logging.getLogger("mpi_ata")
 
@@ -166,13 +167,33 @@ class _Drive:
     def _run_rounds(self) -> None:
         job, every = self._plan.job, self._plan.job.run.evaluate_every
         rounds = run(self._method, self._cluster, self._problem, job.stop, every, self._trace)
-        with _saying_what_remains(self._method, self._recorder):
+        with _saying_what_remains(self._method, self._recorder), self._saving_completed_rounds():
             for round in self._stop_request.enforced_on(rounds):
+                self._boundary = self._cluster.ledger.mark()
                 self._observers.on_round(round, self._trace)
                 if self._stop_request:
                     break
                 if self._recorder:
                     self._recorder.after_round(round)
+
+    @contextmanager
+    def _saving_completed_rounds(self) -> Iterator[None]:
+        """Save a run that lacks the data of a lost worker: its x has not moved since the latest round.
+
+        What the others did in the round that failed is wasted.
+        """
+        ledger, trace = self._cluster.ledger, self._trace
+        self._boundary = ledger.mark()
+        unused = -int(ledger.stats.state()["tasks"].sum()) + trace.used
+        try:
+            yield
+        except OwnerLostError as error:
+            self._cluster.stop(np.arange(self._cluster.n))
+            trace.settle(ledger, self._boundary)
+            trace.wasted += unused + int(ledger.stats.state()["tasks"].sum()) - trace.used
+            if self._recorder:
+                self._recorder.save_completed(error.lost)
+            raise
 
     def _end(self, reason: str | None) -> None:
         """Save for the last time; the cluster of a finished run is closed first."""

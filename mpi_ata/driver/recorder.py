@@ -64,6 +64,11 @@ class RunRecorder:
         who = named(found.worker, self._cluster.identities[found.worker])
         self._record.event(time.time(), kind, f"{who}: {found.why}", found.worker)
 
+    def save_completed(self, lost: Lost) -> None:
+        """Save the rounds that were completed before one that cannot be, since a worker is lost."""
+        self._worker_event(lost.kind, lost)
+        self._checkpoints.save(self._filled())
+
     def finish(self, reason: str) -> None:
         """Take the state at the end of a finished run, before its cluster is closed.
 
