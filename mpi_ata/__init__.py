@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mpi_ata.allocators import ATA, GTA, OFTA, UTA, Allocator, ATAEmpirical
 from mpi_ata.arrays import Array
-from mpi_ata.clusters import Arrival, Back, Cluster, FaultPolicy, Lost, VirtualCluster
+from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, VirtualCluster
 from mpi_ata.clusters.context import cluster
 from mpi_ata.driver.loop import run
 from mpi_ata.driver.observers import Observer
@@ -67,6 +67,7 @@ __all__ = [
     "Constant",
     "DrawnTimes",
     "Exponential",
+    "Fault",
     "FaultPolicy",
     "GradientUpdate",
     "HeterogeneousDataSGD",

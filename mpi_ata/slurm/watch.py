@@ -56,7 +56,7 @@ class Watch:
         """Return the host of the worker whose death made the MPI end all ranks; empty if that is not why."""
         verdict = read_verdict(self._batch.submission_dir.verdict_file(self._batch.run))
         # The first to die is the cause; a signal, or Slurm after it, may end ranks in any order.
-        died = verdict.losses and verdict.code is None and not self._forwarded
+        died = verdict.losses and not self._forwarded
         return verdict.losses[0].host if died else ""
 
     def _on_warning(self, *_: object) -> None:

@@ -155,7 +155,7 @@ def test_where_workers_own_their_data_deadlines_only_warn(caplog: pytest.LogCapt
 def test_failures_end_the_run_unless_the_job_says_reissue() -> None:
     with pytest.raises(RunError, match="worker 1: it broke"):
         Health(known()).failed(1, 1, RunError("it broke"), 5)
-    with pytest.raises(BadResultError, match="worker 1: NaN"):
+    with pytest.raises(RunError, match="worker 1: NaN"):
         Health(known(), FaultPolicy(on_task_error="reissue")).bad_result(1, 1, BadResultError("NaN"), 5)
 
 
