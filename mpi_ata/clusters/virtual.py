@@ -41,7 +41,9 @@ class VirtualCluster:
     ) -> None:
         self.n = times.n
         self.ledger = Ledger(self.n)
-        self.overdue: Callable[[], bool] = lambda: False  # whether to give up waiting for the end of a round
+        self.grace_expired: Callable[[], bool] = lambda: (
+            False
+        )  # whether to give up waiting for the end of a round
         dying = [Fault(time, worker, "die") for worker, time in (deaths or {}).items()]
         self._script = FaultScript(self.n, [*faults, *dying])
         self._scripted = bool(self._script)  # a plain bool is faster
@@ -122,7 +124,7 @@ class VirtualCluster:
         own, due = self._workers, self._workers.due
         until = math.inf if timeout is None else own.now + timeout
         while True:
-            if self.overdue():
+            if self.grace_expired():
                 raise GraceExpired
             events = own.events
             while events and events[0][0] != due[events[0][1]]:  # stopped in the meantime

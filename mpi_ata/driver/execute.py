@@ -133,7 +133,7 @@ class _Drive:
         self._problem, times, self._method = parts
         self._observers = Observers(observers)
         self._recorder: RunRecorder | None = None
-        cluster.overdue = stop_request.grace_expired
+        cluster.grace_expired = stop_request.grace_expired
         allocator = allocator_of(self._method)
         if times is not None and allocator is not None:
             trace.track_regret(Regret(times.means, allocator.budget))
