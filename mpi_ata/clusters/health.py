@@ -136,9 +136,9 @@ class Health:
         stay.round, stay.until = round, round + 2 * stay.pause
         self._plan_trials()
 
-    def unanswered(self, worker: int, round: int) -> Lost | None:
-        """Note that a worker cannot be tried, since it has not answered; reported once per stay."""
-        return self._postpone(worker, round, "overdue", "still no answer; it is tried again when it answers")
+    def unanswered(self, worker: int, round: int) -> None:
+        """Note that a worker cannot be tried, since it has not answered yet."""
+        self._double_pause(worker, round)
 
     def answered(self, worker: int, seconds: float) -> Back | Lost | None:
         """Note how long the task took that a worker was tried with; reported if it is back, or still slow."""
@@ -162,14 +162,18 @@ class Health:
 
     def _postpone(self, worker: int, round: int, kind: str, why: str) -> Lost | None:
         """Double the pause until the next trial, and report that once."""
-        stay = self._probation[worker]
-        stay.pause *= 2
-        stay.until = round + stay.pause
-        self._plan_trials()
+        stay = self._double_pause(worker, round)
         if stay.reported:
             return None
         stay.reported = True
         return Lost(worker, 0, why, kind)
+
+    def _double_pause(self, worker: int, round: int) -> _Probation:
+        stay = self._probation[worker]
+        stay.pause *= 2
+        stay.until = round + stay.pause
+        self._plan_trials()
+        return stay
 
     def _readmit(self, worker: int, seconds: list[float], why: str) -> Back:
         del self._probation[worker]

@@ -50,7 +50,7 @@ ENDED = "its process has ended: it was killed, crashed, exited or ran out of mem
 class MPICluster:
     """Real workers on the ranks of a communicator, whose manager constructs this.
 
-    `grace_expired` says whether to give up waiting, `drawn` whether workers report times that are not measured.
+    `grace_expired` says whether to give up waiting, `drawn` whether reported times are not measured.
     """
 
     def __init__(
@@ -149,10 +149,10 @@ class MPICluster:
         """Give one task to each worker whose probation allows it; its result will be dropped."""
         for worker in self._health.due(round):
             if worker in self._setting_up or self._orders.is_busy(worker):
-                self._note(self._health.unanswered(worker, round))
-                continue
-            self._orders.probe(worker, x, round)
-            self._health.tried(worker, round)
+                self._health.unanswered(worker, round)
+            else:
+                self._orders.probe(worker, x, round)
+                self._health.tried(worker, round)
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
         """Return the next arrival, or the next worker that is lost or back."""

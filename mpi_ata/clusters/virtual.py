@@ -115,9 +115,8 @@ class VirtualCluster:
                 self._probes.add(worker)
                 self.health.tried(worker, round)
                 self._workers.order(np.array([worker]), Order(x, round, together=False), 1)
-            elif (lost := self.health.unanswered(worker, round)) is not None:
-                self._reports.append(lost)
-                self._look_at = -math.inf
+            else:
+                self.health.unanswered(worker, round)
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
         """Advance the clock to the next arrival and compute it, or to the next loss or return."""
