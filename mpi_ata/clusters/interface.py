@@ -120,15 +120,11 @@ def check_result(result: Array, seconds: Sequence[float], x: Array, round: int, 
             "gradient() must return an array of the shape of x"
         )
     if not finite(result, x):
-        raise BadResultError(
-            f"round {round}: a result is not finite; if that happens on one worker only, exclude its node or "
-            'use on_bad_result = "reissue", otherwise check gradient() or try a smaller step_size'
-        )
+        rule = "check gradient(), or try a smaller step_size"
+        raise BadResultError(f"round {round}: a result is not finite; {rule}")
     if not (min(seconds) >= 0 and math.fsum(seconds) <= longest):
-        raise BadResultError(
-            f"round {round}: the reported task times {list(seconds)[:3]} are not from 0 to {longest:.3g} "
-            'seconds; exclude that node or use on_bad_result = "reissue"'
-        )
+        rule = f"must be from 0 to {longest:.3g} seconds; check the clock of that host"
+        raise BadResultError(f"round {round}: the reported task times {list(seconds)[:3]} {rule}")
 
 
 def named(worker: int, identity: WorkerIdentity) -> str:
