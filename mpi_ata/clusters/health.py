@@ -108,7 +108,7 @@ class Health:
         self, worker: int, tasks: int, error: RunError, round: int, kind: str, policy: str
     ) -> Lost | None:
         if policy == "stop" or self.policy.owned or self._is_last(worker):
-            raise RunError(f"{self._name(worker)}: {error}") from None
+            raise error
         self.failures[worker] += 1
         what = _cause(error)
         if (failures := self.failures[worker]) >= self.policy.max_failures:

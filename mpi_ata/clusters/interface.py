@@ -112,28 +112,27 @@ def finite(result: Array, x: Array) -> bool:
     return bool(np.isfinite(result).all()) or not math.isfinite(np.vdot(x, x))
 
 
-def check_result(result: Array, seconds: Sequence[float], x: Array, round: int, longest: float) -> None:
-    """Reject results that are not finite or not like x, and times that are not from 0 to `longest`."""
+def check_result(result: Array, seconds: Sequence[float], x: Array, where: str, longest: float) -> None:
+    """Reject results that are not finite or not like x, and times that are not from 0 to `longest`.
+
+    `where` names worker and round.
+    """
     if result.shape != x.shape:
         raise BadResultError(
-            f"round {round}: a result has the shape {result.shape}, but x has {x.shape}; "
+            f"{where}: a result has the shape {result.shape}, but x has {x.shape}; "
             "gradient() must return an array of the shape of x"
         )
     if not finite(result, x):
-        raise BadResultError(
-            f"round {round}: a result is not finite; if that happens on one worker only, exclude its node or "
-            'use on_bad_result = "reissue", otherwise check gradient() or try a smaller step_size'
-        )
-    check_times(seconds, round, longest)
+        rule = "check gradient(), or try a smaller step_size"
+        raise BadResultError(f"{where}: a result is not finite; {rule}")
+    check_times(seconds, where, longest)
 
 
-def check_times(seconds: Sequence[float], round: int, longest: float) -> None:
+def check_times(seconds: Sequence[float], where: str, longest: float) -> None:
     """Reject task times that are not from 0 to `longest` seconds."""
     if not (min(seconds) >= 0 and math.fsum(seconds) <= longest):
-        raise BadResultError(
-            f"round {round}: the reported task times {list(seconds)[:3]} are not from 0 to {longest:.3g} "
-            'seconds; exclude that node or use on_bad_result = "reissue"'
-        )
+        rule = f"must be from 0 to {longest:.3g} seconds; check the clock of that host"
+        raise BadResultError(f"{where}: the reported task times {list(seconds)[:3]} {rule}")
 
 
 def named(worker: int, identity: WorkerIdentity) -> str:

@@ -219,9 +219,9 @@ class MPICluster:
         self.ledger.stop(worker, message.tasks, 0.0)
         self._orders.withdraw(worker)
         try:
-            check_times(message.seconds, order.round, turnaround + self._slack)
+            check_times(message.seconds, f"round {order.round}", turnaround + self._slack)
         except BadResultError as error:
-            return self._health.bad_result(worker, message.tasks, error, order.round)
+            return self._failed(worker, message.tasks, error, order.round)
         return None
 
     def _fail(self, worker: int, message: Message) -> Lost | None:
@@ -245,10 +245,16 @@ class MPICluster:
         return self._health.died(worker, 0, why)
 
     def _failure(self, worker: int, message: Message, round: int) -> Lost | None:
-        text = message.payload.tobytes().decode()
-        if message.flags & BAD_RESULT:
-            return self._health.bad_result(worker, message.tasks, BadResultError(text), round)
-        return self._health.failed(worker, message.tasks, RunError(text), round)
+        error = BadResultError if message.flags & BAD_RESULT else RunError
+        return self._failed(worker, message.tasks, error(message.payload.tobytes().decode()), round)
+
+    def _failed(self, worker: int, tasks: int, error: RunError, round: int) -> Lost | None:
+        """Suspend or exclude a worker that failed; if that ends the run, say where it failed."""
+        judge = self._health.bad_result if isinstance(error, BadResultError) else self._health.failed
+        try:
+            return judge(worker, tasks, error, round)
+        except RunError as fatal:
+            raise RunError(f"{self._name(worker)}: {fatal}") from None
 
     def _account_stopped(self, worker: int, message: Message) -> None:
         """Book what a worker did for an order that was stopped."""

@@ -235,7 +235,8 @@ class VirtualCluster:
                 self._script.check_task(worker, order.round)
                 result, seconds = self._script.garbled(worker, result, seconds)
             if self._scripted or not math.isfinite(np.vdot(result, result)):
-                check_result(result, seconds, order.x, order.round, math.inf)
+                where = f"{self._name(worker)} in round {order.round}"
+                check_result(result, seconds, order.x, where, math.inf)
         except RunError as error:
             return self._reject(worker, count, error)
         if worker in self._probes:

@@ -144,7 +144,7 @@ class Worker:
                 total = result
             unsent += seconds
             if due:
-                check_result(total, unsent, x, order.round, math.inf)
+                check_result(total, unsent, x, f"round {order.round}", math.inf)
                 self._deliver(order, unsent, total)
                 unsent.clear()
 

@@ -152,9 +152,9 @@ def test_where_workers_own_their_data_deadlines_only_warn(caplog: pytest.LogCapt
 
 
 def test_failures_end_the_run_unless_the_job_says_reissue() -> None:
-    with pytest.raises(RunError, match="worker 1: it broke"):
+    with pytest.raises(RunError, match="it broke"):
         Health(known()).failed(1, 1, RunError("it broke"), 5)
-    with pytest.raises(RunError, match="worker 1: NaN"):
+    with pytest.raises(RunError, match="NaN"):
         Health(known(), FaultPolicy(on_task_error="reissue")).bad_result(1, 1, BadResultError("NaN"), 5)
 
 
@@ -177,7 +177,7 @@ def test_after_max_failures_a_worker_is_excluded_for_good() -> None:
 def test_if_the_last_worker_fails_the_run_ends_with_its_error() -> None:
     health = suspended()
     health.died(2, 0, "gone")
-    with pytest.raises(RunError, match="worker 0: it broke"):
+    with pytest.raises(RunError, match="it broke"):
         health.failed(0, 1, RunError("it broke"), 5)
 
 

@@ -315,9 +315,10 @@ def test_what_was_set_by_name_may_be_set_by_file_when_resuming_and_the_other_way
 def test_a_run_that_diverges_keeps_its_last_good_save_from_which_a_smaller_step_goes_on(
     tmp_path: Path, signalled: bool
 ) -> None:
-    too_far = "if task.round == 10 and not Path('smaller').exists(): return x * float('nan')"
+    too_far = "if task.round == 10 and not Path('smaller').exists(): return 0 * x + 1e308"
     every = "checkpoint_rounds = 1000" if signalled else "checkpoint_rounds = 1"
-    job = written(tmp_path / "job.toml", rounds=20, run=every, problem=own_problem(tmp_path, too_far))
+    problem = own_problem(tmp_path, too_far)
+    job = written(tmp_path / "job.toml", "sgd gta", rounds=20, run=every, problem=problem)
 
     def look(trace: Trace) -> None:
         if signalled and trace.round == 10:
