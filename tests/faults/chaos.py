@@ -1,0 +1,290 @@
+"""Runs on real ranks, to which everything happens at once: each must come to the right result.
+
+    python -m tests.faults.chaos 1000 5         so many faults, with plans drawn from this seed on
+
+Each run has a seed of its own, which is part of every complaint; `python -m tests.faults.chaos 1 SEED`
+repeats it.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpi_ata.launch import find_mpirun
+from mpi_ata.launch.library import fault_tolerance
+from mpi_ata.layout import worker_of
+from mpi_ata.runfile.record import Record
+from tests.faults.plan import DEATHS, EVENTS, HEALTHY, Fault, Plan, drawn
+from tests.faults.scene import record_of
+from tests.faults.scripted import point_after
+from tests.mpi.starting import COMMAND, rank_pids, ranks_of, started
+
+LOOK = 0.005  # seconds
+LONGEST = 240.0  # seconds of one part of a run
+GONE = 10.0  # seconds within which all processes of a run that has ended are gone
+SAVED = 10  # rounds from one save to the next
+JOB = """
+[problem]
+file = "scripted.py"
+class = "Scripted"
+folder = "{folder}"
+dimension = {dimension}
+
+[method]
+name = "sgd"
+step_size = 1.0
+
+[allocator]
+name = "{allocator}"
+budget = {budget}
+
+[stop]
+rounds = {rounds}
+
+[run]
+workers = {workers}
+seed = {seed}
+checkpoint_rounds = 10
+
+[faults]
+on_task_error = "reissue"
+on_bad_result = "reissue"
+max_failures = 1000
+"""
+
+
+class Fired(NamedTuple):
+    """A fault that has happened."""
+
+    number: int
+    worker: int
+    kind: str
+    pid: int
+    time: float
+
+
+class Part(NamedTuple):
+    """One part of a run, from its start or a resumption to its end."""
+
+    code: int
+    out: str
+    err: str
+
+
+def outlives_deaths() -> bool:
+    """Return whether runs go on without a worker that has died, with this MPI and our launcher."""
+    return bool(fault_tolerance(find_mpirun()))
+
+
+class Scene:
+    """A folder with a job and its script, and what is known of its runs."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.plan, self.folder = plan, folder
+        self.job, self.out = folder / "job.toml", folder / "run.h5"
+        shutil.copy(Path(__file__).with_name("scripted.py"), folder)
+        self.job.write_text(JOB.format(folder=folder, **vars(plan)))
+        (folder / "script.json").write_text(json.dumps([fault.as_dict() for fault in plan.faults]))
+        self.parts: list[Part] = []
+        self._ahead = [fault for fault in plan.faults if fault.outside]
+        self._paused: list[tuple[float, int]] = []  # when to continue which process
+        self._seen = 0  # lines of the log of faults
+        self._rng = Random(plan.seed)  # noqa: S311
+
+    def fired(self) -> list[Fired]:
+        """Return the faults that have happened so far."""
+        path = self.folder / "fired"
+        lines = path.read_text().splitlines() if path.exists() else []
+        words = [line.split() for line in lines]
+        return [Fired(int(a), int(b), kind, int(pid), float(at)) for a, b, kind, pid, at in words]
+
+    def begun(self, worker: int) -> int:
+        """Return how many tasks a worker has begun, by its own count."""
+        path = self.folder / f"begun-{worker}"
+        return path.stat().st_size // 4 if path.exists() else 0
+
+    def round(self) -> int:
+        """Return the round that the run has reached."""
+        with suppress(OSError), open(self.folder / f"begun-{HEALTHY}", "rb") as file:
+            file.seek(-4, os.SEEK_END)
+            return int.from_bytes(file.read(4), "little")
+        return 0
+
+    def part(self, *arguments: str) -> Part:
+        """Run the job until it ends, with what happens to it from outside."""
+        command = [str(COMMAND), "run", str(self.job), "--out", str(self.out), "--json", *arguments]
+        with (
+            open(self.folder / "out", "w+") as out,
+            open(self.folder / "err", "w+") as err,
+            started(command, self.folder, out, err) as process,
+        ):
+            deadline = time.monotonic() + LONGEST
+            while process.poll() is None:
+                assert time.monotonic() < deadline, self.told(f"it hangs in round {self.round()}")
+                self._interfere(process)
+                time.sleep(LOOK)
+        self._wait_until_gone()
+        texts = [(self.folder / name).read_text() for name in ("out", "err")]
+        self.parts.append(Part(process.returncode, *texts))
+        return self.parts[-1]
+
+    def _interfere(self, process: "subprocess.Popen[str]") -> None:
+        """Do what is to be done from outside by now."""
+        while self._ahead and self._ahead[0].round <= self.round():
+            time.sleep(self._rng.uniform(0, 0.02))  # anywhere within a round
+            self._inject(self._ahead.pop(0), process)
+        fired = self.fired()
+        for fault in fired[self._seen :]:
+            if fault.kind in ("stop", "pause"):
+                self._paused.append((fault.time + self._fault(fault.number).seconds, fault.pid))
+        self._seen = len(fired)
+        for at, pid in [paused for paused in self._paused if paused[0] <= time.monotonic()]:
+            self._paused.remove((at, pid))
+            if pid in ranks_of(str(self.job)):
+                os.kill(pid, signal.SIGCONT)
+
+    def _fault(self, number: int) -> Fault:
+        return next(fault for fault in self.plan.faults if fault.number == number)
+
+    def _inject(self, fault: Fault, process: "subprocess.Popen[str]") -> None:
+        pid = process.pid
+        if fault.kind != "terminate":
+            pids = {worker_of(rank): pid for rank, pid in rank_pids(str(self.job)).items()}
+            if fault.worker not in pids:
+                return
+            pid = pids[fault.worker]
+        with open(self.folder / "fired", "a") as file:
+            file.write(f"{fault.number} {fault.worker} {fault.kind} {pid} {time.monotonic()}\n")
+        with suppress(ProcessLookupError):
+            os.kill(pid, SIGNALS[fault.kind])
+
+    def _wait_until_gone(self) -> None:
+        deadline = time.monotonic() + GONE
+        while left := ranks_of(str(self.folder)):
+            assert time.monotonic() < deadline, self.told(f"{len(left)} processes are left")
+            time.sleep(0.05)
+
+    def told(self, complaint: str) -> str:
+        """Return a complaint with all that helps to repeat it."""
+        errors = "".join(part.err[-2000:] for part in self.parts) or (self.folder / "err").read_text()[-2000:]
+        return f"seed {self.plan.seed}: {complaint}\n{self.plan}\n{self.fired()}\n{errors}"
+
+
+SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "terminate": signal.SIGTERM}
+
+
+def disturbed(plan: Plan) -> Counter[str]:
+    """Run a plan to its end, however often it has to be resumed, and check all; the faults by kind."""
+    before = shared_files()
+    with TemporaryDirectory(prefix="chaos-") as name:
+        scene = Scene(Path(name).resolve(), plan)
+        while (part := scene.part("--resume")).code != 0:
+            check_early_end(scene, part)
+        check_result(scene, json.loads(part.out.splitlines()[-1]))
+        left = left_files(before)
+        assert not left, scene.told(f"in shared memory are left: {left}")
+        return Counter(fault.kind for fault in scene.fired())
+
+
+def check_early_end(scene: Scene, part: Part) -> None:
+    """Check that a run ended early only for a reason, with the documented exit code and one sentence."""
+    fired = [fault.kind for fault in scene.fired()]
+    reasons = fired.count("terminate") + (0 if outlives_deaths() else sum(kind in DEATHS for kind in fired))
+    assert len(scene.parts) <= reasons, scene.told(f"it ended early, with exit code {part.code}")
+    assert part.code in (85, 1), scene.told(f"exit code {part.code}")
+    assert "Traceback" not in part.err, scene.told("a traceback")
+    if part.code == 1:
+        assert "and this MPI has ended all ranks; what it saved can be resumed with --resume" in part.err
+    if scene.out.exists():
+        check_point(scene, record_of(scene.out))
+
+
+def check_point(scene: Scene, record: Record) -> None:
+    """Check that a run is where it must be after so many rounds: bit for bit."""
+    expected = point_after(int(record.method["k"]), scene.plan.dimension)
+    np.testing.assert_array_equal(record.method["x"], expected, scene.told("a wrong point"))
+
+
+def check_result(scene: Scene, figures: dict[str, Any]) -> None:
+    """Check the result of a run, its accounts and its events."""
+    plan, record = scene.plan, record_of(scene.out)
+    assert (figures["rounds"], figures["finished"]) == (plan.rounds, True), scene.told(str(figures))
+    check_point(scene, record)
+    used, wasted, lost = (figures[f"tasks_{name}"] for name in ("used", "wasted", "lost"))
+    assert used == plan.rounds * plan.budget, scene.told(str(figures))
+    assert figures["tasks_started"] == used + wasted + lost, scene.told(str(figures))
+    assert record.workers["tasks"].sum() == used, scene.told(str(record.workers["tasks"]))
+    if len(scene.parts) == 1:
+        check_accounts(scene, record, figures)
+    check_events(scene, record)
+
+
+def check_accounts(scene: Scene, record: Record, figures: dict[str, Any]) -> None:
+    """Compare the accounts of an uninterrupted run with what the workers themselves have counted."""
+    plan, dead = scene.plan, {fault.worker for fault in scene.fired() if fault.kind in DEATHS}
+    begun = np.array([scene.begun(worker) for worker in range(plan.workers)])
+    known = record.workers["tasks"] + record.cluster["undelivered"]
+    open_ = record.cluster["stopping"] + record.cluster["running"]  # reported after the last round
+    alive = np.array([worker not in dead for worker in range(plan.workers)])
+    told = scene.told(f"begun {begun}, known {known}, open {open_}, {figures}")
+    assert (known <= begun).all(), told
+    assert (begun - known <= np.where(alive, open_, plan.budget)).all(), told
+    assert figures["tasks_lost"] <= len(dead) + open_.sum(), told
+    if not dead and not figures["tasks_lost"]:
+        assert begun.sum() == figures["tasks_started"], told
+
+
+def check_events(scene: Scene, record: Record) -> None:
+    """Check that each fault is among the events, under the name of its worker."""
+    events = Counter((event.worker, event.kind) for event in record.events)
+    for fault in scene.fired():
+        kind = EVENTS.get(fault.kind)
+        # Greedy rounds wait for nobody, so a worker may hang unnoticed until they are over.
+        if kind is None or (kind == "overdue" and scene.plan.allocator == "gta") or len(scene.parts) > 1:
+            continue
+        assert events[fault.worker, kind], scene.told(f"{fault} is not among the events {dict(events)}")
+
+
+def shared_files() -> set[str]:
+    """Return the names of all files in shared memory."""
+    return {path.name for path in Path("/dev/shm").glob("*")}  # noqa: S108
+
+
+def left_files(before: set[str]) -> list[str]:
+    """Return what was left in shared memory since: no process has it open, so nobody will remove it."""
+    new = shared_files() - before
+    if not new:
+        return []
+    time.sleep(1.0)  # for those who are about to remove theirs
+    used = ""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            used += maps.read_text()
+    return sorted(name for name in new & shared_files() if name not in used)
+
+
+def soak(count: int, seed: int) -> Counter[str]:
+    """Let at least so many faults happen, in as many runs as that takes."""
+    faults: Counter[str] = Counter()
+    while faults.total() < count:
+        plan = drawn(seed, deaths=3 if outlives_deaths() else 1, ends=seed % 2)
+        print(plan, flush=True)
+        faults += disturbed(plan)
+        seed += 1
+    return faults
+
+
+if __name__ == "__main__":
+    print(json.dumps(soak(int(sys.argv[1]), int(sys.argv[2]))))
