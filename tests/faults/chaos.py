@@ -34,7 +34,8 @@ from tests.mpi.starting import COMMAND, rank_pids, ranks_of, started
 LOOK = 0.005  # seconds
 LONGEST = 240.0  # seconds of one part of a run
 GONE = 10.0  # seconds within which all processes of a run that has ended are gone
-SAVED = 10  # rounds from one save to the next
+LONGEST_HANG = 20.0  # seconds: so long may a deadline be on a busy machine, where task times vary
+BRIEF_HANG = 4.0  # and where no round waits for a worker that hangs
 JOB = """
 [problem]
 file = "scripted.py"
@@ -59,6 +60,7 @@ seed = {seed}
 checkpoint_rounds = 10
 
 [faults]
+deadline = 1.0
 on_task_error = "reissue"
 on_bad_result = "reissue"
 max_failures = 1000
@@ -99,7 +101,9 @@ class Scene:
         (folder / "script.json").write_text(json.dumps([fault.as_dict() for fault in plan.faults]))
         self.parts: list[Part] = []
         self._ahead = [fault for fault in plan.faults if fault.outside]
-        self._paused: list[tuple[float, int]] = []  # when to continue which process
+        self._stopped: list[Fired] = []  # processes to be continued
+        self._noticed: dict[int, float] = {}  # when which hang was known to the run
+        self._shared: set[Path] = set()  # files in shared memory
         self._seen = 0  # lines of the log of faults
         self._rng = Random(plan.seed)  # noqa: S311
 
@@ -124,6 +128,7 @@ class Scene:
 
     def part(self, *arguments: str) -> Part:
         """Run the job until it ends, with what happens to it from outside."""
+        self._shared = set()
         command = [str(COMMAND), "run", str(self.job), "--out", str(self.out), "--json", *arguments]
         with (
             open(self.folder / "out", "w+") as out,
@@ -136,24 +141,41 @@ class Scene:
                 self._interfere(process)
                 time.sleep(LOOK)
         self._wait_until_gone()
+        left = [str(path) for path in self._shared if path.exists()]
+        assert not left, self.told(f"in shared memory are left: {left}")
         texts = [(self.folder / name).read_text() for name in ("out", "err")]
         self.parts.append(Part(process.returncode, *texts))
         return self.parts[-1]
 
     def _interfere(self, process: "subprocess.Popen[str]") -> None:
         """Do what is to be done from outside by now."""
+        if self.round() and not self._shared:
+            self._shared = set().union(*map(shared_files, ranks_of(str(self.job))))
         while self._ahead and self._ahead[0].round <= self.round():
             time.sleep(self._rng.uniform(0, 0.02))  # anywhere within a round
             self._inject(self._ahead.pop(0), process)
         fired = self.fired()
-        for fault in fired[self._seen :]:
-            if fault.kind in ("stop", "pause"):
-                self._paused.append((fault.time + self._fault(fault.number).seconds, fault.pid))
+        self._stopped += [fault for fault in fired[self._seen :] if fault.kind in ("stop", "pause")]
         self._seen = len(fired)
-        for at, pid in [paused for paused in self._paused if paused[0] <= time.monotonic()]:
-            self._paused.remove((at, pid))
-            if pid in ranks_of(str(self.job)):
-                os.kill(pid, signal.SIGCONT)
+        for fault in [fault for fault in self._stopped if self._is_over(fault)]:
+            self._stopped.remove(fault)
+            if fault.pid in ranks_of(str(self.job)):
+                os.kill(fault.pid, signal.SIGCONT)
+
+    def _is_over(self, fault: Fired) -> bool:
+        """Return whether to continue a stopped process: one that hangs, some time after that was noticed."""
+        now, patience = time.monotonic(), BRIEF_HANG if self.plan.allocator == "gta" else LONGEST_HANG
+        if fault.kind == "stop" and fault.number not in self._noticed:
+            text = (self.folder / "err").read_text()
+            if f"Note: overdue worker {fault.worker} " not in text and now < fault.time + patience:
+                return False
+            self._noticed[fault.number] = now
+        return now > self._noticed.get(fault.number, fault.time) + self._fault(fault.number).seconds
+
+    def waits_for(self, fault: Fired) -> bool:
+        """Return whether the run must have noticed a hang: greedy rounds do not wait for a worker."""
+        noticed = self._noticed.get(fault.number, fault.time) < fault.time + LONGEST_HANG
+        return self.plan.allocator != "gta" and noticed
 
     def _fault(self, number: int) -> Fault:
         return next(fault for fault in self.plan.faults if fault.number == number)
@@ -187,14 +209,11 @@ SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "terminate": signal.
 
 def disturbed(plan: Plan) -> Counter[str]:
     """Run a plan to its end, however often it has to be resumed, and check all; the faults by kind."""
-    before = shared_files()
     with TemporaryDirectory(prefix="chaos-") as name:
         scene = Scene(Path(name).resolve(), plan)
         while (part := scene.part("--resume")).code != 0:
             check_early_end(scene, part)
         check_result(scene, json.loads(part.out.splitlines()[-1]))
-        left = left_files(before)
-        assert not left, scene.told(f"in shared memory are left: {left}")
         return Counter(fault.kind for fault in scene.fired())
 
 
@@ -251,28 +270,20 @@ def check_events(scene: Scene, record: Record) -> None:
     events = Counter((event.worker, event.kind) for event in record.events)
     for fault in scene.fired():
         kind = EVENTS.get(fault.kind)
-        # Greedy rounds wait for nobody, so a worker may hang unnoticed until they are over.
-        if kind is None or (kind == "overdue" and scene.plan.allocator == "gta") or len(scene.parts) > 1:
+        if kind is None or len(scene.parts) > 1 or (kind == "overdue" and not scene.waits_for(fault)):
             continue
         assert events[fault.worker, kind], scene.told(f"{fault} is not among the events {dict(events)}")
 
 
-def shared_files() -> set[str]:
-    """Return the names of all files in shared memory."""
-    return {path.name for path in Path("/dev/shm").glob("*")}  # noqa: S108
-
-
-def left_files(before: set[str]) -> list[str]:
-    """Return what was left in shared memory since: no process has it open, so nobody will remove it."""
-    new = shared_files() - before
-    if not new:
-        return []
-    time.sleep(1.0)  # for those who are about to remove theirs
-    used = ""
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with suppress(OSError):
-            used += maps.read_text()
-    return sorted(name for name in new & shared_files() if name not in used)
+def shared_files(pid: int) -> set[Path]:
+    """Return the files in shared memory that a process has open and that others could open too."""
+    files = set()
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            path = line.partition("/")[2]
+            if path.startswith("dev/shm/") and not path.endswith(" (deleted)"):
+                files.add(Path("/" + path))
+    return files
 
 
 def soak(count: int, seed: int) -> Counter[str]:
@@ -280,7 +291,7 @@ def soak(count: int, seed: int) -> Counter[str]:
     faults: Counter[str] = Counter()
     while faults.total() < count:
         plan = drawn(seed, deaths=3 if outlives_deaths() else 1, ends=seed % 2)
-        print(plan, flush=True)
+        print(f"seed {seed}: {len(plan.faults)} faults", flush=True)
         faults += disturbed(plan)
         seed += 1
     return faults

@@ -5,7 +5,6 @@ from operator import itemgetter
 from random import Random
 from typing import Any
 
-DEADLINE = 3.0  # seconds: on ranks no deadline is shorter
 FAILURES = {"raise": "failed", "memory": "failed", "text": "failed"}
 GARBAGE = dict.fromkeys(("nan", "infinity", "shape", "none"), "bad-result")
 DEATHS = dict.fromkeys(("kill", "segfault", "abort", "exit-0", "exit-3", "sys-exit"), "lost")
@@ -24,7 +23,7 @@ class Fault:
     worker: int
     round: int
     kind: str
-    seconds: float = 0.0  # how long it lasts
+    seconds: float = 0.0  # how long it lasts; a hang, after it was noticed
     outside: bool = False
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,5 +71,5 @@ def drawn(seed: int, deaths: int, faults: int = 26, hangs: int = 2, ends: int = 
 def _fault(rng: Random, number: int, worker: int, round: int, kind: str) -> Fault:
     """Draw the rest of a fault."""
     outside = kind in ("pause", "terminate") or (kind == "kill" and rng.random() < 0.5)
-    seconds = DEADLINE + rng.uniform(1, 2) if kind == "stop" else rng.uniform(0.02, 0.4)
+    seconds = rng.uniform(0, 1) if kind == "stop" else rng.uniform(0.02, 0.1)
     return Fault(number, worker, round, kind, seconds, outside)
