@@ -10,7 +10,7 @@ import numpy as np
 from mpi_ata.clusters.deadlines import Deadlines
 from mpi_ata.clusters.interface import Back, Lost
 from mpi_ata.clusters.stats import TaskTimeStats
-from mpi_ata.errors import RunError, one_line
+from mpi_ata.errors import RunError, without_traceback
 
 log = logging.getLogger("mpi_ata")
 
@@ -110,7 +110,7 @@ class Health:
         if policy == "stop" or self.policy.owned or self._is_last(worker):
             raise type(error)(f"{self._name(worker)}: {error}") from None
         self.failures[worker] += 1
-        what = one_line(error)
+        what = without_traceback(error)
         if (failures := self.failures[worker]) >= self.policy.max_failures:
             self._remove(worker)
             why = f"excluded from the run after {failures} failure(s): {what}"

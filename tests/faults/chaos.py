@@ -126,14 +126,17 @@ class Scene:
             return int.from_bytes(file.read(4), "little")
         return 0
 
+    def command(self, *arguments: str) -> list[str]:
+        """Return the command that runs the job."""
+        return [str(COMMAND), "run", str(self.job), "--out", str(self.out), "--json", *arguments]
+
     def part(self, *arguments: str) -> Part:
         """Run the job until it ends, with what happens to it from outside."""
         self._shared = set()
-        command = [str(COMMAND), "run", str(self.job), "--out", str(self.out), "--json", *arguments]
         with (
             open(self.folder / "out", "w+") as out,
             open(self.folder / "err", "w+") as err,
-            started(command, self.folder, out, err) as process,
+            started(self.command(*arguments), self.folder, out, err) as process,
         ):
             deadline = time.monotonic() + LONGEST
             while process.poll() is None:
@@ -200,7 +203,9 @@ class Scene:
 
     def told(self, complaint: str) -> str:
         """Return a complaint with all that helps to repeat it."""
-        errors = "".join(part.err[-2000:] for part in self.parts) or (self.folder / "err").read_text()[-2000:]
+        texts = [part.err for part in self.parts]
+        texts += [path.read_text() for path in self.folder.glob("err")]
+        errors = "".join(text[-2000:] for text in texts)
         return f"seed {self.plan.seed}: {complaint}\n{self.plan}\n{self.fired()}\n{errors}"
 
 
@@ -213,8 +218,14 @@ def disturbed(plan: Plan) -> Counter[str]:
         scene = Scene(Path(name).resolve(), plan)
         while (part := scene.part("--resume")).code != 0:
             check_early_end(scene, part)
-        check_result(scene, json.loads(part.out.splitlines()[-1]))
+        check_result(scene, summary(part))
         return Counter(fault.kind for fault in scene.fired())
+
+
+def summary(part: Part) -> dict[str, Any]:
+    """Return the result that a part of a run has printed."""
+    figures: dict[str, Any] = json.loads(part.out.splitlines()[-1])
+    return figures
 
 
 def check_early_end(scene: Scene, part: Part) -> None:
@@ -245,7 +256,7 @@ def check_result(scene: Scene, figures: dict[str, Any]) -> None:
     assert used == plan.rounds * plan.budget, scene.told(str(figures))
     assert figures["tasks_started"] == used + wasted + lost, scene.told(str(figures))
     assert record.workers["tasks"].sum() == used, scene.told(str(record.workers["tasks"]))
-    if len(scene.parts) == 1:
+    if not any(event.kind == "resumed" for event in record.events):
         check_accounts(scene, record, figures)
     check_events(scene, record)
 
