@@ -43,9 +43,3 @@ def diverged(round: int, loss: float | None = None) -> RunError:
 def one_line(error: BaseException) -> str:
     """Return the message of an exception without line breaks."""
     return " ".join(str(error).split())
-
-
-def without_traceback(error: BaseException) -> str:
-    """Return the message of an error in the user's code in one line: what failed, and the exception."""
-    first, *rest = str(error).splitlines() or [""]
-    return " ".join([first, *rest[-1:]])

@@ -45,8 +45,7 @@ TOGETHER = 1  # ORDER: deliver all tasks as one arrival
 FINAL = 2  # END: no further run follows on these ranks
 REACHABLE = 4  # READY: the doorbell was heard
 SHARED = 8  # READY: the manager's shared memory is open
-BAD_RESULT = 32  # FAILED: no task raised an error, but a result cannot be used
-LOSSY = 16  # END: a rank has died, so no further run follows, and MPI_Finalize might wait for it
+BAD_RESULT = 16  # FAILED: no task raised an error, but a result cannot be used
 
 
 class Message(NamedTuple):

@@ -125,20 +125,27 @@ class Connections:
         """Wait no longer until a worker has received what was sent to it."""
         self._channel.abandon(rank_of(worker))
 
-    def end_stragglers(self, code: int) -> None:
-        """End the workers that have not left: now, or with all ranks when this process exits."""
+    def end_stragglers(self, workers: Iterable[int], code: int) -> None:
+        """End these workers, which do not leave: now, or with all ranks when this process exits."""
         if survives_losses:  # MPI_Abort would leave some behind
-            note_loss()
-            self._lifelines.close()
+            self._leave_without_finalize()
+            for worker in workers:
+                self._lifelines.cut(rank_of(worker))
         else:
             atexit.register(end_all_ranks, self._comm, code)
 
+    def _leave_without_finalize(self) -> None:
+        """Let the workers wait for the end of this process, since MPI_Finalize would wait for dead ones."""
+        note_loss()
+        self._lifelines.hold_until_exit()
+
     def close(self) -> None:
-        """Close all connections; every worker has left, or is dead."""
+        """Close all connections; every worker is ready to leave, or dead."""
+        self._find_dead()
         if self.dead:
-            note_loss()  # the others wait for the end of this process
+            self._leave_without_finalize()
         else:
-            self._lifelines.close()
+            self._lifelines.dismiss()
         self._channel.close()
         self._bell.close()
         if self.shared is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from mpi_ata.clusters.deadlines import Deadlines
 from mpi_ata.clusters.interface import Back, Lost
 from mpi_ata.clusters.stats import TaskTimeStats
-from mpi_ata.errors import RunError, without_traceback
+from mpi_ata.errors import RunError
 
 log = logging.getLogger("mpi_ata")
 
@@ -108,9 +108,9 @@ class Health:
         self, worker: int, tasks: int, error: RunError, round: int, kind: str, policy: str
     ) -> Lost | None:
         if policy == "stop" or self.policy.owned or self._is_last(worker):
-            raise type(error)(f"{self._name(worker)}: {error}") from None
+            raise RunError(f"{self._name(worker)}: {error}") from None
         self.failures[worker] += 1
-        what = without_traceback(error)
+        what = _cause(error)
         if (failures := self.failures[worker]) >= self.policy.max_failures:
             self._remove(worker)
             why = f"excluded from the run after {failures} failure(s): {what}"
@@ -185,6 +185,12 @@ class Health:
 
     def _plan_trials(self) -> None:
         self.next_trial = min((stay.until for stay in self._probation.values()), default=math.inf)
+
+
+def _cause(error: RunError) -> str:
+    """Return the message of an error in one line, of a traceback only the end."""
+    first, *rest = str(error).splitlines() or [""]
+    return f"{first} {rest[-1].strip()}" if rest else first
 
 
 def _alike(seconds: list[float]) -> bool:

@@ -18,7 +18,7 @@ from mpi_ata.launch import host_name
 
 ANSWER = 10.0  # seconds within which the other side of a new connection has to answer
 LENGTH = 64  # bytes with which a worker introduces itself: its rank, and a word that only ranks know
-ACCEPTED, LEAVING = b"\1", b"\2"
+ACCEPTED, DISMISSED = b"\1", b"\2"
 
 
 class Lifelines:
@@ -56,25 +56,37 @@ class Lifelines:
         return number
 
     def broken(self) -> Iterator[int]:
-        """Yield the ranks whose connections have broken, each once; not of those that have left."""
+        """Yield the ranks whose connections have broken, each once."""
         for key, _ in self._selector.select(0):
-            left = _received(key.fileobj) == LEAVING  # type: ignore[arg-type]
-            self.forget(key.data)
-            if not left:
-                yield key.data
+            self.cut(key.data)
+            yield key.data
 
-    def forget(self, rank: int) -> None:
-        """Close the connection of a rank that has left or died."""
+    def cut(self, rank: int) -> None:
+        """Close the connection of a rank that has died; one that has not is ended by that."""
         if (connection := self._connections.pop(rank, None)) is not None:
             self._selector.unregister(connection)
             connection.close()
 
+    def dismiss(self) -> None:
+        """Let all workers leave in order: every rank is there for MPI_Finalize."""
+        for connection in self._connections.values():
+            with suppress(OSError):
+                connection.sendall(DISMISSED)
+        self.close()
+
+    def hold_until_exit(self) -> None:
+        """Let all workers leave when this process has ended."""
+        _held.append(self)
+
     def close(self) -> None:
-        """Close all connections: workers that have not left are ended by that."""
+        """Close all connections: workers that were not dismissed are ended by that."""
         for rank in list(self._connections):
-            self.forget(rank)
+            self.cut(rank)
         self._listener.close()
         self._selector.close()
+
+
+_held: list[Lifelines] = []
 
 
 class Lifeline:
@@ -100,24 +112,19 @@ class Lifeline:
         """Have Linux kill this process when the connection breaks: a task may be too busy to react."""
         fcntl.fcntl(self._socket, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(self._socket, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(self._socket, fcntl.F_SETFL, fcntl.fcntl(self._socket, fcntl.F_GETFL) | os.O_ASYNC)
+        self._set_dependent(True)
 
-    def wait(self) -> None:
-        """Wait until the manager's process has ended, which ends this one."""
-        with suppress(OSError):
-            self._socket.settimeout(None)
-            self._socket.recv(1)
+    def _set_dependent(self, dependent: bool) -> None:
+        flags = fcntl.fcntl(self._socket, fcntl.F_GETFL) & ~os.O_ASYNC
+        fcntl.fcntl(self._socket, fcntl.F_SETFL, flags | (os.O_ASYNC if dependent else 0))
 
     def release(self) -> None:
-        """Leave: depend on the manager no longer, and let it know."""
-        fcntl.fcntl(self._socket, fcntl.F_SETFL, fcntl.fcntl(self._socket, fcntl.F_GETFL) & ~os.O_ASYNC)
+        """Depend on the manager no longer."""
+        self._set_dependent(False)
+
+    def dismissed(self) -> bool:
+        """Wait for the manager's permission to leave in order; False if its process has ended instead."""
         with suppress(OSError):
-            self._socket.sendall(LEAVING)
-        self._socket.close()
-
-
-def _received(connection: socket.socket) -> bytes:
-    try:
-        return connection.recv(1)
-    except OSError:
-        return b""
+            self._socket.settimeout(None)
+            return not self.connected or self._socket.recv(1) == DISMISSED
+        return False

@@ -19,7 +19,6 @@ from mpi_ata.clusters.channel import (
     END,
     FAILED,
     FINAL,
-    LOSSY,
     LOST,
     ORDER,
     REACHABLE,
@@ -314,7 +313,7 @@ class MPICluster:
 
     def _lose(self, worker: int) -> Lost:
         """Strike off a dead worker, with what it was doing."""
-        note_lost_worker(f"{self._name(worker)} has died")
+        note_lost_worker(self.identities[worker].host, f"{self._name(worker)} has died")
         held = [orders.pop(worker, None) for orders in (self._orders, self._stopping, self._probes)]
         tasks = int(any(order is not None for order in held))  # nobody knows whether it had begun the next
         self.ledger.lose(worker, tasks)
@@ -410,18 +409,16 @@ class MPICluster:
         """Stop waiting for workers: those still there are ended, and what they were doing is lost."""
         for worker in self._staying & {*self._stopping, *self._probes}:
             self.ledger.lose(worker, 1)
+        self._connections.end_stragglers(self._staying, code)
         self._staying.clear()
         self.ended_for_good = self._closed = True
-        self._connections.end_stragglers(code)
 
     def _shutdown(self, until: float, final: bool) -> bool:
         """Let the workers leave and return whether all did in time; `final` if no further run follows."""
         if self._closed:
             return True
-        self.ended_for_good = final or bool(self._connections.dead)
-        flags = (FINAL if self.ended_for_good else 0) | (LOSSY if self._connections.dead else 0)
         for worker in self._staying:
-            self._connections.send(worker, END, flags=flags)
+            self._connections.send(worker, END, flags=FINAL if final else 0)
         while self._staying:
             message = self._connections.next_message(until, self.overdue)
             if message is None and self.now() >= until:
@@ -430,7 +427,6 @@ class MPICluster:
                 self._staying.discard(self._worker_of[message.sender])
             elif message is not None and message.kind != FAILED:
                 self._handle(message)
-        self.ended_for_good = self.ended_for_good or bool(self._connections.dead)
-        self._closed = True
         self._connections.close()
+        self.ended_for_good, self._closed = final or bool(self._connections.dead), True
         return True

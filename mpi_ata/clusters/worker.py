@@ -15,7 +15,6 @@ from mpi_ata.clusters.channel import (
     END,
     FAILED,
     FINAL,
-    LOSSY,
     ORDER,
     REACHABLE,
     READY,
@@ -67,7 +66,8 @@ class Worker:
         self._order = 0  # the one being carried out
         self._in_task = False  # whether a task has begun that is not done
         self._round, self._number = -1, 0  # of the next task
-        self._stop_asked = self._ended = self._final = self.lossy = False
+        self._stop_asked = self._ended = self._final = False
+        self.dismissed = False  # whether all ranks leave in order
 
     def serve(self) -> bool:
         """Set up, carry out orders until the end, and return whether no further run follows."""
@@ -86,10 +86,9 @@ class Worker:
                 self._carry_out(message)
             elif message is not None:
                 self._obey(message)
-        self._send(END)
-        if self.lossy:
-            self._lifeline.wait()
         self._lifeline.release()
+        self._send(END)
+        self.dismissed = self._lifeline.dismissed()
         self._channel.close()
         self._bell.close()
         if self._shared is not None:
@@ -202,7 +201,6 @@ class Worker:
     def _obey(self, message: Message) -> None:
         if message.kind == END:
             self._ended, self._final = True, bool(message.flags & FINAL)
-            self.lossy = bool(message.flags & LOSSY)
         elif message.order == self._order:
             self._stop_asked = True
         else:  # it was done before the message came

