@@ -28,14 +28,6 @@ def following(x: Array) -> Array:
     return result
 
 
-def point_after(rounds: int, dimension: int) -> Array:
-    """Return the point at which every run is after so many rounds, whatever happened to it."""
-    x: Array = np.arange(dimension, dtype=float)
-    for _ in range(rounds):
-        x = following(x)
-    return x
-
-
 class Scripted:
     """Moves x to following(x), in tasks of some milliseconds; `folder` has the script and the logs."""
 
@@ -58,16 +50,19 @@ class Scripted:
             self._fail(self._script.pop(0), worker or 0, np.zeros(0))
 
     def gradient(self, x: Array, task: Task) -> Any:
-        """Return x - following(x) after some milliseconds, unless the script has a fault for this task."""
+        """Return a result after some milliseconds, unless the script has a fault for this task."""
         if task.round > 0:
             with open(self._folder / f"begun-{task.worker}", "ab") as file:
                 file.write(task.round.to_bytes(4, "little"))
         time.sleep(0.001 * (1 + task.worker % 3))
-        result = x - following(x)
+        result = self._result(x)
         if self._script and task.round >= max(self._script[0]["round"], self._earliest):
             self._earliest = task.round + GAP
             return self._fail(self._script.pop(0), task.worker, result)
         return result
+
+    def _result(self, x: Array) -> Array:
+        return x - following(x)
 
     def _fail(self, fault: dict[str, Any], worker: int, result: Array) -> Any:
         kind = fault["kind"]
@@ -81,6 +76,13 @@ class Scripted:
     def _read(self, name: str) -> list[str]:
         path = self._folder / name
         return path.read_text().splitlines() if path.exists() else []
+
+
+class Counting(Scripted):
+    """Moves x by 1 with each task, wherever x is: for methods that update x by one task at a time."""
+
+    def _result(self, x: Array) -> Array:
+        return np.ones_like(x)
 
 
 def _raise(_: float) -> None:

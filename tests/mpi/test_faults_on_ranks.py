@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.faults.chaos import Scene, check_point, check_result, disturbed, outlives_deaths, summary
+from tests.faults.chaos import disturbed
+from tests.faults.checks import check_point, check_result, outlives_deaths, summary
+from tests.faults.disturbance import Part, Scene
 from tests.faults.plan import DEATHS, FAILURES, GARBAGE, NOBODY, Fault, Plan, drawn
 from tests.faults.scene import record_of
 from tests.mpi.starting import COMMAND, finished, rank_pids, ranks_of, started
@@ -21,9 +23,9 @@ SLOW = pytest.mark.slow
 ENDED = "its process has ended: it was killed, crashed, exited or ran out of memory"
 
 
-def scene_of(*faults: Fault, workers: int = 4, rounds: int = 40) -> Scene:
+def scene_of(*faults: Fault, workers: int = 4, rounds: int = 40, way: str = "sgd uta") -> Scene:
     """Return a run with these faults."""
-    return Scene(Path.cwd(), Plan(1, workers, rounds, "uta", 12, 10, faults))
+    return Scene(Path.cwd(), Plan(1, workers, rounds, way, 12, 10, faults))
 
 
 def events_of(scene: Scene) -> set[tuple[int, str]]:
@@ -140,6 +142,38 @@ def test_a_run_that_has_lost_a_worker_can_be_interrupted_and_resumed() -> None:
     check_result(scene, summary(part))
     assert np.all(record_of(scene.out).workers["tasks"] >= record.workers["tasks"])
     assert record_of(scene.out).workers["tasks"][2] > record.workers["tasks"][2]  # it is back
+
+
+def test_where_workers_own_their_data_the_run_is_saved_and_names_the_one_that_died() -> None:
+    scene = scene_of(Fault(0, 2, 15, "kill"), way="owned")
+    part = scene.part()
+    assert part.code == 1
+    assert part.err.count("Error: worker 2 (host ") == 1
+    assert "Traceback" not in part.err
+    record = record_of(scene.out)
+    assert int(record.method["k"]) in ((14,) if outlives_deaths() else (10, 14))  # its MPI may be faster
+    check_point(scene, record)
+    part = scene.part("--resume")
+    assert part.code == 0, part.err
+    check_point(scene, record_of(scene.out))
+
+
+@SLOW
+@pytest.mark.parametrize("whom", ["manager", "everyone"])
+def test_nobody_is_suspected_because_the_whole_run_or_its_manager_was_suspended(whom: str) -> None:
+    scene = scene_of(rounds=300)
+    with started(scene.command(), scene.folder) as process:
+        wait_for(lambda: scene.round() > 30, process)
+        ranks = rank_pids(str(scene.job))
+        pids = [ranks[0]] if whom == "manager" else list(ranks.values())
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in pids:
+                os.kill(pid, number)
+            time.sleep(5)  # longer than a deadline
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert not {kind for _, kind in events_of(scene)} & {"overdue", "lost"}
+    check_result(scene, summary(Part(0, out, err)))
 
 
 def test_a_comparison_ends_with_one_sentence_when_a_worker_dies() -> None:
