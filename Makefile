@@ -22,11 +22,14 @@ slow: $(VENV)/ready
 	$(BIN)/pytest -n auto --dist loadgroup -m "slow and not cluster" --ignore=tests/mpi
 	$(BIN)/pytest -m slow tests/mpi
 
-# Kills running jobs, again and again, for about ten minutes; `make soak KILLS=100000` for a night.
+# Kills running jobs, again and again, for about ten minutes, and then does all kinds of harm to the workers of
+# runs on real ranks, for about half an hour; `make soak KILLS=100000 FAULTS=50000` for a night.
 KILLS := 3000
+FAULTS := 3000
 soak: $(VENV)/ready
 	$(BIN)/python -m tests.faults.kills steps
 	$(BIN)/python -m tests.faults.kills $(KILLS) $$(date +%s)
+	$(BIN)/python -m tests.faults.chaos $(FAULTS) $$(date +%s)
 
 # The tests of real ranks with other MPIs, one from the package index, one from the system: all in which the
 # library has a say.

@@ -16,6 +16,7 @@ from typing import NoReturn
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.environment import one_thread_per_rank
 from mpi_ata.launch.library import fault_tolerance
+from mpi_ata.launch.segments import children, remove_segments, segments_below
 from mpi_ata.launch.signals import stop_signals
 from mpi_ata.launch.verdict import Verdict, read_verdict, verdict_file
 from mpi_ata.layout import ranks_for
@@ -93,7 +94,10 @@ def run_mpirun(command: Sequence[str], started: Callable[[], bool] = lambda: Tru
     for number in stop_signals():
         signal.signal(number, forward)
     _watch_start(child, started)
-    return child.wait()
+    segments = segments_below(child.pid)
+    code = child.wait()
+    remove_segments(segments)
+    return code
 
 
 def _watch_start(child: "subprocess.Popen[bytes]", started: Callable[[], bool]) -> None:
@@ -113,7 +117,7 @@ def _children(pid: int) -> int:
     """Return how many children of a process are alive, as far as Linux says so."""
     alive = 0
     with suppress(OSError):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        for child in children(pid):
             alive += Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return alive
 

@@ -5,8 +5,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from mpi_ata import launch
 
@@ -34,11 +35,15 @@ def finished(command: list[str], seconds: float = 60) -> "subprocess.CompletedPr
 
 
 @contextmanager
-def started(command: list[str], folder: Path | None = None) -> "Iterator[subprocess.Popen[str]]":
+def started(
+    command: list[str],
+    folder: Path | None = None,
+    out: IO[str] | int = subprocess.PIPE,
+    err: IO[str] | int = subprocess.PIPE,
+) -> "Iterator[subprocess.Popen[str]]":
     """Start a command in its own session, of which nothing is left in the end."""
-    pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, stdout=pipe, stderr=pipe, text=True, env=environment(), cwd=folder, start_new_session=True
+        command, stdout=out, stderr=err, text=True, env=environment(), cwd=folder, start_new_session=True
     ) as process:
         try:
             yield process
@@ -58,3 +63,16 @@ def ranks_of(marker: str) -> list[int]:
         if any(marker.encode() in word for word in words):
             found.append(int(folder.name))
     return found
+
+
+def rank_pids(marker: str) -> dict[int, int]:
+    """Return the processes that have this word on their command line, by rank."""
+    ranks = {}
+    for pid in ranks_of(marker):
+        with suppress(OSError):
+            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            words = dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
+            rank = words.get(b"OMPI_COMM_WORLD_RANK") or words.get(b"PMI_RANK")
+            if rank is not None:
+                ranks[int(rank)] = pid
+    return ranks

@@ -18,7 +18,7 @@ from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 from tests.faults.scene import own_problem, record_of, written
-from tests.mpi.starting import COMMAND, finished, ranks_of, started
+from tests.mpi.starting import COMMAND, finished, rank_pids, ranks_of, started
 
 SLOW = pytest.mark.slow
 TIMED = pytest.mark.flaky(reruns=2)  # a stall of the machine may fail one attempt, a bug fails all
@@ -232,19 +232,7 @@ LOSS = """
 
 def victim(whom: str, process: "subprocess.Popen[str]", job: Path) -> int:
     """Return the process of a run that is to be killed."""
-    if whom == "launcher":
-        return process.pid
-    ranks = {}
-    for pid in ranks_of(str(job)):
-        words = dict(
-            word.split(b"=", 1)
-            for word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if b"=" in word
-        )
-        rank = words.get(b"OMPI_COMM_WORLD_RANK") or words.get(b"PMI_RANK")
-        if rank is not None:
-            ranks[int(rank)] = pid
-    return ranks[0 if whom == "manager" else 2]
+    return process.pid if whom == "launcher" else rank_pids(str(job))[0 if whom == "manager" else 2]
 
 
 @TIMED

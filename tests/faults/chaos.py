@@ -1,0 +1,42 @@
+"""Runs on real ranks, to which everything happens at once: each must come to the right result.
+
+    python -m tests.faults.chaos 1000 5         so many faults, with plans drawn from this seed on
+
+Each run has a seed of its own, which is part of every complaint; `python -m tests.faults.chaos 1 SEED`
+repeats it.
+"""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.faults.checks import check_early_end, check_result, outlives_deaths, summary
+from tests.faults.disturbance import Scene
+from tests.faults.plan import Plan, drawn
+
+
+def disturbed(plan: Plan) -> Counter[str]:
+    """Run a plan to its end, however often it has to be resumed, and check all; the faults by kind."""
+    with TemporaryDirectory(prefix="chaos-") as name:
+        scene = Scene(Path(name).resolve(), plan)
+        while (part := scene.part("--resume")).code != 0:
+            check_early_end(scene, part)
+        check_result(scene, summary(part))
+        return Counter(fault.kind for fault in scene.fired())
+
+
+def soak(count: int, seed: int) -> Counter[str]:
+    """Let at least so many faults happen, in as many runs as that takes."""
+    faults: Counter[str] = Counter()
+    while faults.total() < count:
+        plan = drawn(seed, deaths=3 if outlives_deaths() else 1, ends=seed % 2)
+        print(f"seed {seed}: {len(plan.faults)} faults", flush=True)
+        faults += disturbed(plan)
+        seed += 1
+    return faults
+
+
+if __name__ == "__main__":
+    print(json.dumps(soak(int(sys.argv[1]), int(sys.argv[2]))))

@@ -1,0 +1,142 @@
+"""Scripts of faults: what goes wrong with which worker in which round, drawn from a seed."""
+
+from dataclasses import asdict, dataclass
+from operator import itemgetter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from mpi_ata.arrays import Array
+from tests.faults.scripted import following
+
+FAILURES = {"raise": "failed", "memory": "failed", "text": "failed"}
+GARBAGE = dict.fromkeys(("nan", "infinity", "shape", "none"), "bad-result")
+DEATHS = dict.fromkeys(("kill", "segfault", "abort", "exit-0", "exit-3", "sys-exit"), "lost")
+HANGS = {"stop": "overdue"}
+EVENTS = FAILURES | GARBAGE | DEATHS | HANGS  # kinds of faults, and the kind of event that each must cause
+SLOW = ("crawl", "pause")  # what causes none: nobody is overdue before the deadline
+HEALTHY = 0  # the worker that nothing happens to, so that somebody is always left
+NOBODY = -1
+WAYS = {  # how x moves
+    "sgd ata-empirical": 'name = "sgd"\n[allocator]\nname = "ata-empirical"\nbudget = {budget}',
+    "sgd uta": 'name = "sgd"\n[allocator]\nname = "uta"\nbudget = {budget}',
+    "sgd gta": 'name = "sgd"\n[allocator]\nname = "gta"\nbudget = {budget}',
+    "asgd": 'name = "asgd"\n[allocator]\nname = "ata-empirical"\nbudget = {budget}',
+    "ringmaster": 'name = "ringmaster"\ndelay = 20\nbudget = {budget}',
+    "owned": 'name = "heterogeneous-data-sgd"\n[allocator]\nname = "uta"\nbudget = {budget}',
+}
+REISSUE = 'on_task_error = "reissue"\non_bad_result = "reissue"\nmax_failures = 1000'
+JOB = """
+[problem]
+file = "scripted.py"
+class = "{problem}"
+folder = "{folder}"
+dimension = {dimension}
+
+[method]
+step_size = 1.0
+{way}
+
+[stop]
+rounds = {rounds}
+
+[run]
+workers = {workers}
+seed = {seed}
+checkpoint_rounds = 10
+
+[faults]
+deadline = 1.0
+{policy}
+"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong with one worker from a round on: in its task, or caused from outside."""
+
+    number: int
+    worker: int
+    round: int
+    kind: str
+    seconds: float = 0.0  # how long it lasts; a hang, after it was noticed
+    outside: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for a file."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run and its faults; all follow from the seed."""
+
+    seed: int
+    workers: int
+    rounds: int
+    way: str  # a key of WAYS
+    budget: int
+    dimension: int
+    faults: tuple[Fault, ...]
+
+    @property
+    def waits(self) -> bool:
+        """Return whether a round waits for each worker that takes part in it."""
+        return self.way not in ("sgd gta", "ringmaster")
+
+    @property
+    def together(self) -> bool:
+        """Return whether the tasks of an order come back as a whole."""
+        return self.way in ("sgd ata-empirical", "sgd uta", "owned")
+
+    @property
+    def _counting(self) -> bool:
+        return self.way in ("asgd", "ringmaster")
+
+    def point_after(self, rounds: int) -> Array:
+        """Return the point at which every run is after so many rounds, whatever happened to it."""
+        x: Array = np.arange(self.dimension, dtype=float)
+        if self._counting:
+            return x - rounds * self.budget
+        for _ in range(rounds):
+            x = following(x)
+        return x
+
+    def job(self, folder: Path) -> str:
+        """Return the job file."""
+        problem, policy = "Counting" if self._counting else "Scripted", "" if self.way == "owned" else REISSUE
+        way = WAYS[self.way].format(budget=self.budget)
+        return JOB.format(**vars(self) | {"folder": folder, "problem": problem, "policy": policy, "way": way})
+
+
+def drawn(seed: int, deaths: int, faults: int = 26, hangs: int = 2, ends: int = 1) -> Plan:
+    """Draw a plan: so many workers die, so many hang, and the run is ended so many times before its end."""
+    rng = Random(seed)  # noqa: S311  (nothing here is secret)
+    workers, rounds = rng.randint(6, 8), 120
+    most = rounds * 3 // 4  # the last rounds show what has become of the run
+    others = [worker for worker in range(workers) if worker != HEALTHY]
+    hanging = [others.pop(rng.randrange(len(others))) for _ in range(hangs)]
+    chosen = [
+        (worker, rng.randint(rounds // 4, most), rng.choice([*DEATHS]))
+        for worker in rng.sample(others, deaths)
+    ]
+    together = rng.randint(10, most)  # each alone would cost a deadline
+    chosen += [(worker, together, "stop") for worker in hanging]
+    chosen += [
+        (rng.choice(others), rng.randint(1, most), rng.choice([*FAILURES, *GARBAGE, *SLOW]))
+        for _ in range(faults - deaths - hangs - ends)
+    ]
+    chosen += [(NOBODY, rng.randint(5, most), "terminate") for _ in range(ends)]
+    chosen.sort(key=itemgetter(1))
+    found = tuple(_fault(rng, number, *fault) for number, fault in enumerate(chosen))
+    way, dimension = rng.choice([way for way in WAYS if way != "owned"]), rng.choice([10, 2000])
+    return Plan(seed, workers, rounds, way, rng.randint(9, 20), dimension, found)
+
+
+def _fault(rng: Random, number: int, worker: int, round: int, kind: str) -> Fault:
+    """Draw the rest of a fault."""
+    outside = kind in ("pause", "terminate") or (kind == "kill" and rng.random() < 0.5)
+    seconds = rng.uniform(0, 1) if kind == "stop" else rng.uniform(0.02, 0.1)
+    return Fault(number, worker, round, kind, seconds, outside)

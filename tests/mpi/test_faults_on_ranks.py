@@ -1,0 +1,187 @@
+"""Workers that die, hang, crawl, fail and return garbage on real ranks: the run continues, and is right."""
+
+import math
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.faults.chaos import disturbed
+from tests.faults.checks import check_point, check_result, outlives_deaths, summary
+from tests.faults.disturbance import Part, Scene
+from tests.faults.plan import DEATHS, FAILURES, GARBAGE, NOBODY, Fault, Plan, drawn
+from tests.faults.scene import record_of
+from tests.mpi.starting import COMMAND, finished, rank_pids, ranks_of, started
+from tests.mpi.test_interrupted_on_ranks import TIMED, wait_for
+
+SURVIVES = pytest.mark.skipif(not outlives_deaths(), reason="this MPI ends all ranks when one has died")
+ENDS = pytest.mark.skipif(outlives_deaths(), reason="this MPI lets ranks outlive others")
+SLOW = pytest.mark.slow
+ENDED = "its process has ended: it was killed, crashed, exited or ran out of memory"
+
+
+def scene_of(*faults: Fault, workers: int = 4, rounds: int = 40, way: str = "sgd uta") -> Scene:
+    """Return a run with these faults."""
+    return Scene(Path.cwd(), Plan(1, workers, rounds, way, 12, 10, faults))
+
+
+def events_of(scene: Scene) -> set[tuple[int, str]]:
+    """Return which kinds of events a run has recorded of which workers."""
+    return {(event.worker, event.kind) for event in record_of(scene.out).events}
+
+
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=SLOW) for seed in range(3, 13))])
+def test_whatever_happens_to_its_workers_a_run_comes_to_the_right_result(seed: int) -> None:
+    plan = drawn(seed, deaths=3 if outlives_deaths() else 1, ends=seed % 2)
+    assert disturbed(plan).total() >= 15  # some are planned for workers that are dead by then
+
+
+@SURVIVES
+def test_a_worker_may_die_in_any_way_and_is_named() -> None:
+    deaths = [Fault(worker, worker, 4 * worker, kind) for worker, kind in enumerate(DEATHS, start=1)]
+    scene = scene_of(*deaths, workers=len(deaths) + 1)
+    part = scene.part()
+    assert part.code == 0, part.err
+    check_result(scene, summary(part))
+    for worker in range(1, len(deaths) + 1):
+        assert f"lost worker {worker} (host " in part.err
+    assert part.err.count(ENDED) == len(deaths)
+    assert "Traceback" not in part.err
+
+
+@ENDS
+@TIMED  # on a busy machine the MPI may end the manager before it has noticed who died
+@pytest.mark.parametrize(
+    "kind", ["kill", *(pytest.param(kind, marks=SLOW) for kind in DEATHS if kind != "kill")]
+)
+def test_where_the_mpi_ends_all_ranks_one_sentence_names_the_worker_and_the_run_is_resumed(kind: str) -> None:
+    scene = scene_of(Fault(0, 2, 15, kind))
+    part = scene.part()
+    assert part.code == 1
+    assert "Error: worker 2 (host " in part.err
+    assert (
+        "has died, and this MPI has ended all ranks; what it saved can be resumed with --resume" in part.err
+    )
+    part = scene.part("--resume")
+    assert part.code == 0, part.err
+    check_result(scene, summary(part))
+
+
+def test_tasks_that_fail_or_return_garbage_are_done_by_others() -> None:
+    kinds = FAILURES | GARBAGE
+    scene = scene_of(
+        *(Fault(number, number % 3 + 1, 4 * number + 2, kind) for number, kind in enumerate(kinds))
+    )
+    part = scene.part()
+    assert part.code == 0, part.err
+    check_result(scene, summary(part))
+    assert len(scene.fired()) == len(kinds)
+    assert {(fault.worker, kinds[fault.kind]) for fault in scene.fired()} <= events_of(scene)
+
+
+def test_when_the_manager_is_killed_all_ranks_end_whatever_they_are_doing() -> None:
+    busy = [
+        Fault(number, number + 1, 12, kind, math.inf) for number, kind in enumerate(("gil", "stop", "hang"))
+    ]
+    scene = scene_of(*busy)
+    with started(scene.command(), scene.folder) as process:
+        wait_for(lambda: len(scene.fired()) == len(busy), process)
+        scene.watch_shared_memory()
+        os.kill(rank_pids(str(scene.job))[0], signal.SIGKILL)
+        began = time.monotonic()
+        _, err = process.communicate(timeout=30)
+        scene.check_nothing_left()
+        assert time.monotonic() - began < 5
+    assert process.returncode not in (0, 85)
+    assert "what it saved can be resumed with --resume and the --out of this run" in err
+    check_point(scene, record_of(scene.out))
+    part = scene.part("--resume")
+    assert part.code == 0, part.err
+    check_result(scene, summary(part))
+
+
+@SURVIVES
+def test_a_run_goes_on_without_a_worker_that_dies_in_setup() -> None:
+    scene = scene_of(Fault(0, 2, 0, "kill"))
+    part = scene.part()
+    assert part.code == 0, part.err
+    check_result(scene, summary(part))
+    assert record_of(scene.out).workers["tasks"][2] == 0
+
+
+@SLOW
+def test_a_run_goes_on_without_a_worker_that_hangs_in_setup() -> None:
+    scene = scene_of(Fault(0, 2, 0, "hang", 600.0))
+    part = scene.part()
+    assert part.code == 0, part.err
+    assert (2, "overdue") in events_of(scene)
+    check_result(scene, summary(part))
+
+
+def test_a_run_ends_although_a_worker_is_stopped_for_good() -> None:
+    scene = scene_of(Fault(0, 2, 10, "stop", math.inf))
+    part = scene.part()
+    assert part.code == 0, part.err
+    assert (2, "overdue") in events_of(scene)
+    check_result(scene, summary(part))
+    assert summary(part)["tasks_lost"] == 1
+
+
+@SURVIVES
+def test_a_run_that_has_lost_a_worker_can_be_interrupted_and_resumed() -> None:
+    scene = scene_of(Fault(0, 2, 5, "kill"), Fault(1, NOBODY, 20, "terminate", outside=True))
+    part = scene.part()
+    assert part.code == 85, part.err
+    record = record_of(scene.out)
+    check_point(scene, record)
+    assert (2, "lost") in events_of(scene)
+    part = scene.part("--resume")
+    assert part.code == 0, part.err
+    check_result(scene, summary(part))
+    assert np.all(record_of(scene.out).workers["tasks"] >= record.workers["tasks"])
+    assert record_of(scene.out).workers["tasks"][2] > record.workers["tasks"][2]  # it is back
+
+
+@TIMED
+def test_where_workers_own_their_data_the_run_is_saved_and_names_the_one_that_died() -> None:
+    scene = scene_of(Fault(0, 2, 15, "kill"), way="owned")
+    part = scene.part()
+    assert part.code == 1
+    assert part.err.count("Error: worker 2 (host ") == 1
+    assert "Traceback" not in part.err
+    record = record_of(scene.out)
+    assert int(record.method["k"]) in ((14,) if outlives_deaths() else (10, 14))  # its MPI may be faster
+    check_point(scene, record)
+    part = scene.part("--resume")
+    assert part.code == 0, part.err
+    check_point(scene, record_of(scene.out))
+
+
+@SLOW
+@pytest.mark.parametrize("whom", ["manager", "everyone"])
+def test_nobody_is_suspected_because_the_whole_run_or_its_manager_was_suspended(whom: str) -> None:
+    scene = scene_of(rounds=300)
+    with started(scene.command(), scene.folder) as process:
+        wait_for(lambda: scene.round() > 30, process)
+        ranks = rank_pids(str(scene.job))
+        pids = [ranks[0]] if whom == "manager" else list(ranks.values())
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in pids:
+                os.kill(pid, number)
+            time.sleep(5)  # longer than a deadline
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert not {kind for _, kind in events_of(scene)} & {"overdue", "lost"}
+    check_result(scene, summary(Part(0, out, err)))
+
+
+def test_a_comparison_ends_with_one_sentence_when_a_worker_dies() -> None:
+    scene = scene_of(Fault(0, 2, 5, "kill"))
+    done = finished([str(COMMAND), "compare", str(scene.job), "--allocators", "uta,ata-empirical"])
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("Error: ") == 1
+    wait_for(lambda: not ranks_of(str(scene.job)), seconds=5)
