@@ -27,7 +27,8 @@ class VirtualCluster:
     """Simulates n workers in one process; the same seed gives the same run, bit for bit.
 
     `faults` happen to workers at times on the virtual clock; `deaths`, which maps workers to the time at
-    which they die, is short for faults of that kind.  `policy` says what is done about them.
+    which they die, is short for faults of that kind.  `policy` says what is done about them; with neither
+    policy nor faults there are no deadlines, since nobody can hang.
     """
 
     def __init__(
@@ -41,15 +42,14 @@ class VirtualCluster:
     ) -> None:
         self.n = times.n
         self.ledger = Ledger(self.n)
-        self.grace_expired: Callable[[], bool] = lambda: (
-            False
-        )  # whether to give up waiting for the end of a round
+        self.grace_expired: Callable[[], bool] = lambda: False  # whether to give up waiting
         dying = [Fault(time, worker, "die") for worker, time in (deaths or {}).items()]
         self._script = FaultScript(self.n, [*faults, *dying])
         self._scripted = bool(self._script)  # a plain bool is faster
         self._workers = SimulatedWorkers(times, self._script)
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
         self._policy = policy
+        self._watched = policy is not None or bool(faults)  # whether orders have deadlines
         self._begin()
         set_up(problem, None, self.n)
 
@@ -98,13 +98,19 @@ class VirtualCluster:
         if not own.left.any():
             self._deadlines_at = math.inf
             self._look_at = -math.inf if self._reports else self._script.next
-        if round >= self._refresh:
-            self._patience, self._refresh = self.health.deadlines.patience(), round + min(round, REFRESH)
         if round >= self.health.next_trial:
             self._try_again(x, round)
         own.order(workers, Order(x, round, together), counts)
+        if self._watched:
+            self._watch(workers, round, counts if together else 1)
+
+    def _watch(self, workers: IntArray, round: int, counts: IntArray | int) -> None:
+        """Plan when to check the deadlines of these workers, whose next arrivals have counts[j] tasks."""
+        own = self._workers
+        if round >= self._refresh:
+            self._patience, self._refresh = self.health.deadlines.patience(), round + min(round, REFRESH)
         patience = self._patience[workers]
-        shortest = np.minimum.reduce(patience * counts if together else patience)
+        shortest = np.minimum.reduce(patience * counts)
         self._deadlines_at = min(self._deadlines_at, own.now + shortest)
         self._look_at = min(self._look_at, self._deadlines_at)
 

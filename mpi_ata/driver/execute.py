@@ -71,7 +71,9 @@ def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
         if parts.times is None:
             raise UsageError("a virtual clock needs a table [times], which says how long tasks take")
         check_simulation(parts.method, parts.times.n)
-        policy = fault_policy(plan.job, parts.method)
+        job = plan.job
+        can_be_late = "faults" in job.tables or (job.times is not None and job.times.changes)
+        policy = fault_policy(job, parts.method) if can_be_late else None
         return parts, VirtualCluster(parts.problem, parts.times, plan.job.run.seed, policy=policy)
 
 
