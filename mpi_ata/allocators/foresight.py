@@ -36,7 +36,7 @@ class Tasks(NamedTuple):
         raised[..., self.first] = values[..., self.first]
         return raised
 
-    def count(self, chosen: IntArray) -> IntArray:
+    def per_worker(self, chosen: IntArray) -> IntArray:
         """Return how many of the chosen tasks are each worker's."""
         return np.bincount(self.worker[chosen], minlength=len(self.first)).astype(np.int64)
 
@@ -51,12 +51,16 @@ def lay_out(speeds: Speeds, budget: int, longest: float) -> Tasks:
     """Return the tasks of each worker that could be done before `longest`, and one more."""
     mu, sd, un = speeds
     counts = np.minimum(longest / mu + 1.0, budget).astype(np.int64)
-    ends = np.cumsum(counts)
-    worker = np.repeat(np.arange(len(mu)), counts)
-    q = np.arange(1.0, len(worker) + 1) - np.repeat(ends - counts, counts)
+    worker, q = np.repeat(np.arange(len(mu)), counts), task_numbers(counts)
     mean = mu[worker]
     s = np.sqrt(q * (sd * sd)[worker] + (q * un[worker]) ** 2)
-    return Tasks(worker, ends - counts, mean, q * mean, s)
+    return Tasks(worker, np.cumsum(counts) - counts, mean, q * mean, s)
+
+
+def task_numbers(counts: IntArray) -> Array:
+    """Return 1, 2, ... up to each count, one after another."""
+    ends = np.cumsum(counts)
+    return np.arange(1.0, ends[-1] + 1.0) - np.repeat(ends - counts, counts)
 
 
 def expected_length(speeds: Speeds, quota: IntArray) -> float:

@@ -11,30 +11,30 @@ SECTIONS, STAGES = 8, 3  # 9^-3 of the interval: L to about 0.2 %, far below any
 WIDEST = 4.0  # standard deviations beyond the mean where a task is as good as done
 PRICES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # of worker time, over the number of busy workers
 TIE = 1e-6  # of its end: among tasks that cost the same, the earliest is taken
+NEGLIGIBLE = 1e-3  # more worker time than W0: not worth a search for what it buys
 
 
-def plan_whole(speeds: Speeds, budget: int, price: float = 1.0) -> Plan:
-    """Return the quotas that make the round shortest, if they take no more worker time than RAS.
+def plan_whole(speeds: Speeds, budget: int, price: float = 1.0) -> tuple[Plan, float]:
+    """Return the quotas that make the round shortest, and the worker time W0 of the paper's quotas (RAS).
 
-    If they take more, each per cent of it must save 1 / price per cent of the round.
+    Up to W0 worker time is free; beyond, each per cent of it must save 1 / price per cent of the round.
     """
     x = recursive_allocation(speeds.mu, budget)
     W0 = float(x @ speeds.mu)
-    # Deviations beyond those of an exponential are accidents that no quota avoids.
-    capped = Speeds(speeds.mu, np.minimum(speeds.sd, speeds.mu), np.minimum(speeds.un, speeds.mu))
-    lowest, highest = _interval(capped, x, budget)
-    tasks = lay_out(capped, budget, highest)
+    speeds = speeds.capped()
+    lowest, highest = _interval(speeds, x, budget)
+    tasks = lay_out(speeds, budget, highest)
     best = _shortest(tasks, budget, lowest, highest, 0.0)
-    plans = [best, Plan(x, expected_length(capped, x), W0, best.limit, best.threshold, 0.0)]
-    if best.worker_time > W0:
+    plans = [best, Plan(x, expected_length(speeds, x), W0, best.limit, best.threshold, 0.0)]
+    if best.worker_time > W0 * (1.0 + NEGLIGIBLE):
         busy = np.count_nonzero(best.quota)
         plans += [_shortest(tasks, budget, lowest, highest, each / busy) for each in PRICES]
-    return min(plans, key=lambda plan: value(plan, W0, price))
+    return min(plans, key=lambda plan: value(plan, W0, price)), W0
 
 
 def value(plan: Plan, W0: float, price: float) -> float:
     """Return the length of a round, times what its worker time exceeds W0 by, at a price."""
-    return plan.length * max(1.0, plan.worker_time / W0) ** (1.0 / price)
+    return float(plan.length * max(1.0, plan.worker_time / W0) ** (1.0 / price))
 
 
 def _interval(speeds: Speeds, x: IntArray, budget: int) -> tuple[float, float]:
@@ -63,7 +63,9 @@ def _shortest(tasks: Tasks, budget: int, lowest: float, highest: float, price: f
     taken = chosen[row]
     length = highest + float(costs[row, taken].sum())
     threshold = float((costs[row, taken] + tasks.mu[taken] * price).max())
-    return Plan(tasks.count(taken), length, float(tasks.mu[taken].sum()), float(highest), threshold, price)
+    return Plan(
+        tasks.per_worker(taken), length, float(tasks.mu[taken].sum()), float(highest), threshold, price
+    )
 
 
 def _least(costs: Array, count: int) -> IntArray:

@@ -1,0 +1,62 @@
+"""Quotas beyond the budget: the round ends with the B-th result, and what is still running is stopped."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mpi_ata.allocators.foresight import Plan, Tasks, lay_out
+from mpi_ata.allocators.task_model import Speeds
+from mpi_ata.allocators.whole import value
+from mpi_ata.arrays import Array
+
+COARSE, FINE = 16, 8  # lengths that are compared, and lengths between the neighbours of the best of them
+LEAST_SECONDS = 1e-12  # of a task's mean: what it costs at least, so that a ratio can be formed
+
+
+def plan_spares(speeds: Speeds, delays: Array, budget: int, price: float, whole: Plan, W0: float) -> Plan:
+    """Return the quotas of the best round in which tasks may be stopped, or those without spares.
+
+    `delays` are how long each worker is still busy at the start, since a task could not be stopped at once.
+    """
+    tasks = _delayed(lay_out(speeds, budget, whole.length), delays)
+    lowest = 0.5 * budget / float((1.0 / speeds.mu).sum())  # half the time of perfectly divisible tasks
+    lengths = np.geomspace(min(lowest, whole.length), whole.length, COARSE)
+    best = _best(tasks, budget, lengths, price, W0)
+    shorter, longer = lengths[max(best.row - 1, 0)], lengths[min(best.row + 1, COARSE - 1)]
+    best = _best(tasks, budget, np.linspace(shorter, longer, FINE), price, W0)
+    return best.plan if value(best.plan, W0, price) < value(whole, W0, price) else whole
+
+
+class _Best(NamedTuple):
+    row: int
+    plan: Plan
+
+
+def _best(tasks: Tasks, budget: int, lengths: Array, price: float, W0: float) -> _Best:
+    """Return the best of these lengths, with the tasks that let a round end by then at least cost."""
+    finished, seconds = _chances(tasks, lengths)
+    order = np.argsort(-finished / seconds, axis=1, kind="stable")
+    results = np.cumsum(np.take_along_axis(finished, order, axis=1), axis=1)
+    spent = np.cumsum(np.take_along_axis(seconds, order, axis=1), axis=1)
+    # The B-th result is in by then with even odds if B - 1/2 are expected: the median of a count.
+    counts = np.maximum((results < budget - 0.5).sum(axis=1) + 1, budget)
+    enough = counts <= order.shape[1]
+    cost = spent[np.arange(len(lengths)), np.minimum(counts, order.shape[1]) - 1]
+    values = np.where(enough, lengths * np.maximum(1.0, cost / W0) ** (1.0 / price), np.inf)
+    row = int(np.argmin(values))
+    quota = tasks.per_worker(order[row, : counts[row]])
+    length = float(lengths[row]) if enough[row] else np.inf
+    return _Best(row, Plan(quota, length, float(cost[row]), length, 0.0, 0.0))
+
+
+def _chances(tasks: Tasks, lengths: Array) -> tuple[Array, Array]:
+    """Return the chance that each task is done by each length, and the expected seconds spent on it."""
+    late, loss = tasks.late(lengths)
+    unused = lengths[:, None] - tasks.m + loss  # of each length, after the task is done
+    seconds = -tasks.since_previous(unused)
+    seconds[:, tasks.first] += lengths[:, None]
+    return 1.0 - late, np.maximum(seconds, LEAST_SECONDS * tasks.mu)
+
+
+def _delayed(tasks: Tasks, delays: Array) -> Tasks:
+    return tasks._replace(m=tasks.m + delays[tasks.worker]) if delays.any() else tasks
