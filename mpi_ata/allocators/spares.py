@@ -9,7 +9,7 @@ from mpi_ata.allocators.task_model import Speeds
 from mpi_ata.allocators.whole import value
 from mpi_ata.arrays import Array
 
-COARSE, FINE = 16, 8  # lengths that are compared, and lengths between the neighbours of the best of them
+LENGTHS, STAGES = 10, 3  # the best of 10, of 10 around that, and of 10 around that: to below 1 %
 LEAST_SECONDS = 1e-12  # of a task's mean: what it costs at least, so that a ratio can be formed
 
 
@@ -19,11 +19,13 @@ def plan_spares(speeds: Speeds, delays: Array, budget: int, price: float, whole:
     `delays` are how long each worker is still busy at the start, since a task could not be stopped at once.
     """
     tasks = _delayed(lay_out(speeds, budget, whole.length), delays)
-    lowest = 0.5 * budget / float((1.0 / speeds.mu).sum())  # half the time of perfectly divisible tasks
-    lengths = np.geomspace(min(lowest, whole.length), whole.length, COARSE)
+    lowest = min(0.5 * budget / float((1.0 / speeds.mu).sum()), whole.length)  # half of divisible tasks
+    lengths = np.geomspace(lowest, whole.length, LENGTHS)
     best = _best(tasks, budget, lengths, price, W0)
-    shorter, longer = lengths[max(best.row - 1, 0)], lengths[min(best.row + 1, COARSE - 1)]
-    best = _best(tasks, budget, np.linspace(shorter, longer, FINE), price, W0)
+    for _ in range(STAGES - 1):
+        shorter, longer = lengths[max(best.row - 1, 0)], lengths[min(best.row + 1, LENGTHS - 1)]
+        lengths = np.geomspace(shorter, longer, LENGTHS)
+        best = _best(tasks, budget, lengths, price, W0)
     return best.plan if value(best.plan, W0, price) < value(whole, W0, price) else whole
 
 
