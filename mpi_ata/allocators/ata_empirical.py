@@ -9,10 +9,18 @@ from mpi_ata.arrays import Array
 class ATAEmpirical(LowerBoundAllocator):
     """ATA-Empirical of the paper: `eta` bounds the ratio of Orlicz norm to mean, which has no unit."""
 
-    def __init__(self, n: int, budget: int, eta: float = 1.0, seed: int = 0, overhead: bool = False) -> None:
+    def __init__(
+        self,
+        n: int,
+        budget: int,
+        eta: float = 1.0,
+        seed: int = 0,
+        overhead: bool = False,
+        forget: bool = False,
+    ) -> None:
         if not eta > 0:
             raise ValueError(f"{eta=} must be above 0; 1 suits exponential and Gamma times")
-        super().__init__(n, budget, seed, overhead)
+        super().__init__(n, budget, seed, overhead, forget)
         self.eta = eta
 
     def bounds(self) -> Array:

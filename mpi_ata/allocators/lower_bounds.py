@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mpi_ata.allocators.change_detection import ChangeDetector, SpeedChange
 from mpi_ata.allocators.interface import checked_budget
 from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.arrays import Array, BoolArray, IntArray, State, entry
@@ -15,12 +16,14 @@ from mpi_ata.randomness import Purpose, Streams
 class LowerBoundAllocator(ABC):
     """Algorithm ATA of the paper, up to the choice of the lower confidence bound."""
 
-    def __init__(self, n: int, budget: int, seed: int, overhead: bool) -> None:
+    def __init__(self, n: int, budget: int, seed: int, overhead: bool, forget: bool) -> None:
         self.n, self.budget = n, checked_budget(n, budget)
         self.overhead = overhead  # whether the overhead of orders counts as time of their tasks
         self.k = 0
         self.K = np.zeros(n, np.int64)  # tasks observed of each worker
         self.T = np.zeros(n)  # the seconds they took
+        self.speed_changes: list[SpeedChange] = []  # noticed since the last decision
+        self.detector = ChangeDetector(n) if forget else None
         self._streams = Streams(seed, Purpose.ALLOCATION)
 
     @abstractmethod
@@ -30,6 +33,8 @@ class LowerBoundAllocator(ABC):
     def allocate(self, available: BoolArray) -> IntArray:
         """Return the quotas of the next round."""
         self.k += 1
+        if self.speed_changes:
+            self.speed_changes = []
         bounds = self.bounds()
         if np.count_nonzero(available) != self.n:
             bounds = np.where(available, bounds, np.inf)
@@ -47,21 +52,45 @@ class LowerBoundAllocator(ABC):
             spent += overhead
         self.K[worker] += len(seconds)
         self.T[worker] += spent
+        if self.detector is not None and seconds:
+            self._watch(self.detector, worker, seconds, overhead)
+
+    def _watch(
+        self, detector: ChangeDetector, worker: int, seconds: Sequence[float], overhead: float
+    ) -> None:
+        """Forget what was observed of a worker before its speed changed, so that it is explored anew.
+
+        Overhead counts as in the samples, in equal parts for the tasks of an order.  Stopped tasks say
+        nothing here: when one is stopped depends on the other workers.
+        """
+        if self.overhead:
+            share = overhead / len(seconds)
+            seconds = [x + share for x in seconds]
+        since = detector.observe(worker, seconds)
+        if since is not None:
+            before = (self.T.item(worker) - since.seconds) / (self.K.item(worker) - since.tasks)
+            self.K[worker], self.T[worker] = since
+            self.speed_changes.append(SpeedChange(worker, since.seconds / since.tasks / before))
 
     def state(self) -> State:
-        """Return the round counter and the samples."""
-        return {"k": np.array(self.k), "K": self.K.copy(), "T": self.T.copy()}
+        """Return the round counter, the samples, and what the detector of changes knows."""
+        samples: State = {"k": np.array(self.k), "K": self.K.copy(), "T": self.T.copy()}
+        return samples if self.detector is None else samples | self.detector.state()
 
     def restore(self, state: State) -> None:
         """Resume from an earlier state."""
         K, T = entry(state, "K", self.K), entry(state, "T", self.T)
         self.k, self.K, self.T = int(entry(state, "k", self.k)), K, T
+        if self.detector is not None:
+            self.detector.restore(state)
 
     def inherit(self, rounds: int, known: State) -> None:
         """Add the samples of earlier rounds, so that the widths of the bounds continue theirs."""
         self.k += rounds
         self.K += known["tasks"]
         self.T += known["seconds"] + known["unfinished"] + (known["overhead"] if self.overhead else 0.0)
+        if self.detector is not None:
+            self.detector.inherit(known, self.overhead)
 
     def means_and_widths(self) -> tuple[Array, Array]:
         """Return the empirical means, 0 for untried workers, and the width in all bounds of the paper."""

@@ -10,7 +10,7 @@ import numpy as np
 from mpi_ata.clusters import Cluster
 from mpi_ata.clusters.ledger import in_flight
 from mpi_ata.driver.plan import Plan
-from mpi_ata.driver.restore import Note, allocator_of, missing_state
+from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import diverged
 from mpi_ata.methods import Method, Round
@@ -50,9 +50,11 @@ class RunRecorder:
             log.info("%s %s", kind, text)
 
     def after_round(self, round: Round) -> None:
-        """Record what was lost, and save if it is time."""
+        """Record what was lost and whose speed changed, and save if it is time."""
         for lost in round.losses:
             self.event("lost", f"worker {lost.worker}: {lost.why}", lost.worker)
+        for change in speed_changes(self._method):
+            self.event("changed-speed", str(change), change.worker)
         if self._checkpoints.due(round.number):
             self._checkpoints.save(self._filled())
 

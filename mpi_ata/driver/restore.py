@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpi_ata.allocators import Allocator
+from mpi_ata.allocators.change_detection import SpeedChange
 from mpi_ata.clusters import Cluster
 from mpi_ata.clusters.ledger import in_flight
 from mpi_ata.driver.plan import Plan
@@ -32,6 +33,12 @@ def allocator_of(method: Method) -> Allocator | None:
     """Return what decides the quotas; None if a user's method has no allocator."""
     allocator: Allocator | None = getattr(method, "allocator", None)
     return allocator
+
+
+def speed_changes(method: Method) -> Sequence[SpeedChange]:
+    """Return the workers whose speed changed, as the allocator noticed in the last round, if it can."""
+    changes: Sequence[SpeedChange] = getattr(allocator_of(method), "speed_changes", ())
+    return changes
 
 
 def missing_state(method: Method) -> str:

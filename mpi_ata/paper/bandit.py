@@ -106,6 +106,8 @@ def has_numba() -> bool:
 
 def _factor(allocator: LowerBoundAllocator) -> float | None:
     """Return the factor of an allocator's confidence widths; None if its rule is not compiled."""
+    if allocator.detector is not None:
+        return None
     if type(allocator) is ATA:
         return allocator.alpha
     return allocator.eta if type(allocator) is ATAEmpirical else None
