@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     TIMES = 2
     TASK = 3
     CHANGES = 4
+    MACHINES = 5
 
 
 class _Key(ISeedSequence):

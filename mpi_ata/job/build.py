@@ -10,10 +10,13 @@ from mpi_ata.job.demand import check_point, check_workers, tasks_per_round
 from mpi_ata.job.method_table import check_allocator, split_update
 from mpi_ata.job.schema import Job, prefix_errors
 from mpi_ata.job.stop import Stop
+from mpi_ata.job.times_table import TimesTable
+from mpi_ata.job.user_class import UserClass
+from mpi_ata.job.user_law import UserLaw
 from mpi_ata.limits import check_tasks
 from mpi_ata.methods import Method
 from mpi_ata.problems import Problem
-from mpi_ata.times import DrawnTimes
+from mpi_ata.times import DrawnTimes, Law
 
 
 class Parts(NamedTuple):
@@ -47,14 +50,20 @@ def build_times(job: Job, n: int) -> DrawnTimes | None:
     """Build the drawn task times of a run on n workers, where the job has a law for them."""
     if job.times is None:
         return None
-    law = job.times.law.build(n=n)
+    seed, law = job.run.seed, build_law(job.times, n, job.run.seed)
     try:
-        times = DrawnTimes(law, job.run.seed, job.times.unit, job.times.label, job.times.changes)
+        times = DrawnTimes(law, seed, job.times.unit, job.times.label(seed), job.times.changes)
     except ValueError as error:
         raise UsageError(f"[[times.changes]] {one_line(error)}") from None
     if not times.representable():
         raise UsageError("[times] the times overflow or vanish; choose another scale, unit or factor")
     return times
+
+
+def build_law(times: TimesTable, n: int, seed: int) -> Law:
+    """Build the law of task times for n workers; one of the user's is checked."""
+    law: Law = times.law.build(n=n, seed=seed)
+    return UserLaw(law, n) if isinstance(times.law.cls, UserClass) else law
 
 
 def build_allocator(job: Job, n: int, times: DrawnTimes | None) -> Allocator | None:

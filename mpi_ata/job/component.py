@@ -90,10 +90,10 @@ def choose(
 ) -> Component:
     """Return the component that a table of a job names, by `name` or by `file` and `class`.
 
-    With another key than "name" these have a prefix: `update`, `update_file` and `update_class`.
+    Updates, which share a table with a method, have a prefix: `update`, `update_file` and `update_class`.
     """
     keys = dict(keys)
-    file, cls = ("file", "class") if key == "name" else (f"{key}_file", f"{key}_class")
+    file, cls = (f"{key}_file", f"{key}_class") if key == "update" else ("file", "class")
     if file not in keys and cls not in keys:
         return Component(table, pick(table, key, keys, choices, default), keys)
     for each in (file, cls):

@@ -6,7 +6,19 @@ from typing import Any
 from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAAuto, ATAEmpirical
 from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Ringmaster
 from mpi_ata.problems import Logistic, Quadratic
-from mpi_ata.times import Constant, Exponential, Linear, Mix, Sqrt
+from mpi_ata.times import (
+    Constant,
+    Exponential,
+    Linear,
+    Mix,
+    Sqrt,
+    bytedance_ar,
+    bytedance_se,
+    frontera,
+    gpu_generations,
+    lonestar6,
+    longhorn,
+)
 from mpi_ata.torch import Cifar100
 from mpi_ata.updates import Adam, Momentum, Nesterov, Plain
 
@@ -21,12 +33,22 @@ ALLOCATORS: Names = {
     "uta": UTA,
 }
 
+MACHINES: Names = {
+    "lonestar6": lonestar6,
+    "longhorn": longhorn,
+    "frontera": frontera,
+    "gpu-generations": gpu_generations,
+    "bytedance-ar": bytedance_ar,
+    "bytedance-se": bytedance_se,
+}
+
 LAWS: Names = {
     "constant": Constant,
     "exponential": Exponential,
     "linear": Linear,
     "mix": Mix,
     "sqrt": Sqrt,
+    **MACHINES,
 }
 
 METHODS: Names = {

@@ -81,7 +81,7 @@ def _check_same(differing: Sequence[str]) -> None:
 def _still_valid(earlier: Sequence[Setting], now: ByName) -> ByName:
     """Return what --set gave before, but for what is replaced now or unknown to another allocator."""
     tables = group(now.values())
-    replaced = {f"{table}.{key}" for table, keys in tables.items() for key in replaced_keys(keys)}
+    replaced = {f"{table}.{key}" for table, keys in tables.items() for key in replaced_keys(table, keys)}
     valid = {setting.name: setting for setting in earlier if setting.name not in replaced}
     if "allocator.name" not in now:
         return valid

@@ -1,23 +1,21 @@
 """A job file as frozen dataclasses: strict keys, checked values; no user code runs when one is read."""
 
-import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
-from mpi_ata.errors import UsageError, one_line
+from mpi_ata.errors import UsageError
 from mpi_ata.job.allocator_swap import check_known, exchanged, override_job
-from mpi_ata.job.component import Component, choose, pick
+from mpi_ata.job.component import Component, choose
 from mpi_ata.job.method_table import check_built_in
-from mpi_ata.job.names import ALLOCATORS, LAWS, METHODS, PROBLEMS
+from mpi_ata.job.names import ALLOCATORS, METHODS, PROBLEMS
 from mpi_ata.job.source import JobText
 from mpi_ata.job.stop import Stop
-from mpi_ata.job.tables import Table, Tables, group, parse_setting, parse_tables, read_text, read_user_files
-from mpi_ata.job.values import check_keys, check_numbers, checked
-from mpi_ata.times import Change
+from mpi_ata.job.tables import Tables, group, parse_setting, parse_tables, read_text, read_user_files
+from mpi_ata.job.times_table import TimesTable, read_times
+from mpi_ata.job.values import build_table, check_numbers
 from mpi_ata.version import __version__
 
 TABLES = ("problem", "method", "allocator", "times", "stop", "run")
@@ -48,29 +46,6 @@ class RunTable:
             raise ValueError(f"checkpoint_seconds={self.checkpoint_seconds} must be at least 0")
         if not self.grace >= 0:
             raise ValueError(f"grace={self.grace} must be at least 0 seconds")
-
-
-@dataclass(frozen=True)
-class TimesTable:
-    """The table [times]: a law of task times, and how it is emulated on real ranks."""
-
-    law: Component
-    unit: float = 1.0
-    report: str = "measured"
-    changes: tuple[Change, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.unit > 0:
-            raise ValueError(f"unit={self.unit} must be above 0 seconds")
-        if self.report not in ("measured", "drawn"):
-            raise ValueError(f"report={self.report!r} must be 'measured' or 'drawn'")
-
-    @property
-    def label(self) -> str:
-        """Return the law in words, short enough for a run file."""
-        changes = "".join(f" from {c.round}: {c.workers} x {c.factor:g}" for c in self.changes)
-        text = f"{self.law.factory.__name__} {self.law.keys} x {self.unit:g} s{changes}".replace("'", "")
-        return text if len(text) <= 80 else f"{text[:60]} {sha256(text.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)
@@ -130,16 +105,17 @@ def job_from(path: Path, text: str, settings: tuple[str, ...], tables: Tables) -
     method = choose("method", tables["method"], METHODS, folder)
     allocator = None if keys is None else choose("allocator", keys, ALLOCATORS, folder)
     check_built_in(method, allocator, folder)
+    files = read_user_files(folder, tables)
     return Job(
         path=path,
         tables=tables,
         problem=choose("problem", tables["problem"], PROBLEMS, folder),
         method=method,
         allocator=allocator,
-        times=_times(tables["times"]) if "times" in tables else None,
-        stop=_plain("stop", Stop, tables["stop"]),
-        run=_plain("run", RunTable, tables.get("run", {})),
-        source=JobText(text, settings, read_user_files(folder, tables)),
+        times=read_times(tables["times"], folder, _law_file(files)) if "times" in tables else None,
+        stop=build_table("stop", Stop, tables["stop"]),
+        run=build_table("run", RunTable, tables.get("run", {})),
+        source=JobText(text, settings, files),
     )
 
 
@@ -152,37 +128,5 @@ def prefix_errors(path: Path) -> Iterator[None]:
         raise UsageError(f"{path}: {error}") from None
 
 
-def _times(table: Table) -> TimesTable:
-    keys = dict(table)
-    law = pick("times", "law", keys, LAWS)
-    own: Table = {key: keys.pop(key) for key in ("unit", "report") if key in keys}
-    changes = _changes(keys.pop("changes", []))
-    component = Component("times", law, keys, ("law", "unit", "report", "changes"))
-    times: TimesTable = _plain("times", TimesTable, own, law=component, changes=changes)
-    return times
-
-
-def _changes(tables: Any) -> tuple[Change, ...]:
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise UsageError(f"changes = {tables!r} in [times] must be tables [[times.changes]]")
-    return tuple(_change(table) for table in tables)
-
-
-def _change(table: Table) -> Change:
-    check_keys("times.changes", table, [field.name for field in fields(Change)])
-    for field in fields(Change):
-        if field.name not in table:
-            raise UsageError(f"a table [[times.changes]] needs the key '{field.name}'")
-    change: Change = _plain("times.changes", Change, table)
-    return change
-
-
-def _plain(table: str, cls: type[Any], keys: Table, **fixed: Any) -> Any:
-    """Return a dataclass whose fields are the keys of a table, but for the fixed ones."""
-    check_keys(table, keys, [field.name for field in fields(cls) if field.name not in fixed])
-    hints = typing.get_type_hints(cls)
-    values = {key: checked(table, key, value, hints[key]) for key, value in keys.items()}
-    try:
-        return cls(**values, **fixed)
-    except ValueError as error:
-        raise UsageError(f"[{table}] {one_line(error)}") from None
+def _law_file(files: Mapping[str, str]) -> str:
+    return files.get("times.file", "") + files.get("times.run", "")

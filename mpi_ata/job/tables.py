@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,18 @@ Table = dict[str, Any]
 Tables = dict[str, Table]
 
 _FILE_KEYS = ("file", "update_file")
-_NAMED_TWICE = (("name", "file", "class"), ("update", "update_file", "update_class"))
+_REPLACES = {
+    "name": ("file", "class"),
+    "file": ("name",),
+    "update": ("update_file", "update_class"),
+    "update_file": ("update",),
+}
+_REPLACES_IN_TIMES = {
+    "law": ("file", "class", "run"),
+    "class": ("law", "run"),
+    "file": ("run",),
+    "run": ("file", "class"),
+}
 
 
 class Setting(NamedTuple):
@@ -78,18 +90,16 @@ def override(tables: Tables, changes: Tables) -> Tables:
     """Return tables with the values that --set gives."""
     tables = dict(tables)
     for name, keys in changes.items():
-        replaced = replaced_keys(keys)
+        replaced = replaced_keys(name, keys)
         kept = {key: value for key, value in tables.get(name, {}).items() if key not in replaced}
         tables[name] = kept | keys
     return tables
 
 
-def replaced_keys(keys: Mapping[str, Any]) -> set[str]:
-    """Return the keys that choose the same thing in another way: `name`, or `file` and `class`."""
-    replaced = set[str]()
-    for name, file, cls in _NAMED_TWICE:
-        replaced |= {name} if file in keys else {file, cls} if name in keys else set()
-    return replaced
+def replaced_keys(table: str, keys: Mapping[str, Any]) -> set[str]:
+    """Return the other keys of a table that choose the same thing: `name`, or `file` and `class`."""
+    replaces = _REPLACES_IN_TIMES if table == "times" else _REPLACES
+    return {other for key in keys for other in replaces.get(key, ()) if other not in keys}
 
 
 def differing_keys(tables: Tables, others: Tables) -> list[str]:
@@ -107,11 +117,12 @@ def value_of(tables: Tables, name: str) -> Any:
 def user_files(tables: Tables) -> dict[str, str]:
     """Return the users' files that a job names, as it writes them, by table.key."""
     keys = [(name, key) for name in tables for key in _FILE_KEYS if key in tables[name]]
+    keys += [("times", "run")] if "run" in tables.get("times", {}) else []
     return {f"{name}.{key}": tables[name][key] for name, key in keys}
 
 
 def read_user_files(folder: Path, tables: Tables) -> dict[str, str]:
-    """Return the text of the users' files that a job names, by table.key."""
+    """Return the text of the users' files that a job names, or the checksum of data, by table.key."""
     return {name: _read_user_file(name, folder, file) for name, file in user_files(tables).items()}
 
 
@@ -121,6 +132,11 @@ def _read_user_file(name: str, folder: Path, file: Any) -> str:
     if not path.is_file():
         raise UsageError(f"[{table}] {key} = {str(path)!r} is not a file; paths are relative to the job file")
     try:
-        return path.read_text()
+        return path.read_text() if is_code(path) else f"sha256 {sha256(path.read_bytes()).hexdigest()}"
     except (OSError, ValueError) as error:
         raise UsageError(f"[{table}] {path} cannot be read: {error}") from None
+
+
+def is_code(path: Path) -> bool:
+    """Return whether a user's file is Python code; what is not is data, which may be large."""
+    return path.suffix == ".py"

@@ -4,9 +4,10 @@ import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, one_line
 
 _KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),
@@ -43,6 +44,17 @@ def checked(table: str, key: str, value: Any, annotation: Any) -> Any:
         if isinstance(number, float) and not math.isfinite(number):
             raise UsageError(f"{key} = {value!r} in [{table}] must be finite")
     return float(value) if kinds == [float] else value
+
+
+def build_table(table: str, cls: type[Any], keys: Mapping[str, Any], **fixed: Any) -> Any:
+    """Return a dataclass whose fields are the keys of a table, but for the fixed ones."""
+    check_keys(table, keys, [field.name for field in fields(cls) if field.name not in fixed])
+    hints = typing.get_type_hints(cls)
+    values = {key: checked(table, key, value, hints[key]) for key, value in keys.items()}
+    try:
+        return cls(**values, **fixed)
+    except ValueError as error:
+        raise UsageError(f"[{table}] {one_line(error)}") from None
 
 
 def described_type(annotation: Any) -> str:

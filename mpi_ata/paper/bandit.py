@@ -12,7 +12,7 @@ from mpi_ata.clusters.stats import TaskTimeStats
 from mpi_ata.driver.trace import Regret
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job
-from mpi_ata.job.build import build_allocator, build_times
+from mpi_ata.job.build import build_allocator, build_law, build_times
 from mpi_ata.times import DrawnTimes, Exponential, Law, Linear, Sqrt
 
 Play = Callable[[int], tuple[float, float]]  # plays that many more rounds; returns their length and regret
@@ -39,7 +39,7 @@ def play_bandit(
         raise UsageError("the bandit needs a law of task times, and an allocator that learns from them")
     stats = TaskTimeStats(n)
     learned = Learned(allocator, stats.state())
-    law = job.times.law.build(n=n) if job.times.unit == 1.0 else None
+    law = build_law(job.times, n, job.run.seed) if job.times.unit == 1.0 else None
     fast = compiled_play(learned, law, job.run.seed)
     play, step = (fast, 20_000) if fast else (python_play(allocator, times, stats), 100)
     for mark in marks:

@@ -11,12 +11,13 @@ from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Plan, resolve, resolve_on_ranks
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job, load_job
+from mpi_ata.job.component import Component
 from mpi_ata.job.names import ALLOCATORS, LAWS
 from mpi_ata.runfile.store import RunFile
 
 FOLDER = Path(__file__).parent
 QUADRATIC, NETWORK = "quadratic.toml", "cifar100.toml"
-GREEDY = "gta"  # the baseline of all ratios
+GREEDY = "gta"  # the baseline of the paper's ratios
 BUDGET = 23
 
 # In addition to the package's own names: the paper's ATA with half of the alpha that its text gives.
@@ -87,6 +88,7 @@ class Experiment:
     budget: int = BUDGET
     file: str = QUADRATIC
     allocators: tuple[str, ...] = DEFAULT_ALLOCATORS
+    baseline: str = GREEDY  # what ratios are taken to
     seeds: tuple[int, ...] = (1,)
     rounds: int = 40_000  # at most
     unit: float = 1.0
@@ -101,7 +103,7 @@ class Experiment:
             "workers": request.workers and tuple(dict.fromkeys(request.workers)),
             "budget": request.budget,
             "law": request.law,
-            "allocators": names and check_names(names, self.allocators),
+            "allocators": names and check_names(names, self.allocators, self.baseline),
             "rounds": request.rounds,
             "out": request.out,
         }
@@ -135,15 +137,23 @@ class Experiment:
         yield f"allocator.name={'ata' if name == ATA_HALF else name}"
         yield f"allocator.budget={self.budget}"
         if name in ("ata", ATA_HALF):
-            yield f"allocator.alpha={alpha(self.law, n, half=name == ATA_HALF) * self.unit}"
+            yield f"allocator.alpha={alpha(self.law, n, name == ATA_HALF, seed) * self.unit}"
         yield f"stop.rounds={self.rounds}"
         yield from self.settings
 
+    def alphas(self) -> str:
+        """Return the alpha of ata for each number of workers, in words."""
+        values = [(alpha(self.law, n, seed=self.seeds[0]), n) for n in self.workers]
+        return ", ".join(f"{value:,.0f} at n = {n}" for value, n in values)
+
     def heading(self, until: str) -> str:
         """Return the title of its results: what was run, until when, and with how many seeds."""
+        return f"{self.title}: {self.law} law, B = {self.budget}, {until}, {self.repeats()}"
+
+    def repeats(self) -> str:
+        """Return with how many seeds it was run, in words."""
         count = len(self.seeds)
-        repeats = f"{count} seed{'s, mean ± standard deviation' if count > 1 else ''}"
-        return f"{self.title}: {self.law} law, B = {self.budget}, {until}, {repeats}"
+        return f"{count} seed{'s, mean ± standard deviation' if count > 1 else ''}"
 
     def on_cifar(self, folder: Path) -> "Experiment":
         """Return the experiment for the network on CIFAR-100, with the data from this folder."""
@@ -151,9 +161,9 @@ class Experiment:
         return replace(self, file=NETWORK, prefix="cifar100-", settings=(*self.settings, data))
 
 
-def alpha(law: str, n: int, half: bool = False) -> float:
+def alpha(law: str, n: int, half: bool = False, seed: int = 0) -> float:
     """Return twice the largest mean, which is the paper's alpha where it gives one, or half of that."""
-    largest = float(LAWS[law](n).means.max())
+    largest = float(Component("times", LAWS[law], {}).build(n=n, seed=seed).means.max())
     return largest if half else 2 * largest
 
 
@@ -166,12 +176,12 @@ def learns(name: str) -> bool:
 LEARNERS = ", ".join(filter(learns, DEFAULT_ALLOCATORS))
 
 
-def check_names(names: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
+def check_names(names: Sequence[str], default: Sequence[str], baseline: str) -> tuple[str, ...]:
     """Check names of allocators, and add the baseline if the experiment has it by default."""
     for name in names:
         if name not in NAMES:
             raise UsageError(f"unknown allocator {name!r}; valid names: {', '.join(NAMES)}")
-    return tuple(dict.fromkeys((*((GREEDY,) if GREEDY in default else ()), *names)))
+    return tuple(dict.fromkeys((*((baseline,) if baseline in default else ()), *names)))
 
 
 TABLE1 = Experiment("table1", "sqrt", (17, 51, 153, 459), "The paper's Table 1 and Figure 1")

@@ -13,7 +13,7 @@ from mpi_ata.arrays import Array
 from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import has_numba
-from mpi_ata.paper.experiments import LEARNERS, Experiment, Request, Trial, alpha, learns
+from mpi_ata.paper.experiments import LEARNERS, Experiment, Request, Trial, learns
 from mpi_ata.paper.pretraining import play_plan, save_learned
 from mpi_ata.paper.progress import Watch
 from mpi_ata.paper.ratios import RATIOS, Record, deviation, total_time_text, with_deviation
@@ -136,7 +136,7 @@ def _notes(experiment: Experiment) -> Iterator[str]:
         "the last two decades of rounds for each seed: an R2 near 1 against ln k, and a lower one against k, "
         "means logarithmic growth."
     )
-    values = ", ".join(f"{alpha(experiment.law, n):,.0f} at n = {n}" for n in experiment.workers)
+    values = experiment.alphas()
     yield f"The paper gives no alpha here: ata uses twice the largest mean ({values}), ata-half half of that."
     yield "The paper prints no numbers for this experiment, and says that the regret grows logarithmically."
     if not has_numba():

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from mpi_ata.paper import figures
-from mpi_ata.paper.experiments import ATA_HALF, Experiment, Request, alpha
+from mpi_ata.paper.experiments import ATA_HALF, Experiment, Request
 from mpi_ata.paper.progress import Watch
 from mpi_ata.paper.ratios import RATIOS, Record, ratio_header, ratio_lines, ratios, total_time
 from mpi_ata.paper.report import Report
@@ -57,7 +57,7 @@ def unreached(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _on_alpha(experiment: Experiment) -> str:
-    values = ", ".join(f"{alpha(experiment.law, n):,.0f} at n = {n}" for n in experiment.workers)
+    values = experiment.alphas()
     text = f"ata: alpha is twice the largest mean ({values}); ata-half: half of that."
     if experiment.law in ("sqrt", "linear"):
         return (

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job
-from mpi_ata.job.tables import user_files
+from mpi_ata.job.tables import is_code, user_files
 
 
 @dataclass(frozen=True)
 class Copies:
-    """A job file, the Python files that it names, and the modules next to them that they import."""
+    """A job file, the files that it names, and the modules next to Python files that these import."""
 
     targets: dict[Path, Path]  # the copy of each file
     job: Path  # the copy of the job file
@@ -56,7 +56,7 @@ def resolve_parent(path: Path) -> Path:
 
 
 def local_imports(source: Path) -> Iterator[Path]:
-    """Yield a Python file and all files next to it that it imports, directly or not."""
+    """Yield a file and, of Python code, all files next to it that it imports, directly or not."""
     pending, seen = [source], set[Path]()
     while pending:
         path = pending.pop()
@@ -71,7 +71,9 @@ def local_imports(source: Path) -> Iterator[Path]:
 
 
 def imported_names(path: Path) -> set[str]:
-    """Return the top-level names of the modules that a file imports."""
+    """Return the top-level names of the modules that a file imports; data imports nothing."""
+    if not is_code(path):
+        return set()
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:

@@ -78,8 +78,8 @@ def test_runs_with_and_without_changes_do_not_count_as_the_same_workers(tmp_path
     plain, changed = (load_job(changing(tmp_path, changes)).times for changes in ("", CHANGES))
     assert plain is not None
     assert changed is not None
-    assert plain.label == "Sqrt {} x 1 s"
-    assert plain.label != changed.label
+    assert plain.label(0) == "Sqrt {} x 1 s"
+    assert plain.label(0) != changed.label(0)
 
 
 @pytest.mark.parametrize(

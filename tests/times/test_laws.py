@@ -16,6 +16,7 @@ from mpi_ata.times import Constant, DrawnTimes, Exponential, Linear, Mix, Sqrt
 every_law = pytest.mark.parametrize("name", sorted(LAWS))
 DRAWS = 20_000
 LOGNORMAL = 3  # of the kinds in a group of the mix
+SAMPLES = ("bytedance-ar", "bytedance-se")  # laws that draw from finitely many recorded times
 
 
 def sample(law: Any, draws: int = DRAWS) -> Array:
@@ -175,7 +176,8 @@ def test_times_are_the_same_in_any_order_of_calls(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(LAWS) - {"constant"}))
 def test_times_differ_across_rounds_numbers_and_seeds(name: str) -> None:
     times = [drawn(name, seed)(round, number) for seed in (0, 1) for round in (1, 2) for number in (0, 1)]
-    for worker in range(6):
+    assert len({tuple(row) for row in times}) == 8
+    for worker in range(0 if name in SAMPLES else 6):
         assert len({row.item(worker) for row in times}) == 8
 
 
