@@ -102,9 +102,9 @@ class TaskModel:
         self.N[workers] = self.stops[workers] / (1.0 + cv)
         self.T[workers] = self.stops[workers] * self.longest[workers]
 
-    def forget(self, worker: int, tasks: float, seconds: float) -> None:
-        """Let a worker's mean be that of its latest tasks alone."""
-        self.N[worker], self.T[worker] = tasks, seconds
+    def begin_again(self, worker: int, tasks: float, seconds: float) -> None:
+        """Let a worker's estimates be those of its latest tasks alone; their deviation is not yet known."""
+        self.N[worker], self.T[worker], self.SS[worker], self.DF[worker] = tasks, seconds, 0.0, 0.0
 
     def inherit(self, tasks: IntArray, seconds: Array, squares: Array, unfinished: Array) -> None:
         """Add the sums of earlier tasks, and the seconds spent on others that were stopped."""
