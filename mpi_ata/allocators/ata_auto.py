@@ -78,7 +78,7 @@ class ATAAuto:
         tried = np.flatnonzero(available & (self.known.model.N > 0.0))
         if not len(tried):
             return self._first_round()
-        speeds = self.known.model.speeds(tried)
+        speeds = self._speeds(tried)
         plan = self._plan(tried, speeds)
         asked = self._suspects()
         if self._stops_are_free():
@@ -100,6 +100,11 @@ class ATAAuto:
 
     def _stops_are_free(self) -> bool:
         return self.spares and not self.known.blocked.any()
+
+    def _speeds(self, tried: IntArray) -> Speeds:
+        """Return the estimates to plan with; those of workers that were only ever stopped are rough guesses."""
+        speeds = self.known.model.speeds(tried)
+        return speeds if self.spares else speeds.shrunk()
 
     def _plan(self, tried: IntArray, speeds: Speeds) -> Plan:
         """Plan the best round with workers that were tried, and keep its quotas."""
@@ -138,7 +143,7 @@ class ATAAuto:
     def _suspects(self) -> IntArray:
         """Return up to B idle workers that are to be asked whether they are still slow."""
         workers = self.known.suspects.take(self.k)
-        return workers[self.available[workers] & (self.quota[workers] == 0)][: self.budget]
+        return np.asarray(workers[self.available[workers] & (self.quota[workers] == 0)][: self.budget])
 
     def _untried(self) -> IntArray:
         """Return the available workers of which nothing is known, in the order in which to try them."""

@@ -25,6 +25,22 @@ class Speeds(NamedTuple):
         """Return the same for fewer workers."""
         return Speeds(self.mu[workers], self.sd[workers], self.un[workers])
 
+    def shrunk(self) -> "Speeds":
+        """Return means that also count how much workers differ at all (empirical Bayes).
+
+        The logarithms of the means vary because workers differ, and because means of few tasks are not
+        exact.  What the second explains is taken back, from each worker as far as its mean is inexact.
+        """
+        if len(self.mu) < 3:  # too few to tell how much they differ
+            return self
+        logs, errors = np.log(self.mu), np.square(self.un / self.mu)
+        between = max(float(logs.var(ddof=1) - errors.mean()), 0.0)
+        weights = 1.0 / (errors + between + LEAST_CV**2)
+        center = float(weights @ logs / weights.sum())
+        factor = np.exp((center - logs) * errors * weights)
+        un = np.sqrt(errors * between * weights)
+        return Speeds(self.mu * factor, self.sd * factor, self.mu * factor * un)
+
     def capped(self) -> "Speeds":
         """Return the same without deviations beyond an exponential's: accidents that no quota avoids."""
         return Speeds(self.mu, np.minimum(self.sd, self.mu), np.minimum(self.un, self.mu))
