@@ -102,7 +102,7 @@ class ATAAuto:
         return self.spares and not self.known.blocked.any()
 
     def _speeds(self, tried: IntArray) -> Speeds:
-        """Return the estimates to plan with; those of workers that were only ever stopped are rough guesses."""
+        """Return the estimates to plan with; those of workers that were only ever stopped are guesses."""
         speeds = self.known.model.speeds(tried)
         return speeds if self.spares else speeds.shrunk()
 

@@ -194,7 +194,7 @@ def test_overhead_counts_as_time_of_the_tasks_if_asked_for() -> None:
             allocator.observe(0, [1.0] * 5, overhead=20.0)  # takes 5 seconds per task, if one counts all
             allocator.observe(1, [1.0] * 5)
     assert without.allocate(everyone(without)).tolist() == [5, 5]
-    assert with_overhead.allocate(everyone(with_overhead)).tolist() == [2, 8]
+    assert with_overhead.allocate(everyone(with_overhead)).tolist() == [1, 9]
 
 
 def test_stopped_tasks_count_as_the_part_that_was_done() -> None:
