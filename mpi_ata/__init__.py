@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mpi_ata.allocators import ATA, GTA, OFTA, UTA, Allocator, ATAAuto, ATAEmpirical
 from mpi_ata.arrays import Array
-from mpi_ata.clusters import Arrival, Cluster, Lost, VirtualCluster
+from mpi_ata.clusters import Arrival, Back, Cluster, FaultPolicy, Lost, VirtualCluster
 from mpi_ata.clusters.context import cluster
 from mpi_ata.driver.loop import run
 from mpi_ata.driver.observers import Observer
@@ -26,7 +26,23 @@ from mpi_ata.job.stop import Stop
 from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Method, Ringmaster, Round
 from mpi_ata.problems import Problem, Quadratic, Task
 from mpi_ata.runfile.load import SavedRun, load
-from mpi_ata.times import Constant, DrawnTimes, Exponential, Law, Linear, Mix, Sqrt
+from mpi_ata.times import (
+    Constant,
+    DrawnTimes,
+    Exponential,
+    Law,
+    Linear,
+    Lognormal,
+    Mix,
+    Recorded,
+    Sqrt,
+    bytedance_ar,
+    bytedance_se,
+    frontera,
+    gpu_generations,
+    lonestar6,
+    longhorn,
+)
 from mpi_ata.torch import TorchProblem
 from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain, Update
 from mpi_ata.version import __version__
@@ -47,14 +63,17 @@ __all__ = [
     "Allocator",
     "Array",
     "Arrival",
+    "Back",
     "Cluster",
     "Constant",
     "DrawnTimes",
     "Exponential",
+    "FaultPolicy",
     "GradientUpdate",
     "HeterogeneousDataSGD",
     "Law",
     "Linear",
+    "Lognormal",
     "Lost",
     "MPICluster",
     "Malenia",
@@ -66,6 +85,7 @@ __all__ = [
     "Plain",
     "Problem",
     "Quadratic",
+    "Recorded",
     "Ringmaster",
     "Round",
     "RunError",
@@ -79,8 +99,14 @@ __all__ = [
     "UsageError",
     "VirtualCluster",
     "__version__",
+    "bytedance_ar",
+    "bytedance_se",
     "cluster",
+    "frontera",
+    "gpu_generations",
     "load",
+    "lonestar6",
+    "longhorn",
     "run",
 ]
 

@@ -13,6 +13,10 @@ class RunError(RuntimeError):
     """A run that was started correctly cannot continue."""
 
 
+class BadResultError(RunError):
+    """A task has returned something that cannot be used."""
+
+
 class DamagedError(UsageError):
     """A file that is not, or no longer, what a run wrote."""
 

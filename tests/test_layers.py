@@ -34,7 +34,7 @@ RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # A library, and the only files that may import it.
 ROOMS: dict[str, list[str]] = {
-    "mpi4py": [f"clusters/{name}.py" for name in ("channel", "handshake", "manager", "worker", "world")],
+    "mpi4py": [f"clusters/{name}.py" for name in ("channel", "handshake", "mpi", "worker")],
     "h5py": ["runfile/hdf5.py"],
     "click": ["cli/*.py"],
     "subprocess": ["launch/subprocesses.py", "launch/mpirun.py", "slurm/watch.py"],
@@ -254,7 +254,7 @@ def test_what_breaks_a_rule_is_found_and_named(file: str, source: str, complaint
         ("__init__.py", "from mpi_ata.driver.loop import run\nfrom mpi_ata.cli import main"),
         ("cli/runs.py", "import click\nfrom mpi_ata.view import text\nfrom mpi_ata.job import Job"),
         (
-            "clusters/manager.py",
+            "clusters/worker.py",
             "from mpi4py import MPI\nfrom .channel import Channel\nfrom ..times import Law",
         ),
         ("methods/sgd.py", "from mpi_ata.updates import Update\nfrom mpi_ata.clusters import Cluster"),

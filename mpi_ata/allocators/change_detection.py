@@ -19,8 +19,8 @@ import numpy as np
 from mpi_ata.arrays import State, entry
 
 # In standard deviations, slower or faster.  Under the paper's laws that deviation is 0.42, so the small shift
-# is a worker that takes 1.2 times as long, the large one 1.5 times.  By chance, sums for a large shift last for
-# a few tasks only, so they also tell when a large change was.
+# is a worker that takes 1.2 times as long, the large one 1.5 times.  By chance, sums for a large shift last
+# for a few tasks only, so they also tell when a large change was.
 SHIFTS = (0.4, -0.4, 1.0, -1.0)
 CLIP = 3.0  # standard deviations that a task counts at most: several are needed for an alarm
 ENOUGH = 10  # tasks that give the standard deviation within about a quarter; before that none is judged

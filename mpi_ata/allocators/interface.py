@@ -8,7 +8,11 @@ from mpi_ata.limits import check_tasks
 
 
 class Allocator(Protocol):
-    """Decides the quotas of each round and learns from the seconds that tasks took."""
+    """Decides the quotas of each round and learns from the seconds that tasks took.
+
+    An attribute `speed_changes`, the changes of speed noticed in the last round, is optional; they are
+    recorded.
+    """
 
     n: int
     budget: int

@@ -1,9 +1,13 @@
 """The command line: each command parses, calls one function, prints."""
 
 from importlib import import_module
+from typing import Any
 
 import click
 
+from mpi_ata import launch
+from mpi_ata.launch.verdict import note_exit
+from mpi_ata.layout import MANAGER
 from mpi_ata.version import __version__
 
 COMMANDS = {  # where each is; only the one that is called is imported, since every rank does so
@@ -33,6 +37,15 @@ class LazyGroup(click.Group):
         module, name = COMMANDS[cmd_name]
         command: click.Command = getattr(import_module(f"mpi_ata.cli.{module}"), name)
         return command
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run a command, and leave the exit code of a manager to the process that started it."""
+        try:
+            return super().main(*args, **options)
+        except SystemExit as end:
+            if launch.under_launcher() and launch.rank() == MANAGER:
+                note_exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+            raise
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

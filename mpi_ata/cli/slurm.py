@@ -47,6 +47,12 @@ from mpi_ata.view.slurm import status_table, submission_text
 @out_option
 @click.option("--resume", is_flag=True, help="Continue the run in --out, if there is one.")
 @prior_options
+@click.option(
+    "--exclude-slow",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Avoid hosts that were slow, flaky or lost in a run file, or in a folder of them; may be repeated.",
+)
 @lead_options
 @click.option(
     "--source",
@@ -75,17 +81,21 @@ def submit_command(
       mpi-ata submit jobs/emulated.toml --nodes 4 --ntasks-per-node 8 --time 02:00:00
       mpi-ata submit jobs/emulated.toml -N 4 -n 32 --sbatch "--constraint=fast" --dry-run
       mpi-ata submit jobs/emulated.toml -n 32 --warm-start runs/ --json
+      mpi-ata submit jobs/emulated.toml -N 4 -n 32 --exclude-slow runs/mine.h5
       mpi-ata submit jobs/emulated.toml -n 32 --array allocator.budget=8,16,32 --at-once 2
       mpi-ata submit jobs/emulated.toml -n 32 --time 30 --chain 4
     """
     from mpi_ata import slurm
 
-    resources = slurm.Resources(**{field.name: options.pop(field.name) for field in fields(slurm.Resources)})
+    names = [field.name for field in fields(slurm.Resources) if field.name in options]
+    resources = slurm.Resources(**{name: options.pop(name) for name in names})
     sweep = slurm.Sweep.of(array, at_once) if array else None
     submission = slurm.Submission(job, resources, sweep=sweep, check=not no_check, **options)
     result = slurm.submit(submission, dry_run)
     if not resources.sized:
         note = f"no --ntasks given: using {result['ranks']}, the job's run.workers plus the manager"
+        click.echo(note, err=True)
+    for note in result["notes"]:
         click.echo(note, err=True)
     show(json.dumps(result) if as_json else submission_text(result))
 

@@ -1,7 +1,8 @@
 """Where tasks run."""
 
+from mpi_ata.clusters.health import FaultPolicy
 from mpi_ata.clusters.identity import WorkerIdentity
-from mpi_ata.clusters.interface import Arrival, Cluster, Lost
+from mpi_ata.clusters.interface import Arrival, Back, Cluster, Lost
 from mpi_ata.clusters.ledger import Changes, Ledger, Mark, in_flight
 from mpi_ata.clusters.stats import TaskTimeStats
 from mpi_ata.clusters.virtual import VirtualCluster
@@ -9,8 +10,10 @@ from mpi_ata.problems import Task
 
 __all__ = [
     "Arrival",
+    "Back",
     "Changes",
     "Cluster",
+    "FaultPolicy",
     "Ledger",
     "Lost",
     "Mark",

@@ -4,8 +4,9 @@ What fits is sent with the header; the rest follows in messages of its own and i
 large message that advances only between pauses crawls.  Buffers only, nothing is pickled.
 """
 
+import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,7 @@ HEADER = Struct("<2i5q3i4x")
 INLINE = 4096
 PIECE = 1 << 30  # counts in MPI are 32-bit integers
 MESSAGE, FOLLOWING = 1, 2  # tags
+GLANCE = 1000  # looks for the rest of a message between two looks at whether its sender is alive
 EMPTY: Payload = np.empty(0, np.uint8)
 
 # Kinds of messages: plain integers, since an enumeration costs as much as the message.
@@ -35,13 +37,15 @@ END = 3  # manager to worker: no more orders; and back: the worker has left
 READY = 4  # worker to manager: set up
 ARRIVAL = 5  # worker to manager: this many tasks, their seconds, the sum of their results
 STOPPED = 6  # worker to manager, after STOP: how many tasks were begun and not sent, and their seconds
-FAILED = 7  # worker to manager: what went wrong, as text
+FAILED = 7  # worker to manager: what went wrong, as text, and how many tasks were begun and not sent
+LOST = 8  # sent by nobody: the manager has noticed that this rank has died
 
 # Flags of a message.
 TOGETHER = 1  # ORDER: deliver all tasks as one arrival
 FINAL = 2  # END: no further run follows on these ranks
 REACHABLE = 4  # READY: the doorbell was heard
 SHARED = 8  # READY: the manager's shared memory is open
+BAD_RESULT = 16  # FAILED: no task raised an error, but a result cannot be used
 
 
 class Message(NamedTuple):
@@ -59,14 +63,34 @@ class Message(NamedTuple):
     payload: Payload
 
 
-class Channel:
-    """Sends messages to any rank and receives them from `source`; all arrays have the shape of `template`."""
+class _Sending(NamedTuple):
+    """A part of a message on its way."""
 
-    def __init__(self, comm: "MPI.Comm", source: int, template: Array) -> None:
+    request: "MPI.Request"
+    to: int
+    part: object  # must live until the request completes
+
+
+class SenderLostError(Exception):
+    """The sender died before all of its message was here."""
+
+
+class Channel:
+    """Sends messages to any rank and receives them from `source`; all arrays have the shape of `template`.
+
+    `losses` is called where MPI itself reports dead ranks, and to look for more: it returns all ranks that
+    have died so far.
+    """
+
+    def __init__(
+        self, comm: "MPI.Comm", source: int, template: Array, losses: Callable[[], set[int]] = set
+    ) -> None:
+        self._losses = losses
         self._comm, self._rank = comm, comm.Get_rank()
         self._shape, self._dtype, self._bytes = template.shape, template.dtype, template.nbytes
         self.buffers = BufferPool(template)  # for arrays too large to come with the header
-        self._sending: list[tuple[MPI.Request, object]] = []  # a buffer lives until its request completes
+        self._sending: list[_Sending] = []
+        self._abandoned: list[_Sending] = []  # nobody may ever receive these
         self._capacity = HEADER.size + INLINE  # bytes of a header and what is sent with it, at most
         self._buffer = bytearray(self._capacity)
         self._seconds = memoryview(self._buffer)[HEADER.size :].cast("d")
@@ -100,26 +124,63 @@ class Channel:
                 self._isend(part[begin : begin + PIECE], to, FOLLOWING)
 
     def _isend(self, part: bytes | Payload, to: int, tag: int) -> None:
-        request = self._comm.Isend(part, to, tag)
-        if not request.Test():
-            self._sending.append((request, part))
+        try:
+            sending = _Sending(self._comm.Isend(part, to, tag), to, part)
+        except Exception as error:
+            self._note_loss(error)
+            return
+        if not self._sent(sending):
+            self._sending.append(sending)
+
+    def _sent(self, sending: "_Sending") -> bool:
+        """Return whether a message is sent, or nobody is left to receive it."""
+        try:
+            return sending.request.Test()
+        except Exception as error:
+            self._note_loss(error)
+            return True
+
+    def _note_loss(self, error: Exception) -> None:
+        """Take note of MPI's error for a dead rank; raise any other one again."""
+        from mpi_ata.clusters.mpi import is_loss
+
+        if not is_loss(error):
+            raise error
+        self._losses()
 
     def sending(self) -> bool:
         """Advance what is being sent and return whether anything is left."""
         if self._sending:
-            self._sending = [(request, part) for request, part in self._sending if not request.Test()]
+            self._sending = [sending for sending in self._sending if not self._sent(sending)]
         return bool(self._sending)
+
+    def abandon(self, rank: int) -> None:
+        """Wait no longer until what was sent to a rank is received there."""
+        self._abandoned += [sending for sending in self._sending if sending.to == rank]
+        self._sending = [sending for sending in self._sending if sending.to != rank]
 
     def flush(self) -> None:
         """Wait until everything is sent."""
-        for request, _ in self._sending:
-            request.Wait()
-        self._sending = []
+        while self.sending():
+            os.sched_yield()
 
     def poll(self) -> Message | None:
         """Return the next message, if there is one."""
-        if not self._inbox.filled():
+        try:
+            if not self._inbox.filled():
+                return None
+        except Exception as error:
+            self._note_loss(error)
             return None
+        try:
+            return self._read()
+        except SenderLostError:
+            return None
+        finally:
+            self._inbox.empty()
+
+    def _read(self) -> Message:
+        """Return the message whose header is in the buffer."""
         header = HEADER.unpack_from(self._buffer)
         sender, kind, order, round, tasks, count, size, x_slot, result_slot, flags = header
         seconds: list[float] = self._seconds[: _fitting(count)].tolist()  # type: ignore[assignment]
@@ -130,7 +191,6 @@ class Channel:
             if len(seconds) < count:
                 seconds = self._following(sender, np.empty(count)).tolist()
             payload = self._following(sender, self._buffer_for(size)) if size else EMPTY
-        self._inbox.empty()
         return Message(sender, kind, order, round, tasks, x_slot, result_slot, flags, seconds, payload)
 
     def _as_array(self, data: bytearray) -> Payload:
@@ -147,7 +207,11 @@ class Channel:
         """Receive into a buffer what did not fit with the header."""
         part = buffer.reshape(-1).view(np.uint8)
         for begin in range(0, len(part), PIECE):
-            self._comm.Recv(part[begin : begin + PIECE], sender, FOLLOWING)
+            request = self._comm.Irecv(part[begin : begin + PIECE], sender, FOLLOWING)
+            while not any(request.Test() for _ in range(GLANCE)):
+                if sender in self._losses():
+                    request.Cancel()
+                    raise SenderLostError
         return buffer
 
     def close(self) -> None:
@@ -198,7 +262,7 @@ class _Probed:
 
 def _inbox(comm: "MPI.Comm", source: int, buffer: bytearray) -> _Posted | _Probed:
     """Return how messages from a rank, or from any rank, are received with this MPI."""
-    from mpi4py import MPI
+    from mpi_ata.clusters.mpi import MPI
 
     safe = source != MPI.ANY_SOURCE or "Open MPI" in MPI.Get_library_version()
     return (_Posted if safe else _Probed)(comm, source, buffer)

@@ -47,6 +47,8 @@ class Doorbell:
         self.port: int = self._far.getsockname()[1]
         self._near.setblocking(False)
         self._far.setblocking(False)
+        self._waking: list[socket.socket | int] = [self._near, self._far]
+        self._on_wake: Callable[[], object] | None = None
 
     @property
     def heard(self) -> bool:
@@ -93,17 +95,27 @@ class Doorbell:
         with suppress(OSError):  # a full queue means that it has been rung
             bell.sendto(self._rank.to_bytes(4, "little"), address)
 
+    def watch(self, descriptor: int, on_wake: Callable[[], object]) -> None:
+        """Let this descriptor too wake the rank, and call a function when it does."""
+        self._waking.append(descriptor)
+        self._on_wake = on_wake
+
     def sleep(self, seconds: float) -> bool:
         """Sleep until somebody rings, at most this long, and return whether somebody did."""
-        ready, _, _ = select.select(
-            [self._near, self._far], [], [], seconds
-        )  # poll() counts whole milliseconds
+        ready, _, _ = select.select(self._waking, [], [], seconds)  # poll() counts whole milliseconds
         for bell in ready:
-            with suppress(BlockingIOError):
-                while True:
-                    self._silent.discard(int.from_bytes(bell.recv(4), "little"))
-                    self._silent -= {NEAR} if bell is self._near else set()
+            if isinstance(bell, socket.socket):
+                self._read(bell)
+            elif self._on_wake is not None:
+                self._on_wake()
         return bool(ready)
+
+    def _read(self, bell: socket.socket) -> None:
+        """Note who has rung."""
+        with suppress(BlockingIOError):
+            while True:
+                self._silent.discard(int.from_bytes(bell.recv(4), "little"))
+                self._silent -= {NEAR} if bell is self._near else set()
 
     def wait(self, look: Callable[[], Found | None], until: float = math.inf) -> Found | None:
         """Return what `look` finds, as soon as it finds something; None from the time `until` on."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from mpi_ata.launch import THREADS
 
+VIRTUAL = "virtual"  # the host of simulated workers
 DRAWN = "drawn: "  # begins what takes the place of hardware where times are drawn
 CPUS, GPUS = Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/gpus")
 LONGEST = 192  # bytes of a rank's description of its hardware

@@ -1,5 +1,6 @@
 """What every cluster promises, and what it returns."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -8,7 +9,7 @@ import numpy as np
 from mpi_ata.arrays import Array, BoolArray, IntArray, State
 from mpi_ata.clusters.identity import WorkerIdentity
 from mpi_ata.clusters.ledger import Ledger
-from mpi_ata.errors import RunError, in_users_code
+from mpi_ata.errors import BadResultError, RunError, in_users_code
 from mpi_ata.problems import Problem, Task
 
 
@@ -22,10 +23,23 @@ class Arrival(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A worker that vanished with what it was doing; reported once."""
+    """A worker that cannot be given work, from now on or for the time being.
+
+    `kind` is "lost" (it died), "overdue", "failed" (a task raised), "bad-result", or "excluded" (it failed
+    too often); after "lost" and "excluded" it never comes back.
+    """
 
     worker: int
     tasks: int  # begun and not delivered; 0 for an idle worker
+    why: str
+    kind: str = "lost"
+
+
+class Back(NamedTuple):
+    """A worker that can be given work again."""
+
+    worker: int
+    seconds: list[float]  # of the tasks that it was tried with, whose results nobody uses
     why: str
 
 
@@ -54,8 +68,8 @@ class Cluster(Protocol):
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j], who must be idle and available."""
 
-    def wait(self, timeout: float | None = None) -> Arrival | Lost:
-        """Return the next arrival or loss.
+    def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
+        """Return the next arrival, or the next worker that is lost or back.
 
         TimeoutError after `timeout` seconds; an error where nothing is running.
         """
@@ -91,6 +105,42 @@ def compute(problem: Problem, x: Array, tasks: Sequence[Task], at_once: bool = F
     return total
 
 
+def finite(result: Array, x: Array) -> bool:
+    """Return whether a result at x is finite; where x is out of range the run has diverged, so True."""
+    if math.isfinite(np.vdot(result, result)):  # fast; it may also overflow where every entry is finite
+        return True
+    return bool(np.isfinite(result).all()) or not math.isfinite(np.vdot(x, x))
+
+
+def check_result(result: Array, seconds: Sequence[float], x: Array, round: int, longest: float) -> None:
+    """Reject results that are not finite or not like x, and times that are not from 0 to `longest`."""
+    if result.shape != x.shape:
+        raise BadResultError(
+            f"round {round}: a result has the shape {result.shape}, but x has {x.shape}; "
+            "gradient() must return an array of the shape of x"
+        )
+    if not finite(result, x):
+        raise BadResultError(
+            f"round {round}: a result is not finite; if that happens on one worker only, exclude its node or "
+            'use on_bad_result = "reissue", otherwise check gradient() or try a smaller step_size'
+        )
+    check_times(seconds, round, longest)
+
+
+def check_times(seconds: Sequence[float], round: int, longest: float) -> None:
+    """Reject task times that are not from 0 to `longest` seconds."""
+    if not (min(seconds) >= 0 and math.fsum(seconds) <= longest):
+        raise BadResultError(
+            f"round {round}: the reported task times {list(seconds)[:3]} are not from 0 to {longest:.3g} "
+            'seconds; exclude that node or use on_bad_result = "reissue"'
+        )
+
+
+def named(worker: int, identity: WorkerIdentity) -> str:
+    """Return a worker's name for messages."""
+    return f"worker {worker} (host {identity.host}, slot {identity.local_index})"
+
+
 def _result(function: Callable[..., Any], x: Array, given: object, task: Task) -> Array:
     try:
         answer = function(x, given)
@@ -101,9 +151,9 @@ def _result(function: Callable[..., Any], x: Array, given: object, task: Task) -
         raise in_users_code(f"a task of worker {task.worker} failed in round {task.round}", error) from None
     if answer is None:
         name = "gradient" if given is task else "gradients"
-        raise RunError(f"{name}() returned None instead of an array; is a return statement missing?")
+        raise BadResultError(f"{name}() returned None instead of an array; is a return statement missing?")
     if result.shape != x.shape:
-        raise RunError(
+        raise BadResultError(
             f"a task returned an array of shape {result.shape}, but x has {x.shape}; "
             "gradient() must return an array of the shape of x"
         )

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from mpi_ata.arrays import State, entry
+from mpi_ata.arrays import Array, State, entry
 
 SAMPLE = 256  # task times stored per worker, at most
 ROOM = 1 << 18  # and for all workers together
@@ -29,6 +29,7 @@ class TaskTimeStats:
             "overhead": np.zeros(n),  # of those arrivals
             "times": np.full((n, max(1, min(SAMPLE, ROOM // n))), np.nan),
         }
+        self.largest: Array = np.zeros(n)  # of all times so far; after a break, of those in the sample
         self.pending: list[tuple[int, list[float], float]] = []  # arrivals not yet added up
 
     def add(self, worker: int, seconds: list[float], overhead: float = 0.0) -> None:
@@ -45,6 +46,7 @@ class TaskTimeStats:
     def restore(self, state: State) -> None:
         """Resume from an earlier state."""
         self._columns = {name: entry(state, name, column) for name, column in self._columns.items()}
+        self.largest = np.fmax.reduce(self._columns["times"], axis=1, initial=0.0)
 
     def take_over(self, state: State, rows: list[tuple[int, int]]) -> None:
         """Start from another run's sums: `rows` pairs a worker here with its row there."""
@@ -53,6 +55,7 @@ class TaskTimeStats:
             width = column.shape[1:] and min(column.shape[1], state[name].shape[1])
             columns = (slice(None, width),) if width else ()
             column[here, *columns] = state[name][there, *columns]
+        self.largest = np.fmax.reduce(self._columns["times"], axis=1, initial=0.0)
 
     def fold(self) -> None:
         """Add up the pending arrivals."""
@@ -71,6 +74,7 @@ class TaskTimeStats:
         np.add.at(own["seconds"], workers, seconds)
         np.add.at(own["squares"], workers, seconds**2)
         np.minimum.at(own["least"], workers, seconds)
+        np.maximum.at(self.largest, workers, seconds)
         self._sample(workers, number, seconds)
 
     def _sample(self, workers: npt.NDArray[np.int64], number: npt.NDArray[np.int64], seconds: object) -> None:

@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
-from mpi_ata.clusters.identity import WorkerIdentity, drawn_identity
+from mpi_ata.clusters.identity import VIRTUAL, WorkerIdentity, drawn_identity
 from mpi_ata.clusters.interface import Arrival, Lost, compute, set_up
 from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.launch.signals import GraceExpired
@@ -67,7 +67,7 @@ class VirtualCluster:
     @cached_property
     def identities(self) -> tuple[WorkerIdentity, ...]:
         """Each worker by its index, and by the law of its times instead of hardware."""
-        return tuple(drawn_identity("virtual", worker, self._times.label) for worker in range(self.n))
+        return tuple(drawn_identity(VIRTUAL, worker, self._times.label) for worker in range(self.n))
 
     def now(self) -> float:
         """Return the time on the virtual clock."""

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from mpi_ata.arrays import Array
 from mpi_ata.clusters.buffers import NOWHERE, SharedBufferPool
 from mpi_ata.clusters.channel import (
     ARRIVAL,
+    BAD_RESULT,
     END,
     FAILED,
     FINAL,
@@ -26,8 +26,9 @@ from mpi_ata.clusters.channel import (
 )
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
 from mpi_ata.clusters.handshake import handshake, shared_buffers
-from mpi_ata.clusters.interface import compute, set_up
-from mpi_ata.errors import RunError
+from mpi_ata.clusters.interface import check_result, compute, set_up
+from mpi_ata.clusters.lifeline import Lifeline
+from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.problems import Problem, Task, task_streams
 from mpi_ata.times import DrawnTimes
@@ -56,12 +57,17 @@ class Worker:
         manager = handshake(comm, self._bell, digest)[MANAGER]
         self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
         self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
+        self._lifeline = Lifeline(manager.host, manager.lifelines, manager.bell, comm.Get_rank())
+        comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
+        self._lifeline.hold()
         comm.Barrier()  # now everyone has opened the shared memory
         self._channel = Channel(comm, MANAGER, template)
         self._total = np.empty_like(template)  # the sum of results not sent yet
         self._order = 0  # the one being carried out
+        self._in_task = False  # whether a task has begun that is not done
         self._round, self._number = -1, 0  # of the next task
         self._stop_asked = self._ended = self._final = False
+        self.dismissed = False  # whether all ranks leave in order
 
     def serve(self) -> bool:
         """Set up, carry out orders until the end, and return whether no further run follows."""
@@ -70,24 +76,28 @@ class Worker:
         return self._final
 
     def _serve(self) -> None:
-        self._guarded(self._set_up)
+        try:
+            self._set_up()
+        except RunError as error:
+            self._report_failure(error)
         while not self._ended:
             message = self._bell.wait(self._channel.poll)
             if message is not None and message.kind == ORDER:
-                self._guarded(self._carry_out, message)
+                self._carry_out(message)
             elif message is not None:
                 self._obey(message)
+        self._lifeline.release()
         self._send(END)
+        self.dismissed = self._lifeline.dismissed()
         self._channel.close()
         self._bell.close()
         if self._shared is not None:
             self._shared.close()
 
-    def _guarded(self, action: Callable[..., None], *given: Message) -> None:
-        try:
-            action(*given)
-        except RunError as error:
-            self._send(FAILED, payload=np.frombuffer(str(error).encode(), np.uint8))
+    def _report_failure(self, error: RunError, **content: Any) -> None:
+        flags = BAD_RESULT if isinstance(error, BadResultError) else 0
+        text = np.frombuffer(str(error).encode(), np.uint8)
+        self._send(FAILED, self._order, flags=flags, payload=text, **content)
 
     def _set_up(self) -> None:
         """Do what must not count as time of a task: imports, data, compilation, one untimed task."""
@@ -98,15 +108,26 @@ class Worker:
         self._send(READY, flags=flags)
 
     def _carry_out(self, order: Message) -> None:
-        """Do the tasks of one order, until all are done or it is stopped."""
-        x, total, together = self._point(order), self._total_of(order), order.flags & TOGETHER
+        """Carry out one order, until it is done or stopped, or fails."""
         if order.round != self._round:
             self._round, self._number = order.round, 0
-        self._order, self._stop_asked, left = order.order, False, order.tasks
-        unsent = list[float]()
+        self._order, self._stop_asked = order.order, False
+        unsent, began = list[float](), time.perf_counter()
+        try:
+            self._do_tasks(order, self._point(order), self._total_of(order), unsent)
+        except RunError as error:
+            self._number += self._in_task
+            tasks, spent = len(unsent) + self._in_task, time.perf_counter() - began
+            self._report_failure(error, tasks=tasks, seconds=[spent])
+        self._order = 0
+
+    def _do_tasks(self, order: Message, x: Array, total: Array, unsent: list[float]) -> None:
+        """Do the tasks of an order; `unsent` are the seconds of those that are done but not sent."""
+        left, together = order.tasks, order.flags & TOGETHER
         while left > 0:
-            began = time.perf_counter()
+            self._in_task, began = True, time.perf_counter()
             result, seconds = self._do(x, left if together and self._report_drawn else 1)
+            self._in_task = False
             left -= len(seconds)
             # Finished work is sent at once: polling first may cost more than the task, since some
             # libraries let other ranks run first.
@@ -123,9 +144,9 @@ class Worker:
                 total = result
             unsent += seconds
             if due:
+                check_result(total, unsent, x, order.round, math.inf)
                 self._deliver(order, unsent, total)
-                unsent = []
-        self._order = 0
+                unsent.clear()
 
     def _point(self, order: Message) -> Array:
         """Return the point of an order, in this rank's own memory: a task may keep it."""

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import numpy as np
-from mpi4py import MPI
 
 from mpi_ata.clusters.doorbell import Doorbell
 from mpi_ata.clusters.handshake import check_same, handshake
-from mpi_ata.clusters.manager import MPICluster, end_all_ranks
+from mpi_ata.clusters.health import FaultPolicy
+from mpi_ata.clusters.manager import MPICluster
+from mpi_ata.clusters.mpi import MPI, all_ranks_needed, end_all_ranks, note_loss, survives_losses
 from mpi_ata.clusters.worker import Worker
 from mpi_ata.errors import UsageError, in_users_code
 from mpi_ata.launch import step_tasks
@@ -45,7 +46,7 @@ def is_manager() -> bool:
 
 def hosts_in_world() -> list[str]:
     """Return the node of each rank of this MPI world; RunError if versions differ."""
-    with closing(Doorbell()) as bell:
+    with closing(Doorbell()) as bell, all_ranks_needed():
         ranks = handshake(MPI.COMM_WORLD, bell, __version__.encode())
     check_same(ranks)
     return [rank.host for rank in ranks]
@@ -59,21 +60,22 @@ def mpi_cluster(
     report_drawn: bool,
     digest: bytes,
     overdue: Callable[[], bool] = lambda: False,
+    policy: FaultPolicy | None = None,
 ) -> Iterator[MPICluster | None]:
     """Yield the ranks of this MPI world as a cluster; a worker's rank serves it first, then yields None."""
-    comm = MPI.COMM_WORLD.Dup()
+    with all_ranks_needed():
+        comm = MPI.COMM_WORLD.Dup()
     if comm.Get_rank() != MANAGER:
-        try:
-            final = Worker(comm, problem, times, seed, report_drawn, digest).serve()
-        except BaseException:
-            atexit.register(end_all_ranks, comm)
-            raise
-        if final:
+        with all_ranks_needed():
+            worker = Worker(comm, problem, times, seed, report_drawn, digest)
+        if _served(worker, comm):
             sys.exit(0)  # the manager prints why
         comm.Free()
         yield None
         return
-    cluster = MPICluster(comm, problem, digest, times.label if times else "", overdue)
+    with all_ranks_needed():
+        label, drawn = times.label if times else "", report_drawn and times is not None
+        cluster = MPICluster(comm, problem, digest, label, overdue, policy, drawn)
     try:
         yield cluster
         cluster.close()
@@ -84,13 +86,29 @@ def mpi_cluster(
         comm.Free()
 
 
+def _served(worker: Worker, comm: MPI.Comm) -> bool:
+    """Let a worker serve its manager, and return whether no further run follows."""
+    try:
+        final = worker.serve()
+        if not worker.dismissed:
+            note_loss()
+        return final or not worker.dismissed
+    except BaseException:
+        if survives_losses:
+            note_loss()
+        else:
+            atexit.register(end_all_ranks, comm)
+        raise
+
+
 def bcast_text(text: str) -> str:
     """Return the manager's text on every rank."""
     comm = MPI.COMM_WORLD
     size = np.array([len(text.encode())])
-    comm.Bcast(size, MANAGER)
-    data = np.frombuffer(bytearray(text.encode()[: size[0]].ljust(size[0])), np.uint8)
-    comm.Bcast(data, MANAGER)
+    with all_ranks_needed():
+        comm.Bcast(size, MANAGER)
+        data = np.frombuffer(bytearray(text.encode()[: size[0]].ljust(size[0])), np.uint8)
+        comm.Bcast(data, MANAGER)
     return data.tobytes().decode()
 
 
@@ -118,5 +136,6 @@ def _allgather_text(text: str) -> list[str]:
     comm = MPI.COMM_WORLD
     own = np.frombuffer(text.encode()[:LONGEST_ERROR].ljust(LONGEST_ERROR), np.uint8)
     everyone = np.empty((comm.Get_size(), LONGEST_ERROR), np.uint8)
-    comm.Allgather(own, everyone)
+    with all_ranks_needed():
+        comm.Allgather(own, everyone)
     return [row.tobytes().decode(errors="replace").strip() for row in everyone]

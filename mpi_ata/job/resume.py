@@ -56,7 +56,7 @@ def _edited_keys(now: Tables, then: Tables, latest: ByName) -> list[str]:
     return [
         name
         for name in differing_keys(now, then)
-        if name not in FREE and name not in latest and not name.startswith("stop.")
+        if name not in FREE and name not in latest and not name.startswith(("stop.", "faults."))
     ]
 
 

@@ -10,6 +10,7 @@ from mpi_ata.layout import MANAGER
 WORLD_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE")
 RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
@@ -52,6 +53,11 @@ def rank() -> int:
 def local_rank() -> int:
     """Return the rank of this process on its node according to its launcher."""
     return next((int(os.environ[name]) for name in LOCAL_RANK if name in os.environ), 0)
+
+
+def local_size() -> int:
+    """Return how many ranks there are on this node according to the launcher; 0 if unknown."""
+    return next((int(os.environ[name]) for name in LOCAL_SIZE if name in os.environ), 0)
 
 
 def one_thread_per_rank(environment: MutableMapping[str, str]) -> None:

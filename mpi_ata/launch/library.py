@@ -1,11 +1,16 @@
-"""The MPI library that mpi4py loads here."""
+"""The MPI library that mpi4py loads here, and the MPI that an mpirun belongs to."""
 
 import json
 import re
 import sys
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from mpi_ata.launch.subprocesses import run_command
+
+FAULT_TOLERANT = "OMPI_MCA_mpi_ft_enable"  # 1 on ranks that Open MPI lets outlive others
+FAST_NETWORKS = (Path("/sys/class/infiniband"), Path("/sys/class/cxi"))  # folders of their devices
 
 # Runs in a child and without MPI_Init, since a broken MPI may end the process that loads it.
 PROBE = r"""
@@ -36,3 +41,26 @@ def loaded_library() -> Library:
     except (IndexError, ValueError):
         errors = re.findall(r"^\w*Error\b.*", result.err, re.MULTILINE)
         return Library(error=errors[-1] if errors else result.gist())
+
+
+def mpi_version(text: str) -> str:
+    """Return name and version of an MPI from the output of mpirun --version, empty if unknown."""
+    patterns = {
+        "Open MPI": r"\((?:Open MPI|OpenRTE)\)\s+(\S+)",
+        "MPICH": r"HYDRA.*?Version:\s+(\S+)",
+        "Intel MPI": r"Intel\(R\) MPI Library.*?Version\s+(\S+)",
+    }
+    hits = {name: re.search(pattern, text, re.DOTALL) for name, pattern in patterns.items()}
+    return next((f"{name} {hit[1]}" for name, hit in hits.items() if hit), "")
+
+
+@cache
+def fault_tolerance(mpirun: str) -> tuple[str, ...]:
+    """Return the options with which this mpirun lets ranks outlive one that dies; Open MPI's, from 5 on.
+
+    It then uses no network library but its own, so on a fast network its users would pay for it.
+    """
+    if any(folder.is_dir() and any(folder.iterdir()) for folder in FAST_NETWORKS):
+        return ()
+    found = re.match(r"Open MPI (\d+)", mpi_version(run_command([mpirun, "--version"]).out))
+    return ("--with-ft", "ulfm") if found is not None and int(found[1]) >= 5 else ()

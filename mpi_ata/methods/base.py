@@ -5,6 +5,7 @@ import numpy as np
 from mpi_ata.allocators import GTA, Allocator
 from mpi_ata.arrays import Array, IntArray, State, entry, total
 from mpi_ata.clusters import Cluster
+from mpi_ata.clusters.interface import named
 from mpi_ata.errors import RunError
 from mpi_ata.updates import Update
 
@@ -83,6 +84,5 @@ def check_everyone(cluster: Cluster) -> None:
     """Raise RunError where a worker is lost whose data nobody else has."""
     if not cluster.available.all():
         worker = int(np.flatnonzero(~cluster.available)[0])
-        raise RunError(
-            f"worker {worker} is lost, and no other worker has its data; resume the run on the same workers"
-        )
+        who = named(worker, cluster.identities[worker])
+        raise RunError(f"{who} is lost, and no other worker has its data; resume the run on the same workers")

@@ -1,15 +1,19 @@
 """One round's results: orders, arrivals and losses, counted and reported to the allocator."""
 
+import logging
 from heapq import heapify, heapreplace
 
 import numpy as np
 
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array, IntArray, blocks, total
-from mpi_ata.clusters import Arrival, Cluster, Lost
+from mpi_ata.clusters import Arrival, Back, Cluster, Lost
+from mpi_ata.clusters.interface import named
 from mpi_ata.errors import RunError
 from mpi_ata.methods.base import check_anyone
 from mpi_ata.methods.interface import NO_DELAYS, Round
+
+log = logging.getLogger("mpi_ata")
 
 
 class Collector:
@@ -20,33 +24,44 @@ class Collector:
         self._cluster = cluster
         self._observe = None if allocator is None else allocator.observe
         self._losses: tuple[Lost, ...] = ()
+        self._returns: tuple[Back, ...] = ()
         self._mark = cluster.ledger.mark()
         self._began = self._ended = cluster.now()
 
-    def wait(self) -> Arrival | Lost:
-        """Return the next arrival, counted as used and observed by the allocator; or a loss."""
+    def wait(self) -> Arrival | Lost | Back:
+        """Return the next arrival, counted as used and observed by the allocator; or who is lost or back."""
         found = self._cluster.wait()
-        if isinstance(found, Lost):
-            return self._note(found)
+        if not isinstance(found, Arrival):
+            self._note(found)
+            return found
         worker, _, seconds, overhead = found
         self.used[worker] += len(seconds)
         if self._observe is not None:
             self._observe(worker, seconds, (), overhead)
         return found
 
-    def _note(self, lost: Lost) -> Lost:
-        self._losses += (lost,)
-        check_anyone(self._cluster)
-        return lost
+    def _note(self, found: Lost | Back) -> None:
+        """Log and remember a loss or a return; the times of a worker that is back are observed."""
+        who = named(found.worker, self._cluster.identities[found.worker])
+        if isinstance(found, Lost):
+            log.warning("%s %s: %s", found.kind, who, found.why)
+            self._losses += (found,)
+            check_anyone(self._cluster)
+            return
+        log.info("back %s: %s", who, found.why)
+        self._returns += (found,)
+        if self._observe is not None:
+            self._observe(found.worker, found.seconds)
 
     def wait_for_owner(self) -> Arrival:
         """Return the next arrival; RunError on a loss, since nobody else has that worker's data."""
-        found = self.wait()
-        if isinstance(found, Lost):
-            raise RunError(
-                f"worker {found.worker} is lost ({found.why}), and no other worker has its data; "
-                "resume the run on the same workers"
-            )
+        while not isinstance(found := self.wait(), Arrival):
+            if isinstance(found, Lost):
+                who = named(found.worker, self._cluster.identities[found.worker])
+                raise RunError(
+                    f"{who} is {found.kind} ({found.why}), and no other worker has its data; "
+                    "resume the run on the same workers"
+                )
         return found
 
     def collect(self, x: Array, k: int, a: IntArray, B: int, exact: bool) -> "Sum":
@@ -59,10 +74,12 @@ class Collector:
         cluster.start(active, x, k, a[active], together=exact)
         while b < B:
             found = cluster.wait()
-            if isinstance(found, Lost):
-                orders = orders or _Orders(cluster, x, k, a, exact)
-                orders.reissue(self._note(found).worker, used, B - b)
-                g.skip(found.worker)
+            if not isinstance(found, Arrival):
+                self._note(found)
+                if isinstance(found, Lost):
+                    orders = orders or _Orders(cluster, x, k, a, exact)
+                    orders.reissue(found.worker, used, B - b)
+                    g.skip(found.worker)
                 continue
             worker, result, seconds, overhead = found  # as in wait(), but without a call per arrival
             g.add(worker, result)
@@ -92,7 +109,7 @@ class Collector:
         """Return what happened in the round."""
         stopped, lost, waste = self._cluster.ledger.changes(self._mark)
         duration = self._ended - self._began
-        return Round(k, quota, self.used, stopped, lost, waste, duration, delays, self._losses)
+        return Round(k, quota, self.used, stopped, lost, waste, duration, delays, self._losses, self._returns)
 
 
 class _Orders:

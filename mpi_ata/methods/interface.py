@@ -6,7 +6,7 @@ import numpy as np
 
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array, IntArray, State
-from mpi_ata.clusters.interface import Cluster, Lost
+from mpi_ata.clusters.interface import Back, Cluster, Lost
 
 NO_DELAYS: IntArray = np.zeros(0, np.int64)
 
@@ -22,7 +22,8 @@ class Round(NamedTuple):
     waste: float  # seconds of worker time spent on wasted tasks
     duration: float  # from the first order to the last needed arrival, on the cluster's clock
     delays: IntArray = NO_DELAYS  # of asynchronous updates: how many came between start and use
-    losses: tuple[Lost, ...] = ()  # workers lost in this round
+    losses: tuple[Lost, ...] = ()  # workers lost in this round, for good or for a while
+    returns: tuple[Back, ...] = ()  # workers that came back in this round
 
     @property
     def started(self) -> IntArray:

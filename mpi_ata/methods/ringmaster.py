@@ -3,7 +3,7 @@
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
-from mpi_ata.clusters import Cluster, Lost
+from mpi_ata.clusters import Back, Cluster, Lost
 from mpi_ata.limits import check_tasks
 from mpi_ata.methods.base import UpdateMethod, check_anyone
 from mpi_ata.methods.collector import Collector
@@ -47,6 +47,9 @@ class Ringmaster(UpdateMethod):
             i = arrival.worker
             if isinstance(arrival, Lost):
                 self.born[i], everyone = -1, False
+                continue
+            if isinstance(arrival, Back):
+                self._begin(cluster, np.array([i]), k)
                 continue
             self.x = self.update(self.x, arrival.result)
             delays[b] = self.s - self.born[i]

@@ -7,6 +7,7 @@ import numpy as np
 
 from mpi_ata.arrays import State
 from mpi_ata.clusters import WorkerIdentity
+from mpi_ata.runfile.hosts import report_hosts
 from mpi_ata.runfile.record import Record
 
 ALWAYS = (  # entries of a summary that every run has
@@ -27,6 +28,7 @@ def describe(record: Record) -> dict[str, Any]:
         "evaluation": _latest_metrics(record),
         "events": [event._asdict() for event in record.events],
         "workers_table": _workers_table(record),
+        "hosts": [row._asdict() for row in report_hosts(record)],
         "job": record.job.text,
         "settings": list(record.job.settings),
     }

@@ -1,4 +1,4 @@
-"""Earlier runs that a warm start names: which of them fit the job, and what they learned of workers."""
+"""Earlier runs that the user names: which of them fit the job, and what they learned of workers."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,36 +16,40 @@ MAX_COMPLAINTS = 3  # about files of one folder that are reported one by one
 
 
 class EarlierRuns:
-    """Reads what earlier runs learned; `notes` collects what the user should know of files left out."""
+    """Reads earlier runs; `notes` collects what the user should know of files left out."""
 
     def __init__(self, job: Job | None) -> None:
         self._job = job  # None: runs of any problem will do
         self.notes: list[str] = []
 
     def read(self, paths: Iterable[Path]) -> Iterator[RunStats]:
-        """Yield the statistics in run files and folders; in folders, files that do not fit are skipped."""
-        for path in paths:
-            yield from self._folder(path) if path.is_dir() else self._file(path)
+        """Yield what each run in run files and folders learned itself, and from those before it."""
+        for _, record in self.records(paths):
+            yield from [*record.prior, record.source]
 
-    def _folder(self, folder: Path) -> Iterator[RunStats]:
+    def records(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Record]]:
+        """Yield the runs in run files and folders; in folders, files that do not fit are skipped."""
+        for path in paths:
+            yield from self._folder(path) if path.is_dir() else [(path, self._file(path))]
+
+    def _folder(self, folder: Path) -> Iterator[tuple[Path, Record]]:
         complaints = list[str]()
         for file in run_files(folder):
             try:
-                yield from self._file(file)
+                yield file, self._file(file)
             except UsageError as error:
                 complaints.append(f"skipped: {error}")
         self.notes += complaints[:MAX_COMPLAINTS]
         if len(complaints) > MAX_COMPLAINTS:
             self.notes.append(f"skipped: {len(complaints) - MAX_COMPLAINTS:,} more files in {folder}")
 
-    def _file(self, file: Path) -> list[RunStats]:
-        """Return what one run learned itself, and from those before it."""
+    def _file(self, file: Path) -> Record:
         record, complaint = load_record(RunFile(file))
         if complaint:
             self.notes.append(complaint)
         if self._job is not None:
             _check_problem(file, record, self._job)
-        return [*record.prior, record.source]
+        return record
 
 
 def run_files(folder: Path) -> list[Path]:

@@ -24,6 +24,7 @@ class SavedRun:
     history: State  # one array per column: round, clock, worker_time, loss, ...
     metrics: State  # what the problem's evaluate(x) returned, one array per name, in the rows of `history`
     workers: list[dict[str, Any]]  # host, hardware, tasks, mean, spread, ... of each worker
+    hosts: list[dict[str, Any]]  # how each compares with its peers, and what went wrong on it
     events: list[dict[str, Any]]
     job: str  # the text of the job file
     settings: list[str]  # what --set changed
@@ -35,7 +36,7 @@ def load(path: str | Path) -> SavedRun:
     if complaint:
         log.warning("%s", complaint)
     described = describe(record)
-    apart = {name: described.pop(name) for name in ("workers_table", "events", "job", "settings")}
+    apart = {name: described.pop(name) for name in ("workers_table", "hosts", "events", "job", "settings")}
     metrics = {name: column for name, column in record.metrics.items() if not name.startswith("latest.")}
     return SavedRun(
         x=record.method["x"],
@@ -43,6 +44,7 @@ def load(path: str | Path) -> SavedRun:
         history=record.trace,
         metrics=metrics,
         workers=apart["workers_table"],
+        hosts=apart["hosts"],
         events=apart["events"],
         job=apart["job"],
         settings=apart["settings"],

@@ -18,6 +18,7 @@ class Event(NamedTuple):
     worker: int  # -1: about the whole run
     kind: str
     text: str
+    host: str = ""  # that the worker ran on: a resumed run may have others
 
 
 @dataclass
@@ -48,5 +49,6 @@ class Record:
 
     def event(self, time: float, kind: str, text: str, worker: int = -1) -> None:
         """Record an event; when there are too many, the oldest are dropped."""
-        self.events.append(Event(time, worker, kind, text[:LONGEST_EVENT]))
+        host = self.identities[worker].host if 0 <= worker < len(self.identities) else ""
+        self.events.append(Event(time, worker, kind, text[:LONGEST_EVENT], host))
         del self.events[:-MOST_EVENTS]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpi_ata.arrays import State
+from mpi_ata.arrays import Array, State
 from mpi_ata.clusters import WorkerIdentity
 from mpi_ata.errors import DamagedError
 from mpi_ata.job.source import JobText
@@ -54,6 +54,7 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
         identities = _identities(workers)
         columns = {name: array for name, array in workers.items() if name not in _IDENTITY_COLUMNS}
         _check("workers", columns, len(identities))
+        _check_sample(columns.get("times"), len(identities))
         record = Record(
             run=str(attributes["run"]),
             job=_job(groups["job"]),
@@ -91,17 +92,20 @@ def _job(group: State) -> JobText:
 
 
 def _event_columns(events: Sequence[Event]) -> State:
+    hosts = [event.host for event in events]
     return {
         "time": np.array([event.time for event in events], np.float64),
         "worker": np.array([event.worker for event in events], np.int64),
         "kind": texts([event.kind for event in events]),
         "text": texts([event.text for event in events]),
+        **({"host": texts(hosts)} if any(hosts) else {}),  # only where something happened to a worker
     }
 
 
 def _events(group: State) -> list[Event]:
     times, workers = group["time"].tolist(), group["worker"].tolist()
-    rows = zip(times, workers, untexts(group["kind"]), untexts(group["text"]), strict=True)
+    hosts = untexts(group["host"]) if "host" in group else [""] * len(times)
+    rows = zip(times, workers, untexts(group["kind"]), untexts(group["text"]), hosts, strict=True)
     return [Event(*row) for row in rows]
 
 
@@ -182,6 +186,12 @@ def _sources(group: State) -> list[RunStats]:
         RunStats(run, number, identities[begin:end], {name: group[name][begin:end] for name in COLUMNS})
         for run, number, (begin, end) in zip(runs, rounds, pairwise([0, *ends]), strict=True)
     ]
+
+
+def _check_sample(times: Array | None, workers: int) -> None:
+    """Raise ValueError where the sample of task times is not what a run writes."""
+    if times is not None and (times.ndim != 2 or len(times) != workers or times.dtype.kind != "f"):
+        raise ValueError("workers/times does not have one row of seconds per worker")
 
 
 def _check(group: str, columns: State, workers: int) -> None:

@@ -4,7 +4,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mpi_ata.errors import RunError, UsageError
@@ -91,6 +92,32 @@ def requeue(id: str) -> str:
     """Requeue a Slurm job, and return the error message if Slurm rejects that."""
     result = slurm("scontrol", "requeue", id)
     return "" if result.code == 0 else error_line(result)
+
+
+def exclude_nodes(id: str, nodes: Sequence[str]) -> str:
+    """Set the nodes that a requeued Slurm job must not use, and return the error if Slurm rejects that."""
+    result = slurm("scontrol", "update", f"JobId={id}", f"ExcNodeList={','.join(nodes)}")
+    return "" if result.code == 0 else error_line(result)
+
+
+def nodes_by_partition() -> dict[str, list[str]]:
+    """Return the nodes of each partition; those of the default partition also under an empty name."""
+    result = slurm("sinfo", "--Node", "--noheader", "--format=%N %P")
+    if result.code != 0:
+        raise no_answer(result)
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for node, partition in (line.split() for line in result.out.splitlines() if line.strip()):
+        for name in {partition.rstrip("*"), ""} if partition.endswith("*") else {partition}:
+            found[name].append(node)
+    return found
+
+
+def expand_nodes(nodes: str) -> list[str]:
+    """Return the names in a list such as n[1-3,5]."""
+    result = slurm("scontrol", "show", "hostnames", nodes) if nodes else CommandResult(0, "", "")
+    if result.code != 0:
+        raise UsageError(f"{nodes!r} is not a list of nodes: {error_line(result)}")
+    return result.out.split()
 
 
 def cancel(*ids: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mpi_ata import launch
 from mpi_ata.errors import UsageError
-from mpi_ata.launch.library import loaded_library
+from mpi_ata.launch.library import fault_tolerance, loaded_library
 from mpi_ata.layout import ranks_for
 from mpi_ata.slurm.commands import mpi_types
 
@@ -27,7 +27,8 @@ def choose_launcher(library: str, offered: Sequence[str], mpirun: str | None, ra
     """Return how to start ranks of an MPI library; a wrong launcher makes every rank a world of its own."""
     gpus_per_rank = "SLURM_GPUS_PER_TASK" in os.environ  # only srun binds GPUs to ranks
     if mpirun is not None and "Open MPI" in library and not (gpus_per_rank and "pmix" in offered):
-        return [mpirun, "-n", str(ranks)]  # works with Slurm whichever PMIx either was built with
+        # It works with Slurm whichever PMIx either was built with.
+        return [mpirun, *fault_tolerance(mpirun), "-n", str(ranks)]
     for name in supported_mpi_types(library):
         if name in offered:
             return srun(name, ranks)
@@ -60,8 +61,8 @@ def find_mpirun() -> str | None:
 
 
 def srun(mpi: str, ranks: int) -> list[str]:
-    """Return the srun command; a rank that dies ends all, since a round would wait for it forever."""
-    args = ["srun", f"--mpi={mpi}", "--kill-on-bad-exit=1", "--ntasks", str(ranks)]
+    """Return the srun command; a rank that dies does not end the others, where the MPI allows that."""
+    args = ["srun", f"--mpi={mpi}", "--kill-on-bad-exit=0", "--ntasks", str(ranks)]
     if cores := os.environ.get("SLURM_CPUS_PER_TASK"):
         args.append(f"--cpus-per-task={cores}")  # newer versions of srun do not inherit it from the job
     return args

@@ -16,6 +16,7 @@ from mpi_ata.runfile.store import check_writable_path
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.batch import warm_start_args
 from mpi_ata.slurm.copies import Copies
+from mpi_ata.slurm.exclude import without_bad_hosts
 from mpi_ata.slurm.lead import SIGNAL, script_lead
 from mpi_ata.slurm.quoting import check_text
 from mpi_ata.slurm.script import Script
@@ -31,6 +32,7 @@ class PreparedSubmission:
     submission: Submission
     run: Path  # or the name that the members of a sweep are numbered after
     plans: Sequence[Plan] = ()  # of each run
+    notes: Sequence[str] = ()  # about nodes that are excluded, or could not be
 
     @property
     def dir(self) -> SubmissionDir:
@@ -106,7 +108,9 @@ def prepare(submission: Submission) -> PreparedSubmission:
     plans = plan_runs(prepared)
     submission = submission if submission.resources.sized else with_ranks(submission, plans)
     check_plans(submission, plans)
-    return replace(prepared, submission=submission, plans=plans)
+    resources, notes = without_bad_hosts(submission.resources, submission.exclude_slow)
+    submission = replace(submission, resources=resources)
+    return replace(prepared, submission=submission, plans=plans, notes=notes)
 
 
 def check_paths(prepared: PreparedSubmission) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mpi_ata.errors import UsageError
 from mpi_ata.layout import workers_in
 from mpi_ata.slurm.quoting import check_text
-from mpi_ata.slurm.slurm_job import parse_duration
+from mpi_ata.slurm.slurm_job import leading_number, parse_duration
 
 RESERVED = {  # options of sbatch that the script sets itself, and what to use instead
     "--array": "--array of mpi-ata submit",
@@ -38,6 +38,7 @@ class Resources:
     account: str | None = None
     gpus_per_task: str | None = None
     more: tuple[str, ...] = ()  # further options, each text as on the command line
+    exclude: tuple[str, ...] = ()  # nodes to avoid, besides those in `more`
 
     def __post_init__(self) -> None:
         if self.time is not None and parse_duration(self.time) is None:
@@ -89,4 +90,48 @@ class Resources:
             "gpus-per-task": self.gpus_per_task,
         }
         given = [f"--{name}={value}" for name, value in options.items() if value is not None]
-        return [*given, *self.extra_args()]
+        return [*given, *self._with_excluded(self.extra_args())]
+
+    def _with_excluded(self, args: list[str]) -> list[str]:
+        """Return further options with the nodes to avoid: sbatch reads only the last --exclude."""
+        if not self.exclude:
+            return args
+        _, rest = split_option(args, "--exclude", "-x")
+        return [*rest, f"--exclude={','.join(filter(None, [self.user_excluded, *self.exclude]))}"]
+
+    @property
+    def user_excluded(self) -> str:
+        """Return the nodes that the user's own options exclude."""
+        nodes, _ = split_option(self.extra_args(), "--exclude", "-x")
+        if "/" in nodes:
+            raise UsageError(f"--sbatch --exclude={nodes} is a file, but --exclude-slow needs the node names")
+        return nodes
+
+    @property
+    def min_nodes(self) -> int:
+        """Return how many nodes it takes at least, as far as the options say."""
+        if self.nodes is not None:
+            return self.nodes
+        if self.ntasks is not None and self.ntasks_per_node is not None:
+            return -(-self.ntasks // self.ntasks_per_node)
+        return leading_number(split_option(self.extra_args(), "--nodes", "-N")[0]) or 1
+
+    @property
+    def partitions(self) -> list[str]:
+        """Return the partitions that it may run in; an empty name stands for the default one."""
+        return (self.partition or split_option(self.extra_args(), "--partition", "-p")[0]).split(",")
+
+
+def split_option(args: list[str], long: str, short: str) -> tuple[str, list[str]]:
+    """Return the value of an option of sbatch, empty if it is not given, and the other arguments."""
+    value, rest, words = "", list[str](), iter(args)
+    for word in words:
+        if word in (long, short):
+            value = next(words, "")
+        elif word.startswith(f"{long}="):
+            value = word.removeprefix(f"{long}=")
+        elif word.startswith(short):
+            value = word.removeprefix(short)
+        else:
+            rest.append(word)
+    return value, rest

@@ -37,6 +37,9 @@ class SlurmJob:
     preempted: bool = False  # about to be, by a job of higher priority
     cores: int = 0
     nodes: str = ""
+    partition: str = ""
+    node_count: int = 1  # that it needs at least
+    excluded: str = ""  # nodes that it must not use, as Slurm lists them: n[1-3,5]
     command: Path = Path()
 
     @property
@@ -57,7 +60,6 @@ def parse_job(line: str) -> SlurmJob:
     """Parse one line of `scontrol --oneliner show job`."""
     fields = dict(re.findall(r"(\w[\w/:]*)=(\S*)", line))
     command = re.search(r"\bCommand=(.*?) WorkDir=", line)
-    cores = re.match(r"\d+", fields.get("NumCPUs", ""))
     id = fields["JobId"]
     if "ArrayTaskId" in fields:
         id = f"{fields['ArrayJobId']}_{fields['ArrayTaskId']}"
@@ -71,10 +73,19 @@ def parse_job(line: str) -> SlurmJob:
         start_time=parse_timestamp(fields.get("StartTime", "")),
         end_time=parse_timestamp(fields.get("EndTime", "")),
         preempted=parse_timestamp(fields.get("PreemptTime", "")) is not None,
-        cores=int(cores[0]) if cores else 0,
+        cores=leading_number(fields.get("NumCPUs", "")),
         nodes=fields.get("NodeList", "").replace("(null)", ""),
+        partition=fields.get("Partition", "").replace("(null)", ""),
+        node_count=leading_number(fields.get("NumNodes", "")) or 1,
+        excluded=fields.get("ExcNodeList", "").replace("(null)", ""),
         command=Path(command[1]) if command else Path(),
     )
+
+
+def leading_number(text: str) -> int:
+    """Return the number that a text such as 4 or 4-8 begins with; 0 if there is none."""
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else 0
 
 
 def parse_duration(text: str) -> float | None:

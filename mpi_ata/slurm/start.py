@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from mpi_ata.errors import CONTINUE, RunError, UsageError
 from mpi_ata.launch import allocated_cores
+from mpi_ata.runfile.hosts import ended_by_loss
 from mpi_ata.runfile.progress import Progress, read_progress
 from mpi_ata.slurm import commands
+from mpi_ata.slurm.at_fault import exclude_at_fault, recorded_events
 from mpi_ata.slurm.batch import Batch, Echo, request_requeue, should_requeue
 from mpi_ata.slurm.submission_dir import Attempt
 from mpi_ata.slurm.watch import Watch
@@ -40,7 +42,7 @@ def start(batch: Batch, echo: Echo) -> int:
     batch.submission_dir.record_attempt(batch.run, attempt)
     with watch:
         code = watch.wait()
-    end, exit_code = conclude(batch, watch, code, echo)
+    end, exit_code = conclude(batch, watch, code, attempt.began, echo)
     batch.submission_dir.record_attempt(batch.run, replace(attempt, ended=time.time(), end=end))
     return exit_code
 
@@ -62,20 +64,24 @@ def check_progress(batch: Batch, before: Progress, id: str | None) -> None:
         raise RunError(f"{stalled}: {advice}")
 
 
-def conclude(batch: Batch, watch: Watch, code: int, echo: Echo) -> tuple[str, int]:
+def conclude(batch: Batch, watch: Watch, code: int, began: float, echo: Echo) -> tuple[str, int]:
     """Return how a start ended, for its record, and the exit code of the batch script; requeue if needed."""
     after = read_progress(batch.run, verified=True)
     if after.finished:
         cancel_rest_of_chain(batch)
         echo(f"finished after {after.rounds:,} rounds: {batch.run}")
         return "finished", 0
-    if batch.failure_file.exists():
+    if batch.failure_file.exists() and not ended_by_loss(recorded_events(batch.run), since=began):
         cancel_rest_of_chain(batch)
         return "failed", 2 if code == 2 else 1
     echo(f"saved at round {after.rounds:,}, not finished (the launcher exited with {code}): {batch.run}")
     if batch.stopped:
         return "stopped", CONTINUE
-    return ("requeued" if watch.requeued or requeue_if_allowed(batch, watch, echo) else "left"), CONTINUE
+    if not (watch.requeued or requeue_if_allowed(batch, watch, echo)):
+        return "left", CONTINUE
+    if job := watch.slurm_job():
+        exclude_at_fault(batch.run, watch.loss_that_ended_ranks(), job, echo)
+    return "requeued", CONTINUE
 
 
 def requeue_if_allowed(batch: Batch, watch: Watch, echo: Echo) -> bool:

@@ -56,6 +56,7 @@ class Submission:
     warm_start: tuple[Path, ...] = ()
     prior_weight: float = 1.0
     any_problem: bool = False
+    exclude_slow: tuple[Path, ...] = ()  # runs whose slow, flaky and lost hosts to avoid
     resume: bool = False
     sweep: Sweep | None = None
     chain: int | None = None  # number of Slurm jobs, each after the one before

@@ -80,6 +80,10 @@ class SubmissionDir:
         """Return the file that stops a run, and keeps it from being started while it exists."""
         return self.path / f"{run.stem}.stop"
 
+    def verdict_file(self, run: Path) -> Path:
+        """Return the file in which the manager of the latest start left which workers died."""
+        return self.path / f"{run.stem}.verdict"
+
     def attempts_file(self, run: Path) -> Path:
         """Return the file that records the starts of a run, as lines of JSON."""
         return self.path / f"{run.stem}.attempts"

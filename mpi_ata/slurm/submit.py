@@ -77,4 +77,6 @@ def describe_submission(prepared: PreparedSubmission, script: str, jobs: list[in
         "log": f"{prepared.dir.log}-{jobs[0] if jobs else 'ID'}{member}.out",
         "script": script,
         "commands": prepared.commands(),
+        "excluded": list(prepared.submission.resources.exclude),
+        "notes": list(prepared.notes),
     }

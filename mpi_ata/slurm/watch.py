@@ -9,6 +9,8 @@ from contextlib import suppress
 from mpi_ata import launch
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.signals import SIGNAL_VARIABLE
+from mpi_ata.launch.verdict import VARIABLE as VERDICT_VARIABLE
+from mpi_ata.launch.verdict import read_verdict
 from mpi_ata.runfile.progress import read_progress
 from mpi_ata.slurm import commands
 from mpi_ata.slurm.batch import Batch, Echo, request_requeue, should_requeue
@@ -34,9 +36,12 @@ class Watch:
         signal.signal(signal.SIGTERM, self._on_term)
 
     def __enter__(self) -> "Watch":
+        verdict = self._batch.submission_dir.verdict_file(self._batch.run)
+        verdict.unlink(missing_ok=True)
         environment = os.environ | {
             launch.FAILURE: str(self._batch.failure_file.absolute()),
             SIGNAL_VARIABLE: self._batch.signal,
+            VERDICT_VARIABLE: str(verdict.absolute()),
         }
         launch.set_mpi_defaults(environment)
         self._child = subprocess.Popen(self._batch.command(), env=environment)  # noqa: S603
@@ -46,6 +51,12 @@ class Watch:
         if self._child.poll() is None:
             self._child.kill()
             self._child.wait()
+
+    def loss_that_ended_ranks(self) -> str:
+        """Return which worker's death made the MPI end all ranks, in words; empty if that is not why."""
+        verdict = read_verdict(self._batch.submission_dir.verdict_file(self._batch.run))
+        # The first to die is the cause; a signal, or Slurm after it, may end ranks in any order.
+        return verdict.losses[0] if verdict.losses and verdict.code is None and not self._forwarded else ""
 
     def _on_warning(self, *_: object) -> None:
         self._got_warning = True

@@ -1,7 +1,7 @@
 """Laws of real machines, from the recorded speeds in the folder machines (see its README).
 
-Worker i is one of the recorded GPUs or ranks.  The seed draws which, without replacement; where there are
-more workers than records, each record is used equally often, and the seed draws which are used once more.
+Worker i is one of the recorded GPUs or ranks.  The seed draws which, without replacement; where all records
+are used up, drawing begins again, so that each is used equally often, or once more than others.
 """
 
 import csv
@@ -81,11 +81,10 @@ def bytedance_se(n: int, seed: int = 0, scale: float = 1.0) -> Recorded:
 
 
 def chosen_records(records: int, n: int, seed: int) -> IntArray:
-    """Return which record each of n workers is: each equally often, those used once more drawn."""
-    rng = Streams(seed, Purpose.MACHINES).at(0)
-    times, rest = divmod(n, records)
-    more = rng.choice(records, rest, replace=False)
-    return rng.permutation(np.concatenate([np.repeat(np.arange(records), times), more]))
+    """Return which record each of n workers is; who worker i is does not depend on n."""
+    rounds = -(-n // records)
+    chosen = Streams(seed, Purpose.MACHINES).at(0).permuted(np.tile(np.arange(records), (rounds, 1)), axis=1)
+    return chosen.ravel()[:n]
 
 
 def _gpus(name: str, n: int, seed: int, scale: float, cv: float | None) -> Lognormal:

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mpi_ata.runfile.hosts import HostReport
 from mpi_ata.runfile.prior import counted
+from mpi_ata.view.hosts import flagged_text, hosts_text
 from mpi_ata.view.text import aligned, duration, share, table, when
 
 if TYPE_CHECKING:
@@ -19,13 +21,16 @@ def closing_table(outcome: "Outcome") -> str:
     by = "Ctrl-C" if outcome.signal in ("", "SIGINT") else outcome.signal
     ended = f"at {outcome.reason}" if outcome.reason else f"early, by {by}"
     hint = "; resume it with --resume" if outcome.resumable and not outcome.reason else ""
-    return summary_table(ended, outcome.summary(), hint)
+    return summary_table(ended, outcome.summary(), hint, outcome.flagged_hosts)
 
 
-def summary_table(ended: str, summary: dict[str, Any], hint: str = "") -> str:
-    """Return how a run ended, its summary, and where it was saved, followed by a hint."""
+def summary_table(
+    ended: str, summary: dict[str, Any], hint: str = "", flagged_hosts: Sequence[HostReport] = ()
+) -> str:
+    """Return how a run ended, its summary, its bad hosts, and where it was saved, followed by a hint."""
+    hosts = [("hosts", flagged_text(flagged_hosts))] if flagged_hosts else []
     saved = [("saved", f"{summary['out']}{hint}")] if summary["out"] else []
-    return aligned([("ended", ended), *summary_rows(summary), *saved])
+    return aligned([("ended", ended), *summary_rows(summary), *hosts, *saved])
 
 
 def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
@@ -75,10 +80,12 @@ def _evaluation(value: float | None) -> str:
 def format_run(run: dict[str, Any]) -> str:
     """Return the contents of a run file as text."""
     state = f"finished at {run['reason']}" if run["finished"] else "not finished: resume it with --resume"
+    hosts = hosts_text(run["hosts"])
     parts = [
         aligned([("run", run["run"]), ("state", state), *summary_rows(run)]),
         f"Events\n\n{aligned([_event_row(event) for event in run['events']])}",
         f"Workers\n\n{workers_table(run['workers_table'])}",
+        *([f"Hosts\n\n{hosts}"] if hosts else []),
         f"Job\n\n{run['job'].strip()}",
     ]
     if run["settings"]:

@@ -17,6 +17,7 @@ NAMES = [
     "MPI library",
     "MPI wheels",
     "launcher",
+    "dead workers",
     "world",
     "cores",
     "threads",

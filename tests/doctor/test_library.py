@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpi_ata.doctor import library
-from mpi_ata.launch.library import Library, loaded_library
+from mpi_ata.launch.library import Library, loaded_library, mpi_version
 from tests.doctor.running import HYDRA, OPEN_MPI, fake_command, findings, run_doctor
 
 
@@ -85,4 +85,4 @@ def test_two_mpi_wheels_are_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_an_mpirun_is_recognised_by_its_version_text(text: str, name: str) -> None:
-    assert library.mpi_version(text) == name
+    assert mpi_version(text) == name

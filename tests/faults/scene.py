@@ -15,6 +15,8 @@ ROOT = Path(__file__).parent.parent.parent
 COMMAND = Path(sys.executable).with_name("mpi-ata")
 METHODS: dict[str, str] = {
     "sgd ata-empirical": 'name = "sgd"\nstep_size = 0.4\n[allocator]\nname = "ata-empirical"\nbudget = 7',
+    "sgd forget": 'name = "sgd"\nstep_size = 0.4\n'
+    '[allocator]\nname = "ata-empirical"\nbudget = 7\nforget = true',
     "sgd ata": 'name = "sgd"\nstep_size = 0.02\nupdate = "momentum"\n'
     '[allocator]\nname = "ata"\nbudget = 7\nalpha = 4.0',
     "sgd gta": 'name = "sgd"\nstep_size = 0.4\n[allocator]\nname = "gta"\nbudget = 7',

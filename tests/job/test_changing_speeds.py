@@ -13,7 +13,14 @@ from mpi_ata.job import build_parts, load_job
 from tests.driver.driven import driven
 from tests.faults.scene import differing, record_of, substance, written
 
-LEARNING_AND_GREEDY = ["sgd ata-empirical", "sgd gta", "asgd ata-empirical", "ringmaster", "malenia"]
+LEARNING_AND_GREEDY = [
+    "sgd ata-empirical",
+    "sgd forget",
+    "sgd gta",
+    "asgd ata-empirical",
+    "ringmaster",
+    "malenia",
+]
 CHANGES = """
 [[times.changes]]
 round = 13
@@ -41,6 +48,15 @@ def test_resumed_before_between_and_after_changes_it_is_the_same_bit_for_bit(
     assert record_of(broken).method["k"] == half
     driven(job, ["stop.rounds=40"], output=OutputOptions(broken, resume=True))
     assert set(differing(substance(broken), substance(whole))) <= {"job/settings"}
+
+
+def test_a_noticed_change_is_an_event_of_the_worker_in_the_run_file(tmp_path: Path) -> None:
+    job, out = changing(tmp_path, method="sgd forget"), Path("run.h5")
+    driven(job, output=OutputOptions(out))
+    noticed = [event for event in record_of(out).events if event.kind == "changed-speed"]
+    assert {0, 1} <= {event.worker for event in noticed}
+    first = noticed[0]
+    assert re.fullmatch(rf"worker {first.worker}: now \d(\.\d)? times as slow as before", first.text)
 
 
 def worker_times(job: Path) -> list[float]:

@@ -159,10 +159,12 @@ def test_a_worker_that_dies_idle_is_reported_with_no_task_lost() -> None:
 def test_where_workers_own_their_data_a_loss_ends_the_run(make: Callable[[Array], Method]) -> None:
     problem = Ramp()
     cluster, method = cluster_of(problem, [1.0, 2.0, 3.0], deaths={1: 0.5}), make(problem.x0)
-    with pytest.raises(RunError, match=r"worker 1 is lost .*; resume the run on the same workers"):
+    with pytest.raises(
+        RunError, match=r"worker 1 \(host .*\) is lost .*; resume the run on the same workers"
+    ):
         method.step(cluster)
     cluster.stop(np.arange(3))
-    with pytest.raises(RunError, match=r"worker 1 is lost.*; resume the run on the same workers"):
+    with pytest.raises(RunError, match=r"worker 1 \(host .*\) is lost.*; resume the run on the same workers"):
         method.step(cluster)
 
 

@@ -16,6 +16,20 @@ def test_identities_have_their_public_names_in_a_description() -> None:
     assert [worker[name] for name in ("host", "slot", "hardware", "ranks")] == ["here", 1, "wood", 1]
 
 
+def test_an_event_remembers_the_host_that_its_worker_ran_on_then() -> None:
+    saved = record()
+    saved.event(1.0, "started", "on 1 worker")
+    assert "host" not in to_tree(saved)[1]["events"]
+    saved.event(2.0, "lost", "killed", worker=0)
+    saved.identities = (saved.identities[0]._replace(host="elsewhere"),)
+    read = from_tree(*to_tree(saved))
+    assert [event.host for event in read.events] == ["", "here"]
+    assert [(row["host"], row["verdict"]) for row in describe(read)["hosts"]] == [
+        ("here", "lost"),
+        ("elsewhere", ""),
+    ]
+
+
 @pytest.mark.parametrize(
     ("cluster", "method", "expected"),
     [

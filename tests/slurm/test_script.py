@@ -235,7 +235,7 @@ def test_the_output_of_scontrol_is_parsed() -> None:
     assert parse_job(LINE.replace("RUNNING", "COMPLETING").replace("None", "TimeLimit")).timed_out
 
 
-PMI2 = ["srun", "--mpi=pmi2", "--kill-on-bad-exit=1", "--ntasks", "8"]
+PMI2 = ["srun", "--mpi=pmi2", "--kill-on-bad-exit=0", "--ntasks", "8"]
 
 
 @pytest.mark.parametrize(

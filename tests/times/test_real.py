@@ -46,8 +46,14 @@ def test_every_record_is_used_equally_often_up_to_one(records: int, n: int) -> N
     assert max(used) - min(used) <= 1
 
 
+@pytest.mark.parametrize("records", [3, 10])
+def test_who_a_worker_is_does_not_depend_on_how_many_there_are(records: int) -> None:
+    chosen = real.chosen_records(records, 31, seed=4).tolist()
+    assert all(real.chosen_records(records, n, seed=4).tolist() == chosen[:n] for n in range(1, 31))
+
+
 def test_who_workers_are_stays_the_same_in_every_version() -> None:
-    assert real.chosen_records(10, 4, seed=7).tolist() == [0, 3, 1, 8]
+    assert real.chosen_records(10, 4, seed=7).tolist() == [5, 2, 1, 9]
 
 
 def test_all_gpus_of_a_table_have_their_recorded_medians_and_spreads() -> None:

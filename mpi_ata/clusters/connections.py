@@ -1,0 +1,152 @@
+"""The manager's connections to its workers: messages, doorbells, lifelines and shared memory."""
+
+import atexit
+import math
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from mpi_ata.arrays import Array
+from mpi_ata.clusters.buffers import NOWHERE
+from mpi_ata.clusters.channel import EMPTY, LOST, Channel, Message
+from mpi_ata.clusters.doorbell import Doorbell
+from mpi_ata.clusters.handshake import check_same, handshake, shared_buffers
+from mpi_ata.clusters.lifeline import Lifelines
+from mpi_ata.clusters.mpi import MPI, acknowledged_losses, end_all_ranks, note_loss, survives_losses
+from mpi_ata.launch import host_name
+from mpi_ata.launch.signals import GraceExpired
+from mpi_ata.launch.verdict import note_start
+from mpi_ata.layout import MANAGER, rank_of, workers_in
+
+LOOK_UP = 0.5  # seconds after which a waiting manager checks whether it was asked to end
+
+
+class Connections:
+    """Sends messages to workers and receives theirs, and notices whose process has ended."""
+
+    def __init__(self, comm: MPI.Comm, template: Array, digest: bytes) -> None:
+        self.n = workers_in(comm.Get_size())
+        self.drained = True  # whether no message was waiting when the latest was asked for
+        self.suspended = 0.0  # seconds for which this process was stopped while it waited
+        self.dead: set[int] = set()  # ranks whose processes have ended
+        self._unreported: list[int] = []  # those of them that next_message() has not returned yet
+        self._comm, self._template = comm, template
+        self._meet(digest)
+        self._ring = [self._ringer(rank_of(worker)) for worker in range(self.n)]
+        self._bell.watch(self._lifelines.fileno(), self._find_dead)
+        self._channel = Channel(comm, MPI.ANY_SOURCE, template, self._find_dead)
+
+    def _meet(self, digest: bytes) -> None:
+        """Exchange addresses with all ranks; shared files are unlinked as soon as all have opened them."""
+        try:
+            self._bell = Doorbell()
+            self._lifelines = Lifelines(self._bell.name)
+            self.shared = shared_buffers(host_name(), self._bell.name, self._template, owner=True)
+            try:
+                self.ranks = handshake(self._comm, self._bell, digest, self._lifelines.port)
+                self._accept_lifelines()
+                self._comm.Barrier()
+                note_start()
+            finally:
+                self._bell.unlink_flags()
+                if self.shared is not None:
+                    self.shared.unlink()
+        except BaseException:  # the other ranks would wait for this one forever
+            atexit.register(end_all_ranks, self._comm)
+            raise
+
+    def _accept_lifelines(self) -> None:
+        connected = np.zeros(self._comm.Get_size(), np.uint8)
+        self._comm.Gather(np.zeros(1, np.uint8), connected, MANAGER)
+        self._lifelines.accept(int(connected.sum()))
+
+    def _ringer(self, rank: int) -> Callable[[], None]:
+        peer = self.ranks[rank]
+        return self._bell.ringer(peer.host, peer.bell, peer.port, rank)
+
+    def check_same_job(self) -> None:
+        """Raise RunError where a rank has another package, job or problem than the manager."""
+        check_same(self.ranks)
+
+    def send(self, worker: int, *content: Any, **more: Any) -> None:
+        """Send a message to a worker, without waiting, and wake it."""
+        self._channel.send(rank_of(worker), *content, **more)
+        self._ring[worker]()
+
+    def ring(self, workers: Iterable[int]) -> None:
+        """Wake workers."""
+        for worker in workers:
+            self._ring[worker]()
+
+    def next_message(
+        self, until: float = math.inf, expired: Callable[[], bool] = lambda: False
+    ) -> Message | None:
+        """Return the next message, or None after a while; GraceExpired if it is time to give up."""
+        if expired():
+            raise GraceExpired
+        message = self._poll()
+        self.drained = message is None
+        if message is not None:
+            return message
+        began = time.perf_counter()
+        message = self._receive(min(until, began + LOOK_UP))
+        # A process that slept for longer than it asked for was stopped, and perhaps the workers with it.
+        self.suspended += max(time.perf_counter() - began - 2 * LOOK_UP, 0.0)
+        return message
+
+    def _receive(self, until: float) -> Message | None:
+        while self._channel.sending() and time.perf_counter() < until:  # it advances only while polled
+            if (message := self._poll()) is not None:
+                return message
+            os.sched_yield()
+        return self._bell.wait(self._poll, until)
+
+    def _poll(self) -> Message | None:
+        """Return the next message; of a dead worker, all that it has sent comes before its loss."""
+        message = self._channel.poll()
+        if message is None and self._unreported:
+            return Message(self._unreported.pop(0), LOST, 0, 0, 0, NOWHERE, NOWHERE, 0, [], EMPTY)
+        return message
+
+    def _find_dead(self) -> set[int]:
+        """Look for ranks that have died, and return all of them."""
+        found = [*self._lifelines.broken(), *(acknowledged_losses(self._comm) if survives_losses else ())]
+        for rank in found:
+            if rank not in self.dead:
+                self.dead.add(rank)
+                self._unreported.append(rank)
+                self._channel.abandon(rank)
+        return self.dead
+
+    def abandon(self, worker: int) -> None:
+        """Wait no longer until a worker has received what was sent to it."""
+        self._channel.abandon(rank_of(worker))
+
+    def end_stragglers(self, workers: Iterable[int], code: int) -> None:
+        """End these workers, which do not leave: now, or with all ranks when this process exits."""
+        if survives_losses:  # MPI_Abort would leave some behind
+            self._leave_without_finalize()
+            for worker in workers:
+                self._lifelines.cut(rank_of(worker))
+        else:
+            atexit.register(end_all_ranks, self._comm, code)
+
+    def _leave_without_finalize(self) -> None:
+        """Let the workers wait for the end of this process, since MPI_Finalize would wait for dead ones."""
+        note_loss()
+        self._lifelines.hold_until_exit()
+
+    def close(self) -> None:
+        """Close all connections; every worker is ready to leave, or dead."""
+        self._find_dead()
+        if self.dead:
+            self._leave_without_finalize()
+        else:
+            self._lifelines.dismiss()
+        self._channel.close()
+        self._bell.close()
+        if self.shared is not None:
+            self.shared.close()

@@ -1,0 +1,132 @@
+"""How long an order may take until its worker is overdue, learned from the task times of the whole pool."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from mpi_ata.arrays import Array, IntArray
+from mpi_ata.clusters.stats import TaskTimeStats
+
+FEW = 20.0  # tasks of a worker, below which its allowance is more than doubled
+SHAPED = 200.0  # tasks that show how heavy the tail of a worker's own times is; before, the pool's counts
+SETTLED = 1000.0  # tasks after which the longest one so far is hardly ever exceeded by far
+USUAL = 3.0  # times the allowance of a task: at most this long takes a worker that is as fast as before
+GROWTH = 1.2  # of the number of tasks, after which what is known is worth another look
+
+
+class _Known(NamedTuple):
+    """What is known of each worker's tasks."""
+
+    tasks: Array
+    mean: Array  # seconds; 0 where nothing is known
+    spread: Array  # standard deviation
+    tail: Array  # seconds that a single task may take beyond these
+    overhead: Array  # of an order
+
+    def allowance(self, workers: IntArray, counts: IntArray | int) -> Array:
+        """Return the seconds that an order of counts[j] tasks may reasonably take; NaN where unknown."""
+        tasks = self.tasks[workers]
+        usual = counts * self.mean[workers] + np.sqrt(counts) * self.spread[workers] + self.tail[workers]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return usual * (1.0 + FEW / tasks) + self.overhead[workers]
+
+
+class Deadlines:
+    """Deadlines of orders: `factor` times mean, spread and tail of what the worker's own times show.
+
+    With few tasks known the allowance grows by 1 + 20 / tasks, and the heaviest tail in the pool counts.
+    """
+
+    def __init__(self, stats: TaskTimeStats, factor: float, floor: float = 0.0) -> None:
+        self.factor = factor or math.inf
+        self._floor = floor  # seconds: no deadline is shorter
+        self._stats = stats
+        self._known: _Known | None = None
+        self._forgotten: dict[int, tuple[float, Array]] = {}  # workers that became slower: by how much, and
+        # what to subtract from their tasks, seconds and squares
+
+    def of(self, workers: IntArray, counts: IntArray | int, fresh: bool = True) -> Array:
+        """Return the seconds after which orders of counts[j] tasks are overdue; inf while nobody is known.
+
+        Unless `fresh`, what was known a while ago may be used.
+        """
+        known = self._look(fresh)
+        everyone = np.flatnonzero(known.tasks)
+        if not len(everyone) or self.factor == math.inf:
+            return np.full(len(workers), np.inf)
+        slowest = self.factor * known.allowance(everyone, 1).max()
+        allowed = known.allowance(workers, counts)
+        allowed = np.where(known.tasks[workers] > 0, allowed, counts * slowest)
+        deadlines: Array = np.maximum(self.factor * allowed, self._floor)
+        return deadlines
+
+    def patience(self) -> Array:
+        """Return for each worker a time per task within which no order is overdue; cheap to compare with."""
+        if self.factor == math.inf:
+            return np.full(self._stats.n, np.inf)
+        known = self._look(fresh=False)
+        unknown = self.factor * known.mean.max() if known.tasks.any() else 0.0
+        return np.maximum(self.factor * np.where(known.tasks > 0, known.mean, unknown), self._floor)
+
+    def usual(self, worker: int) -> float:
+        """Return the seconds that one task takes at most on a worker as fast as before; inf if unknown."""
+        known = self._look(fresh=True)
+        if not known.tasks[worker]:
+            return math.inf
+        return float(min(USUAL, self.factor) * known.allowance(np.array([worker]), 1)[0])
+
+    def relearn(self, worker: int, seconds: list[float]) -> float:
+        """Forget a worker's times but for these, and return how many times as slow it has become."""
+        known, columns, new = self._look(fresh=True), self._stats.state(), np.array(seconds)
+        past = np.array([columns[name].item(worker) for name in ("tasks", "seconds", "squares")])
+        ratio = float(new.mean() / known.mean[worker])
+        before = self._forgotten[worker][0] if worker in self._forgotten else 1.0
+        self._forgotten[worker] = before * ratio, past - [len(new), new.sum(), (new**2).sum()]
+        self._known = None
+        return ratio
+
+    def _look(self, fresh: bool) -> _Known:
+        """Return what is known; unless `fresh`, as of the latest look while there are few new tasks."""
+        columns = self._stats.state()
+        if self._known is None or fresh or columns["tasks"].sum() > GROWTH * self._known.tasks.sum():
+            self._known = self._learned()
+        return self._known
+
+    def _learned(self) -> _Known:
+        columns = self._stats.state()
+        tasks, seconds, squares = (columns[name].astype(float) for name in ("tasks", "seconds", "squares"))
+        slower = np.ones(self._stats.n)
+        for worker, (ratio, past) in self._forgotten.items():
+            slower[worker] = ratio
+            tasks[worker], seconds[worker], squares[worker] = (
+                np.array([tasks[worker], seconds[worker], squares[worker]]) - past
+            )
+        some = np.maximum(tasks, 1.0)
+        mean = seconds / some
+        spread = np.sqrt(np.maximum(squares / some - mean**2, 0.0))
+        overhead = columns["overhead"] / np.maximum(columns["arrivals"], 1)
+        return _Known(tasks, mean, spread, slower * self._tails(columns["times"], tasks), overhead)
+
+    def _tails(self, times: Array, tasks: Array) -> Array:
+        """Return how far beyond mean and spread a single task may go, where times are heavy-tailed.
+
+        The longest of m exponential times lies about log(m) spreads above their median.  What is beyond
+        that shows a heavier tail, of which the next record may be as far away again on a log scale: with a
+        lognormal law the record grows without end, but the more tasks are known, the rarer are records.
+        """
+        some = np.maximum(tasks, 1.0)
+        low, median, high = _quartiles(times)
+        light = median + (high - low) * (1.0 + np.log(some))
+        beyond: Array = np.maximum(self._stats.largest - light, 0.0) / np.where(median > 0, median, 1.0)
+        beyond = np.maximum(beyond, beyond.max() / (1.0 + (some / SHAPED) ** 2))
+        tail: Array = median * beyond * (1.0 + beyond * SETTLED / (SETTLED + some))
+        return tail
+
+
+def _quartiles(times: Array) -> tuple[Array, Array, Array]:
+    """Return the quartiles of each row; entries that are NaN do not count, and a row without others is 0."""
+    rows, ordered = np.arange(len(times)), np.sort(times, axis=1)
+    last = np.maximum(np.count_nonzero(~np.isnan(times), axis=1) - 1, 0)
+    low, median, high = (np.nan_to_num(ordered[rows, last * k // 4]) for k in (1, 2, 3))
+    return low, median, high

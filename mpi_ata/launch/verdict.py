@@ -1,0 +1,63 @@
+"""What the manager leaves for the process that started the ranks, in a small file.
+
+The exit code of a launcher says little once a rank has died: it may be 0, or that of the dead rank.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+VARIABLE = "MPI_ATA_VERDICT"  # names the file
+EXIT, STARTED = "exit ", "started"
+
+
+class Verdict(NamedTuple):
+    """What is known of ranks that have ended."""
+
+    started: bool  # whether all ranks have met
+    code: int | None  # the manager's exit code; None if it was killed
+    losses: list[str]  # workers that died, in words
+
+
+def note_start() -> None:
+    """Leave word that all ranks have met."""
+    _append(STARTED)
+
+
+def note_exit(code: int) -> None:
+    """Leave the exit code of this process, which is the manager's."""
+    _append(f"{EXIT}{code}")
+
+
+def note_lost_worker(text: str) -> None:
+    """Leave word of a dead worker: its MPI may end this process too, and at once."""
+    _append(text)
+
+
+def _append(line: str) -> None:
+    if path := os.environ.get(VARIABLE):
+        with suppress(OSError), open(path, "a") as file:
+            file.write(f"{line}\n")
+
+
+@contextmanager
+def verdict_file() -> Iterator[Path]:
+    """Create a file for the verdict, and let ranks that are started meanwhile know it."""
+    with tempfile.TemporaryDirectory(prefix="mpi_ata-") as folder:
+        path = Path(folder) / "verdict"
+        os.environ[VARIABLE] = str(path)
+        try:
+            yield path
+        finally:
+            del os.environ[VARIABLE]
+
+
+def read_verdict(path: Path) -> Verdict:
+    """Return what the manager has left."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    codes = [int(line.removeprefix(EXIT)) for line in lines if line.startswith(EXIT)]
+    losses = [line for line in lines if not line.startswith(EXIT) and line != STARTED]
+    return Verdict(STARTED in lines, codes[-1] if codes else None, losses)

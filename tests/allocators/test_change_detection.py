@@ -1,0 +1,233 @@
+"""ATA and ATA-Empirical with `forget`: changes of speed are noticed soon, and nothing else is."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from mpi_ata import SGD, Plain, Quadratic, VirtualCluster, run
+from mpi_ata.allocators import ATA, ATAEmpirical
+from mpi_ata.allocators.change_detection import ENOUGH, ChangeDetector, SpeedChange
+from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
+from mpi_ata.arrays import State
+from mpi_ata.job.names import LAWS
+from mpi_ata.methods import Round
+from mpi_ata.times import Change, Constant, DrawnTimes, Law, Mix, Sqrt
+
+N, B, AT = 17, 23, 300  # workers, budget, and the round of the change
+
+Make = Callable[[bool], LowerBoundAllocator]
+
+
+def ata(forget: bool) -> LowerBoundAllocator:
+    return ATA(N, B, 239.0, seed=4, forget=forget)  # alpha is the largest mean
+
+
+def ata_empirical(forget: bool) -> LowerBoundAllocator:
+    return ATAEmpirical(N, B, 0.1, seed=4, forget=forget)
+
+
+both = pytest.mark.parametrize("make", [ata, ata_empirical])
+
+
+def rounds_of(
+    allocator: LowerBoundAllocator, law: Law, changes: Iterable[Change] = (), seed: int = 4
+) -> Iterator[Round]:
+    """Rounds on the virtual cluster."""
+    problem = Quadratic(2)
+    cluster = VirtualCluster(problem, DrawnTimes(law, seed, changes=tuple(changes)))
+    yield from run(SGD(problem.x0, allocator, Plain(0.1)), cluster)
+
+
+def rounds_until_noticed(make: Make, law: Law, worker: int, factor: float, most: int) -> SpeedChange | None:
+    """Return the change that was noticed in the first `most` rounds with the worker after its change."""
+    allocator, used = make(True), 0
+    for round in islice(rounds_of(allocator, law, [Change(AT, [worker], factor)]), AT + 2 * most):
+        assert allocator.speed_changes == [] or round.number >= AT, "a false alarm"
+        used += round.number >= AT and round.quota[worker] > 0
+        found = [change for change in allocator.speed_changes if change.worker == worker]
+        if found or used == most:
+            return found[0] if found else None
+    return None
+
+
+@both
+@pytest.mark.parametrize("worker", [0, 4, 8])
+@pytest.mark.parametrize("factor", [5.0, 0.2])
+def test_a_worker_5_times_slower_or_faster_is_noticed_within_30_rounds(
+    make: Make, worker: int, factor: float
+) -> None:
+    change = rounds_until_noticed(make, Sqrt(N), worker, factor, 30)
+    assert change is not None
+    # About 9 tasks, whose standard deviation is half of their mean, and some from before the change.
+    assert 0.4 < change.factor / factor < 2.5
+
+
+@pytest.mark.parametrize("worker", [0, 4, 8])
+@pytest.mark.parametrize("law", [Sqrt(N), Constant(N, 3.0)])
+def test_a_worker_that_lost_20_percent_of_its_speed_is_noticed_within_200_rounds(
+    law: Law, worker: int
+) -> None:
+    change = rounds_until_noticed(ata_empirical, law, worker, 1.25, 200)
+    assert change is not None
+    assert 1.05 < change.factor < 1.6
+
+
+@pytest.mark.parametrize("factor", [1.015, 0.985])
+def test_changes_below_2_percent_are_not_worth_an_alarm(factor: float) -> None:
+    assert rounds_until_noticed(ata_empirical, Constant(N, 3.0), 0, factor, 500) is None
+
+
+@both
+def test_after_an_alarm_only_what_the_worker_did_since_the_change_counts(make: Make) -> None:
+    allocator = make(True)
+    rounds = islice(rounds_of(allocator, Sqrt(N), [Change(AT, [0], 5.0)]), AT + 30)
+    assert next((round for round in rounds if allocator.speed_changes), None) is not None
+    # About 9 tasks; more if the sum happened to be above 0 before the change.
+    assert 4 <= allocator.K[0] <= 30
+    # Five standard errors of the mean of that many tasks.
+    assert allocator.T[0] / allocator.K[0] == pytest.approx(5 * 58, rel=2.5 / np.sqrt(allocator.K[0]))
+
+
+HEAVY_TAILS = {"mix", "bytedance-se"}
+
+
+@both
+@pytest.mark.parametrize("name", sorted(set(LAWS) - HEAVY_TAILS))
+def test_as_long_as_no_speed_changes_forgetting_changes_no_quota(make: Make, name: str) -> None:
+    # A false alarm is expected in less than one of 200 workers under each of these laws.
+    law, (off, on) = LAWS[name](N), (make(False), make(True))
+    pairs = zip(rounds_of(off, law), rounds_of(on, law), strict=True)
+    for plain, watched in islice(pairs, 300):
+        assert plain.quota.tolist() == watched.quota.tolist()
+        assert on.speed_changes == []
+    assert off.K.tolist() == on.K.tolist()
+    assert off.T.tobytes() == on.T.tobytes()
+
+
+@pytest.mark.parametrize("name", sorted(HEAVY_TAILS))
+def test_heavy_tails_lead_to_few_false_alarms(name: str) -> None:
+    # One of 100 workers with the lognormal times of the mix has one, among its first hundreds of tasks.
+    allocator = ata_empirical(True)
+    rounds = islice(rounds_of(allocator, LAWS[name](N)), 700)
+    alarms = [change for _ in rounds for change in allocator.speed_changes]
+    assert len(alarms) <= 1
+
+
+@both
+def test_without_forget_nothing_is_watched_or_saved(make: Make) -> None:
+    allocator = make(False)
+    for _ in islice(rounds_of(allocator, Sqrt(N), [Change(20, [0], 50.0)]), 60):
+        assert allocator.speed_changes == []
+    assert sorted(allocator.state()) == ["K", "T", "k"]
+
+
+@both
+@pytest.mark.parametrize("half", [AT - 50, AT + 1, AT + 40])
+def test_restored_before_in_and_after_an_alarm_it_decides_as_the_first_would_have(
+    make: Make, half: int
+) -> None:
+    def play(allocator: LowerBoundAllocator, rounds: range) -> list[list[int]]:
+        quotas, times = [], DrawnTimes(Sqrt(N), 4, changes=[Change(AT, [0], 5.0)])
+        for k in rounds:
+            quotas.append(allocator.allocate(np.ones(N, np.bool_)).tolist())
+            for worker, count in enumerate(quotas[-1]):
+                if count:
+                    allocator.observe(worker, times.of(worker, k, 0, count))
+        return quotas
+
+    first, second = make(True), make(True)
+    play(first, range(1, half))
+    state = first.state()
+    later = play(first, range(half, AT + 60))
+    second.restore(state)
+    assert play(second, range(half, AT + 60)) == later
+    assert all(array.tobytes() == second.state()[name].tobytes() for name, array in first.state().items())
+
+
+@both
+def test_a_state_without_a_detector_can_be_resumed_with_one_and_the_other_way_round(make: Make) -> None:
+    plain, watching = make(False), make(True)
+    plain.observe(3, [1.0, 2.0])
+    watching.restore(plain.state())
+    assert watching.K[3] == 2
+    for factor in (1.0, 10.0):
+        watching.observe(3, [factor] * (ENOUGH + 5))
+    assert [change.worker for change in watching.speed_changes] == [3]
+    make(False).restore(watching.state())
+
+
+def known(law: Law, tasks: int) -> State:
+    """What earlier runs know of the workers."""
+    times = np.array([law.draw(np.random.default_rng(u)) for u in range(tasks)])
+    sums = {"seconds": times.sum(0), "squares": (times**2).sum(0), "least": times.min(0)}
+    zeros = {name: np.zeros(law.n) for name in ("unfinished", "overhead")}
+    return sums | zeros | {"tasks": np.full(law.n, tasks)}
+
+
+def test_after_a_warm_start_a_worker_that_is_slower_than_in_earlier_runs_is_noticed() -> None:
+    allocator = ata_empirical(True)
+    allocator.inherit(1000, known(Sqrt(N), 2000))
+    rounds = rounds_of(allocator, Sqrt(N), [Change(1, [0], 5.0)])
+    seen = [change for _ in islice(rounds, 30) for change in allocator.speed_changes]
+    assert [change.worker for change in seen] == [0]
+    assert 2 < seen[0].factor < 12
+
+
+@pytest.mark.parametrize("law", [Sqrt(N), Mix(N)])  # the mix has workers whose times are far from lognormal
+def test_after_a_warm_start_from_the_same_speeds_nothing_is_forgotten(law: Law) -> None:
+    allocator = ata_empirical(True)
+    allocator.inherit(1000, known(law, 2000))
+    assert not any(allocator.speed_changes for _ in islice(rounds_of(allocator, law), 700))
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_slow_link_is_noticed_where_overhead_counts(counted: bool) -> None:
+    allocator = ATAEmpirical(2, 3, overhead=counted, forget=True)
+    for overhead in (0.1, 5.0):
+        for _ in range(20):
+            allocator.observe(1, [1.0, 1.0], overhead=overhead)
+    assert bool(allocator.speed_changes) == counted
+
+
+def test_stopped_tasks_are_not_judged() -> None:
+    allocator = ATAEmpirical(2, 3, forget=True)
+    allocator.observe(1, [1.0] * 20)
+    before = {name: array for name, array in allocator.state().items() if name.startswith("change.")}
+    for _ in range(50):
+        allocator.observe(1, [], stopped=[0.001])
+    after = allocator.state()
+    assert all(array.tobytes() == after[name].tobytes() for name, array in before.items())
+    assert allocator.speed_changes == []
+
+
+@pytest.mark.parametrize("size", [1, 4, 50])
+def test_single_tasks_that_take_very_long_are_no_change(size: int) -> None:
+    detector, rng = ChangeDetector(1), np.random.default_rng(8)
+    for _ in range(6000 // size):
+        seconds = rng.normal(1.0, 0.03, size) * np.where(rng.random(size) < 0.02, 100.0, 1.0)
+        assert detector.observe(0, seconds.tolist()) is None
+
+
+@pytest.mark.parametrize("size", [1, 4, 50])
+def test_however_many_tasks_an_order_has_a_change_takes_about_as_many_to_be_noticed(size: int) -> None:
+    detector, rng = ChangeDetector(1), np.random.default_rng(9)
+    for _ in range(1000 // size):
+        assert detector.observe(0, rng.gamma(4.0, 0.25, size).tolist()) is None
+    # 2 ln(1000) / 2.5 = 6 tasks at 3 standard deviations each; by orders, at most one order more.
+    orders = next(j for j in range(99) if detector.observe(0, rng.gamma(4.0, 1.25, size).tolist())) + 1
+    assert 4 <= orders * size <= max(12, size)
+
+
+def test_times_of_0_are_accepted() -> None:
+    detector = ChangeDetector(2)
+    for _ in range(100):
+        assert detector.observe(1, [0.0, 0.0]) is None
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"), [(5.12, "now 5.1 times as slow as before"), (0.2, "now 5 times as fast as before")]
+)
+def test_a_change_is_described_in_words(factor: float, words: str) -> None:
+    assert str(SpeedChange(3, factor)) == f"worker 3: {words}"
