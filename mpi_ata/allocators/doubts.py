@@ -9,11 +9,6 @@ from mpi_ata.allocators.normal import quantile_above, tail_and_loss
 from mpi_ata.allocators.task_model import Speeds
 from mpi_ata.arrays import Array, IntArray
 
-# How many rounds are to come, over those that were: of runs with all lengths equally likely on a logarithmic
-# scale, those with k rounds behind them have 3 k or more ahead in one case of four.  With 1, untried workers
-# are found late: sqrt n = 459 takes 7 % longer in 1,000 rounds.
-HORIZON = 3
-
 
 def doubted(k: int, speeds: Speeds, N: Array, plan: Plan, budget: int) -> IntArray:
     """Return up to B idle workers that would be in the plan at their best plausible mean, the best first."""
@@ -58,9 +53,13 @@ def _would_be_planned(low: Array, cv: Array, plan: Plan) -> np.ndarray[tuple[int
 
 
 def untried_pay(k: int, mu: Array, plan: Plan, budget: int, count: int) -> bool:
-    """Return whether a round with `count` untried workers pays, if they are like those tried, of means mu."""
+    """Return whether a round with `count` untried workers pays, if they are like those tried, of means mu.
+
+    As many rounds are to come as there were: of runs with all lengths equally likely on a logarithmic scale,
+    half of those with k rounds behind them have as many ahead.
+    """
     longest = float(np.quantile(mu, count / (count + 1.0)))  # the longest mean of so many
-    return HORIZON * k * _saving_by_more(mu, budget, count) >= longest - plan.length
+    return k * _saving_by_more(mu, budget, count) >= longest - plan.length
 
 
 def _saving_by_more(mu: Array, budget: int, more: int) -> float:
@@ -68,10 +67,10 @@ def _saving_by_more(mu: Array, budget: int, more: int) -> float:
 
     Their share of the tasks would be m / (m + more), and their results come in the order of RAS.
     """
+    share = len(mu) / (len(mu) + more)
     mu = np.sort(mu)[:budget]
     counts = np.minimum(mu[-1] / mu + 1.0, budget).astype(np.int64)
     ends = np.sort(task_numbers(counts) * np.repeat(mu, counts))[:budget]
-    share = len(mu) / (len(mu) + more)
     ends_before = np.interp(share * len(ends), np.arange(len(ends) + 1.0), np.concatenate([[0.0], ends]))
     return float(ends[-1] - ends_before)
 
