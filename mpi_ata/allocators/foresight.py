@@ -9,6 +9,11 @@ from mpi_ata.allocators.task_model import Speeds
 from mpi_ata.arrays import Array, IntArray
 
 
+def between(lowest: float, highest: float, count: int) -> Array:
+    """Return numbers from the lowest to the highest with equal ratios, much faster than np.geomspace."""
+    return np.asarray(lowest * (highest / lowest) ** (np.arange(count) / (count - 1.0)))
+
+
 class Plan(NamedTuple):
     """Quotas of some workers, and what a round with them is expected to be."""
 

@@ -26,7 +26,7 @@ class Knowledge:
         self.speed_changes: list[SpeedChange] = []  # noticed since they were last cleared
         self.suspects = Suspects(n)
         self._detector = ChangeDetector(n)
-        self._finished: list[tuple[int, Sequence[float]]] = []
+        self._finished: dict[int, list[float]] = {}  # seconds of each task, by worker
         self._stopped: list[tuple[int, float]] = []
 
     def observe(
@@ -39,7 +39,7 @@ class Knowledge:
             return
         if self.overhead and overhead:
             seconds = [x + overhead / len(seconds) for x in seconds]
-        self._finished.append((worker, seconds))
+        self._finished.setdefault(worker, []).extend(seconds)
         if (since := self._detector.observe(worker, seconds)) is not None:
             self.learn(k)
             self._forget(k, worker, since)
@@ -56,20 +56,25 @@ class Knowledge:
     def learn(self, k: int) -> None:
         """Learn from what was observed in round k."""
         if self._finished:
-            workers, seconds = _flat(self._finished)
-            recovered = self._recovered(workers, seconds)
-            self.model.learn(workers, seconds)
-            self.heard[workers] = k
-            for worker, x in recovered:
-                self.model.begin_again(worker, 1.0, x)
-                self.suspects.add(worker, k, pause=1)
+            self._learn_finished(k)
         if self._stopped:
             begun = {worker: seconds for worker, seconds in self._stopped if seconds > 0.0}
             workers = np.array(list(begun), np.int64)
             self.model.learn_stopped(workers, np.array(list(begun.values()), np.float64))
             self.heard[workers] = k
             self._note_blocked()
-        self._finished, self._stopped = [], []
+        self._finished, self._stopped = {}, []
+
+    def _learn_finished(self, k: int) -> None:
+        workers = np.array(list(self._finished), np.int64)
+        counts = np.array([len(seconds) for seconds in self._finished.values()])
+        seconds = np.array([x for each in self._finished.values() for x in each], np.float64)
+        recovered = self._recovered(np.repeat(workers, counts), seconds)
+        self.model.learn(workers, counts, seconds)
+        self.heard[workers] = k
+        for worker, x in recovered:
+            self.model.begin_again(worker, 1.0, x)
+            self.suspects.add(worker, k, pause=1)
 
     def _recovered(self, workers: IntArray, seconds: Array) -> list[tuple[int, float]]:
         """Return suspects with a task that took less than their slow mean by a deviation, and its seconds.
@@ -77,6 +82,8 @@ class Knowledge:
         Waiting for more of them would take long, since they are rarely asked; a mistake costs little.
         """
         found = self.suspects.among(workers)
+        if not len(found):
+            return []
         mu, sd, _ = self.model.speeds(workers[found])
         fast = found[seconds[found] < mu - sd]
         return list(zip(workers[fast].tolist(), seconds[fast].tolist(), strict=True))
@@ -86,8 +93,8 @@ class Knowledge:
 
         One that finished a task of the order had begun it, and was stopped at the very end of that task.
         """
-        worked = {worker for worker, _ in self._finished}
-        workers = [worker for worker, seconds in self._stopped if seconds <= 0.0 and worker not in worked]
+        unbegun = [worker for worker, seconds in self._stopped if seconds <= 0.0]
+        workers = [worker for worker in unbegun if worker not in self._finished]
         if workers and not self.blocked.any():
             log.warning(
                 "ata-auto: tasks of worker %d ran on after they had been stopped; "
@@ -121,10 +128,3 @@ class Knowledge:
         seconds = known["seconds"] + (known["overhead"] if self.overhead else 0.0)
         self.model.inherit(known["tasks"], seconds, known["squares"], known["unfinished"])
         self._detector.inherit(known, self.overhead)
-
-
-def _flat(finished: Sequence[tuple[int, Sequence[float]]]) -> tuple[IntArray, Array]:
-    """Return worker and seconds of each task."""
-    counts = [len(seconds) for _, seconds in finished]
-    workers = np.repeat(np.array([worker for worker, _ in finished], np.int64), counts)
-    return workers, np.array([x for _, seconds in finished for x in seconds], np.float64)

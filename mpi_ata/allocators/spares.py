@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpi_ata.allocators.foresight import Plan, Tasks, lay_out
+from mpi_ata.allocators.foresight import Plan, Tasks, between, lay_out
 from mpi_ata.allocators.task_model import Speeds
 from mpi_ata.allocators.whole import value
 from mpi_ata.arrays import Array
@@ -20,11 +20,11 @@ def plan_spares(speeds: Speeds, delays: Array, budget: int, price: float, whole:
     """
     tasks = _delayed(lay_out(speeds, budget, whole.length), delays)
     lowest = min(0.5 * budget / float((1.0 / speeds.mu).sum()), whole.length)  # half of divisible tasks
-    lengths = np.geomspace(lowest, whole.length, LENGTHS)
+    lengths = between(lowest, whole.length, LENGTHS)
     best = _best(tasks, budget, lengths, price, W0)
     for _ in range(STAGES - 1):
         shorter, longer = lengths[max(best.row - 1, 0)], lengths[min(best.row + 1, LENGTHS - 1)]
-        lengths = np.geomspace(shorter, longer, LENGTHS)
+        lengths = between(shorter, longer, LENGTHS)
         best = _best(tasks, budget, lengths, price, W0)
     return best.plan if value(best.plan, W0, price) < value(whole, W0, price) else whole
 
@@ -38,17 +38,18 @@ def _best(tasks: Tasks, budget: int, lengths: Array, price: float, W0: float) ->
     """Return the best of these lengths, with the tasks that let a round end by then at least cost."""
     finished, seconds = _chances(tasks, lengths)
     order = np.argsort(-finished / seconds, axis=1, kind="stable")
-    results = np.cumsum(np.take_along_axis(finished, order, axis=1), axis=1)
-    spent = np.cumsum(np.take_along_axis(seconds, order, axis=1), axis=1)
+    row = np.arange(len(lengths))
+    results = np.cumsum(finished[row[:, None], order], axis=1)
+    spent = np.cumsum(seconds[row[:, None], order], axis=1)
     # The B-th result is in by then with even odds if B - 1/2 are expected: the median of a count.
     counts = np.maximum((results < budget - 0.5).sum(axis=1) + 1, budget)
     enough = counts <= order.shape[1]
-    cost = spent[np.arange(len(lengths)), np.minimum(counts, order.shape[1]) - 1]
+    cost = spent[row, np.minimum(counts, order.shape[1]) - 1]
     values = np.where(enough, lengths * np.maximum(1.0, cost / W0) ** (1.0 / price), np.inf)
-    row = int(np.argmin(values))
-    quota = tasks.per_worker(order[row, : counts[row]])
-    length = float(lengths[row]) if enough[row] else np.inf
-    return _Best(row, Plan(quota, length, float(cost[row]), length, 0.0, 0.0))
+    best = int(np.argmin(values))
+    quota = tasks.per_worker(order[best, : counts[best]])
+    length = float(lengths[best]) if enough[best] else np.inf
+    return _Best(best, Plan(quota, length, float(cost[best]), length, 0.0, 0.0))
 
 
 def _chances(tasks: Tasks, lengths: Array) -> tuple[Array, Array]:

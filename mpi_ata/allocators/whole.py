@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mpi_ata.allocators.foresight import Plan, Tasks, expected_length, lay_out
+from mpi_ata.allocators.foresight import Plan, Tasks, between, expected_length, lay_out
 from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.allocators.task_model import Speeds
 from mpi_ata.arrays import Array, IntArray
@@ -53,11 +53,11 @@ def _shortest(tasks: Tasks, budget: int, lowest: float, highest: float, price: f
     """
     base = tasks.mu * price + TIE * tasks.m
     for _ in range(STAGES):
-        limits = np.geomspace(lowest, highest, SECTIONS + 2)
+        limits = between(lowest, highest, SECTIONS + 2)
         late, loss = tasks.late(limits[1:])
         costs = tasks.since_previous(loss)
         chosen = _least(costs + base, budget)
-        count = np.take_along_axis(tasks.since_previous(late), chosen, axis=1).sum(axis=1)
+        count = tasks.since_previous(late)[np.arange(len(chosen))[:, None], chosen].sum(axis=1)
         row = int(np.argmax(count <= 1.0)) if count[-1] <= 1.0 else SECTIONS
         lowest, highest = limits[row], limits[row + 1]
     taken = chosen[row]
