@@ -148,9 +148,8 @@ def rows(case: Case, rounds: int, seeds: int) -> list[list[str]]:
 
 def main(arguments: Sequence[str]) -> None:
     """Print the rows as they are found."""
-    rounds, seeds = (int(each) for each in [*arguments[:2], "26000", "3"][:2])
-    if len(arguments) == 1:
-        rounds, seeds = int(arguments[0]), 3
+    rounds = int(arguments[0]) if arguments else MARKS[-1]
+    seeds = int(arguments[1]) if len(arguments) > 1 else 3
     for case in CASES:
         if not arguments[2:] or case.law in arguments[2:]:
             print(table(rows(case, rounds, seeds)), flush=True)

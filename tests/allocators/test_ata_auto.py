@@ -10,7 +10,9 @@ import pytest
 from mpi_ata.allocators import OFTA, ATAAuto, ATAEmpirical
 from mpi_ata.arrays import IntArray, State
 from mpi_ata.job.names import LAWS
+from mpi_ata.methods import ASGD, HeterogeneousDataSGD
 from mpi_ata.times import Constant, Law, Linear, Mix, Sqrt
+from mpi_ata.updates import Plain
 from tests.allocators.scene import everyone, play_rounds
 
 both = pytest.mark.parametrize("spares", ["none", "auto"])
@@ -287,3 +289,12 @@ def test_the_cost_of_decisions_is_printed_beside_that_of_ata_empirical() -> None
                 allocator.observe(i, [law.means.item(i)])
         print(f"{type(allocator).__name__}: {1e6 * seconds / 300:.0f} us per decision")
         assert seconds < 60.0
+
+
+@pytest.mark.parametrize("method", [ASGD, HeterogeneousDataSGD])
+def test_methods_that_use_all_they_order_reject_spares(
+    method: type[ASGD] | type[HeterogeneousDataSGD],
+) -> None:
+    method(np.zeros(1), ATAAuto(3, 5), Plain(1.0))
+    with pytest.raises(ValueError, match="set spares = 'none'"):
+        method(np.zeros(1), ATAAuto(3, 5, spares="auto"), Plain(1.0))

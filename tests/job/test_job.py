@@ -546,7 +546,7 @@ def test_another_allocator_takes_over_only_the_keys_that_it_knows(
 @pytest.mark.parametrize("name", ["ata", "gta"])
 def test_an_exchanged_allocator_hides_no_misspelt_key(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, {"allocator.etta": "3.0"})
-    sentence = r"unknown key 'etta' in \[allocator\]; valid keys: (alpha, )?budget, eta, overhead$"
+    sentence = r"unknown key 'etta' in \[allocator\]; valid keys: (alpha, )?budget, eta, forget, overhead$"
     with pytest.raises(UsageError, match=sentence):
         load_job(path, [f"allocator.name={name}"])
     job = load_job(path)
