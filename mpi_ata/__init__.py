@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mpi_ata.allocators import ATA, GTA, OFTA, UTA, Allocator, ATAAuto, ATAEmpirical
 from mpi_ata.arrays import Array
-from mpi_ata.clusters import Arrival, Back, Cluster, FaultPolicy, Lost, VirtualCluster
+from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, VirtualCluster
 from mpi_ata.clusters.context import cluster
 from mpi_ata.driver.loop import run
 from mpi_ata.driver.observers import Observer
@@ -68,6 +68,7 @@ __all__ = [
     "Constant",
     "DrawnTimes",
     "Exponential",
+    "Fault",
     "FaultPolicy",
     "GradientUpdate",
     "HeterogeneousDataSGD",

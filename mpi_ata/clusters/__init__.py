@@ -1,5 +1,6 @@
 """Where tasks run."""
 
+from mpi_ata.clusters.faults import Fault
 from mpi_ata.clusters.health import FaultPolicy
 from mpi_ata.clusters.identity import WorkerIdentity
 from mpi_ata.clusters.interface import Arrival, Back, Cluster, Lost
@@ -13,6 +14,7 @@ __all__ = [
     "Back",
     "Changes",
     "Cluster",
+    "Fault",
     "FaultPolicy",
     "Ledger",
     "Lost",

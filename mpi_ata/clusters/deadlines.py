@@ -8,11 +8,12 @@ import numpy as np
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters.stats import TaskTimeStats
 
+HANDFUL = 2.0  # tasks that tell little of a worker's mean, since some may be very short
 FEW = 20.0  # tasks of a worker, below which its allowance is more than doubled
 SHAPED = 200.0  # tasks that show how heavy the tail of a worker's own times is; before, the pool's counts
 SETTLED = 1000.0  # tasks after which the longest one so far is hardly ever exceeded by far
+SUMS = ("tasks", "seconds", "squares")
 USUAL = 3.0  # times the allowance of a task: at most this long takes a worker that is as fast as before
-GROWTH = 1.2  # of the number of tasks, after which what is known is worth another look
 
 
 class _Known(NamedTuple):
@@ -20,6 +21,7 @@ class _Known(NamedTuple):
 
     tasks: Array
     mean: Array  # seconds; 0 where nothing is known
+    cautious: Array  # the mean, closer to that of the slowest worker where it is not known well
     spread: Array  # standard deviation
     tail: Array  # seconds that a single task may take beyond these
     overhead: Array  # of an order
@@ -27,7 +29,7 @@ class _Known(NamedTuple):
     def allowance(self, workers: IntArray, counts: IntArray | int) -> Array:
         """Return the seconds that an order of counts[j] tasks may reasonably take; NaN where unknown."""
         tasks = self.tasks[workers]
-        usual = counts * self.mean[workers] + np.sqrt(counts) * self.spread[workers] + self.tail[workers]
+        usual = counts * self.cautious[workers] + np.sqrt(counts) * self.spread[workers] + self.tail[workers]
         with np.errstate(divide="ignore", invalid="ignore"):
             return usual * (1.0 + FEW / tasks) + self.overhead[workers]
 
@@ -35,23 +37,20 @@ class _Known(NamedTuple):
 class Deadlines:
     """Deadlines of orders: `factor` times mean, spread and tail of what the worker's own times show.
 
-    With few tasks known the allowance grows by 1 + 20 / tasks, and the heaviest tail in the pool counts.
+    With few tasks known the allowance grows by 1 + 20 / tasks, and the slowest worker and the heaviest tail
+    in the pool count too.
     """
 
     def __init__(self, stats: TaskTimeStats, factor: float, floor: float = 0.0) -> None:
         self.factor = factor or math.inf
         self._floor = floor  # seconds: no deadline is shorter
         self._stats = stats
-        self._known: _Known | None = None
-        self._forgotten: dict[int, tuple[float, Array]] = {}  # workers that became slower: by how much, and
-        # what to subtract from their tasks, seconds and squares
+        # Of workers that became slower: how many times, and what to subtract from their sums.
+        self._forgotten: dict[int, tuple[float, Array]] = {}
 
-    def of(self, workers: IntArray, counts: IntArray | int, fresh: bool = True) -> Array:
-        """Return the seconds after which orders of counts[j] tasks are overdue; inf while nobody is known.
-
-        Unless `fresh`, what was known a while ago may be used.
-        """
-        known = self._look(fresh)
+    def of(self, workers: IntArray, counts: IntArray | int) -> Array:
+        """Return the seconds after which orders of counts[j] tasks are overdue; inf while nobody is known."""
+        known = self._learned()
         everyone = np.flatnonzero(known.tasks)
         if not len(everyone) or self.factor == math.inf:
             return np.full(len(workers), np.inf)
@@ -62,51 +61,50 @@ class Deadlines:
         return deadlines
 
     def patience(self) -> Array:
-        """Return for each worker a time per task within which no order is overdue; cheap to compare with."""
+        """Return for each worker a time per task within which no order is overdue, fast to compute."""
         if self.factor == math.inf:
             return np.full(self._stats.n, np.inf)
-        known = self._look(fresh=False)
-        unknown = self.factor * known.mean.max() if known.tasks.any() else 0.0
-        return np.maximum(self.factor * np.where(known.tasks > 0, known.mean, unknown), self._floor)
+        tasks, seconds, _ = self._sums()
+        mean = seconds / np.maximum(tasks, 1.0)
+        patience = self.factor * np.where(tasks > 0, mean, self.factor * mean.max())
+        shortest: Array = np.maximum(patience, self._floor)
+        return shortest
 
     def usual(self, worker: int) -> float:
         """Return the seconds that one task takes at most on a worker as fast as before; inf if unknown."""
-        known = self._look(fresh=True)
+        known = self._learned()
         if not known.tasks[worker]:
             return math.inf
         return float(min(USUAL, self.factor) * known.allowance(np.array([worker]), 1)[0])
 
     def relearn(self, worker: int, seconds: list[float]) -> float:
         """Forget a worker's times but for these, and return how many times as slow it has become."""
-        known, columns, new = self._look(fresh=True), self._stats.state(), np.array(seconds)
-        past = np.array([columns[name].item(worker) for name in ("tasks", "seconds", "squares")])
+        known, columns, new = self._learned(), self._stats.state(), np.array(seconds)
+        past = np.array([columns[name].item(worker) for name in SUMS])
         ratio = float(new.mean() / known.mean[worker])
         before = self._forgotten[worker][0] if worker in self._forgotten else 1.0
         self._forgotten[worker] = before * ratio, past - [len(new), new.sum(), (new**2).sum()]
-        self._known = None
         return ratio
 
-    def _look(self, fresh: bool) -> _Known:
-        """Return what is known; unless `fresh`, as of the latest look while there are few new tasks."""
+    def _sums(self) -> Array:
+        """Return the tasks of each worker, their seconds and their squares, as far as they count."""
         columns = self._stats.state()
-        if self._known is None or fresh or columns["tasks"].sum() > GROWTH * self._known.tasks.sum():
-            self._known = self._learned()
-        return self._known
+        sums = np.array([columns[name] for name in SUMS], np.float64)
+        for worker, (_, past) in self._forgotten.items():
+            sums[:, worker] -= past
+        return sums
 
     def _learned(self) -> _Known:
-        columns = self._stats.state()
-        tasks, seconds, squares = (columns[name].astype(float) for name in ("tasks", "seconds", "squares"))
-        slower = np.ones(self._stats.n)
-        for worker, (ratio, past) in self._forgotten.items():
+        tasks, seconds, squares = self._sums()
+        columns, slower = self._stats.state(), np.ones(self._stats.n)
+        for worker, (ratio, _) in self._forgotten.items():
             slower[worker] = ratio
-            tasks[worker], seconds[worker], squares[worker] = (
-                np.array([tasks[worker], seconds[worker], squares[worker]]) - past
-            )
         some = np.maximum(tasks, 1.0)
         mean = seconds / some
+        cautious = mean + mean.max() / (1.0 + (some / HANDFUL) ** 2)
         spread = np.sqrt(np.maximum(squares / some - mean**2, 0.0))
         overhead = columns["overhead"] / np.maximum(columns["arrivals"], 1)
-        return _Known(tasks, mean, spread, slower * self._tails(columns["times"], tasks), overhead)
+        return _Known(tasks, mean, cautious, spread, slower * self._tails(columns["times"], tasks), overhead)
 
     def _tails(self, times: Array, tasks: Array) -> Array:
         """Return how far beyond mean and spread a single task may go, where times are heavy-tailed.

@@ -10,7 +10,7 @@ import numpy as np
 from mpi_ata.clusters.deadlines import Deadlines
 from mpi_ata.clusters.interface import Back, Lost
 from mpi_ata.clusters.stats import TaskTimeStats
-from mpi_ata.errors import RunError, one_line
+from mpi_ata.errors import RunError
 
 log = logging.getLogger("mpi_ata")
 
@@ -108,9 +108,9 @@ class Health:
         self, worker: int, tasks: int, error: RunError, round: int, kind: str, policy: str
     ) -> Lost | None:
         if policy == "stop" or self.policy.owned or self._is_last(worker):
-            raise type(error)(f"{self._name(worker)}: {error}") from None
+            raise RunError(f"{self._name(worker)}: {error}") from None
         self.failures[worker] += 1
-        what = one_line(error)
+        what = _cause(error)
         if (failures := self.failures[worker]) >= self.policy.max_failures:
             self._remove(worker)
             why = f"excluded from the run after {failures} failure(s): {what}"
@@ -136,9 +136,9 @@ class Health:
         stay.round, stay.until = round, round + 2 * stay.pause
         self._plan_trials()
 
-    def unanswered(self, worker: int, round: int) -> Lost | None:
-        """Note that a worker cannot be tried, since it has not answered; reported once per stay."""
-        return self._postpone(worker, round, "overdue", "still no answer; it is tried again when it answers")
+    def unanswered(self, worker: int, round: int) -> None:
+        """Note that a worker cannot be tried, since it has not answered yet."""
+        self._double_pause(worker, round)
 
     def answered(self, worker: int, seconds: float) -> Back | Lost | None:
         """Note how long the task took that a worker was tried with; reported if it is back, or still slow."""
@@ -162,14 +162,18 @@ class Health:
 
     def _postpone(self, worker: int, round: int, kind: str, why: str) -> Lost | None:
         """Double the pause until the next trial, and report that once."""
-        stay = self._probation[worker]
-        stay.pause *= 2
-        stay.until = round + stay.pause
-        self._plan_trials()
+        stay = self._double_pause(worker, round)
         if stay.reported:
             return None
         stay.reported = True
         return Lost(worker, 0, why, kind)
+
+    def _double_pause(self, worker: int, round: int) -> _Probation:
+        stay = self._probation[worker]
+        stay.pause *= 2
+        stay.until = round + stay.pause
+        self._plan_trials()
+        return stay
 
     def _readmit(self, worker: int, seconds: list[float], why: str) -> Back:
         del self._probation[worker]
@@ -185,6 +189,12 @@ class Health:
 
     def _plan_trials(self) -> None:
         self.next_trial = min((stay.until for stay in self._probation.values()), default=math.inf)
+
+
+def _cause(error: RunError) -> str:
+    """Return the message of an error in one line, of a traceback only the end."""
+    first, *rest = str(error).splitlines() or [""]
+    return f"{first} {rest[-1].strip()}" if rest else first
 
 
 def _alike(seconds: list[float]) -> bool:

@@ -54,7 +54,7 @@ class Cluster(Protocol):
     n: int
     ledger: Ledger  # what became of each worker's tasks; only the cluster writes it
     available: BoolArray  # which workers can be given work; only the cluster writes it
-    overdue: Callable[[], bool]  # called while waiting: whether to give up and raise GraceExpired
+    grace_expired: Callable[[], bool]  # called while waiting: whether to give up and raise GraceExpired
 
     @property
     def identities(self) -> tuple[WorkerIdentity, ...]:

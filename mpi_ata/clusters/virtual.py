@@ -1,238 +1,310 @@
 """The in-process cluster: drawn task times on a virtual clock, results computed only when they arrive."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from heapq import heapify, heappop, heappush
-from itertools import accumulate
+from heapq import heappop
 
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
+from mpi_ata.clusters.faults import Fault, FaultScript
+from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.identity import VIRTUAL, WorkerIdentity, drawn_identity
-from mpi_ata.clusters.interface import Arrival, Lost, compute, set_up
+from mpi_ata.clusters.interface import Arrival, Back, Lost, check_result, compute, named, set_up
 from mpi_ata.clusters.ledger import Ledger
+from mpi_ata.clusters.simulated import Order, SimulatedWorkers
+from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.launch.signals import GraceExpired
 from mpi_ata.problems import Problem, Task, task_streams
 from mpi_ata.times import DrawnTimes
 
-_SAVED = ("_began", "_due", "_seconds", "_left", "_round", "_number")  # arrays with one entry per worker
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    x: Array
-    round: int
-    together: bool
+REFRESH = 32  # rounds after which deadlines are known to be about right
 
 
 class VirtualCluster:
     """Simulates n workers in one process; the same seed gives the same run, bit for bit.
 
-    `deaths` maps workers to the time on the virtual clock at which they vanish.
+    `faults` happen to workers at times on the virtual clock; `deaths`, which maps workers to the time at
+    which they die, is short for faults of that kind.  `policy` says what is done about them.
     """
 
     def __init__(
-        self, problem: Problem, times: DrawnTimes, seed: int = 0, deaths: Mapping[int, float] | None = None
+        self,
+        problem: Problem,
+        times: DrawnTimes,
+        seed: int = 0,
+        deaths: Mapping[int, float] | None = None,
+        faults: Sequence[Fault] = (),
+        policy: FaultPolicy | None = None,
     ) -> None:
-        n = times.n
-        self.n = n
-        self.ledger = Ledger(n)
-        self.overdue: Callable[[], bool] = lambda: False  # whether to give up waiting for the end of a round
+        self.n = times.n
+        self.ledger = Ledger(self.n)
+        self.grace_expired: Callable[[], bool] = lambda: (
+            False
+        )  # whether to give up waiting for the end of a round
+        dying = [Fault(time, worker, "die") for worker, time in (deaths or {}).items()]
+        self._script = FaultScript(self.n, [*faults, *dying])
+        self._scripted = bool(self._script)  # a plain bool is faster
+        self._workers = SimulatedWorkers(times, self._script)
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
-        self._now = 0.0
-        self._orders = np.full(n, None, object)  # what each worker holds
-        self._began = np.zeros(n)  # when it began what it will deliver next
-        self._due = np.full(n, np.inf)  # when that will arrive
-        self._seconds = np.zeros(n)  # how long it takes
-        self._left = np.zeros(n, np.int64)  # tasks it has not delivered
-        self._round = np.full(n, -1)  # of its latest order
-        self._number = np.zeros(n, np.int64)  # of its next task in that round
-        self._events: list[tuple[float, int]] = []  # a heap of (due, worker); a stopped one is out of date
-        self._all_deaths = dict(deaths or {})
-        self._expect_deaths()
-        set_up(problem, None, n)
+        self._policy = policy
+        self._begin()
+        set_up(problem, None, self.n)
 
-    def _expect_deaths(self) -> None:
-        """Queue the deaths to come; whose time has passed is dead, unless the loss was not yet reported."""
-        deaths = self._all_deaths.items()
-        self._deaths = [(time, i) for i, time in deaths if time >= self._now or self._left[i]]
-        heapify(self._deaths)
-        self.available = np.ones(self.n, np.bool_)
-        self.available[list(self._all_deaths)] = False
-        self.available[[worker for _, worker in self._deaths]] = True
-        self._all_available = len(self._deaths) == len(self._all_deaths)
+    def _begin(self) -> None:
+        """Begin with everyone but those who are dead by now."""
+        self.health = Health(self.ledger.stats, self._policy, name=self._name)
+        self.available = self.health.available
+        self._dead: set[int] = set()
+        self._probes: set[int] = set()  # workers on probation whose order is to try them
+        self._dropped: dict[int, int] = {}  # tasks begun in orders that end unused when their worker wakes up
+        self._reports: deque[Lost | Back] = deque()  # to be returned by wait
+        self._patience: Array = np.zeros(self.n)  # seconds per task within which no order is overdue
+        self._refresh = 0  # the round in which to learn that again
+        self._excused = np.full(self.n, -np.inf)  # until when it does not count that a worker was late
+        self._deadlines_at = self._look_at = -math.inf  # when to check deadlines; that or the next fault
+        self._script.begin(self._workers.now)
+        for fault in self._script.deaths():
+            if fault.time < self._workers.now:
+                self._lose(fault)
 
     @cached_property
     def identities(self) -> tuple[WorkerIdentity, ...]:
         """Each worker by its index, and by the law of its times instead of hardware."""
         return tuple(drawn_identity(VIRTUAL, worker, self._times.label) for worker in range(self.n))
 
+    def _name(self, worker: int) -> str:
+        return named(worker, drawn_identity(VIRTUAL, worker, self._times.label))
+
     def now(self) -> float:
         """Return the time on the virtual clock."""
-        return self._now
+        return self._workers.now
 
     def start(
         self, workers: IntArray, x: Array, round: int, counts: IntArray | int = 1, together: bool = False
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
-        workers = np.asarray(workers)
+        workers, own = np.asarray(workers), self._workers
         if not workers.size:
             return
-        if self._left[workers].any():
+        if own.left[workers].any():
             raise RuntimeError("a worker holds one order at a time; stop it first")
-        if not self._all_available and not self.available[workers].all():
+        if not self.health.everyone and not self.available[workers].all():
             raise RuntimeError(f"workers {workers[~self.available[workers]]} are lost and cannot be started")
-        if not self._left.any():
-            self._events.clear()  # what remains there was stopped
         x.flags.writeable = False  # for the caller too: tasks read it later
         x = x.view()  # which no task can make writeable again
-        self._orders[workers] = _Order(x, round, together)
-        self._number[workers[self._round[workers] != round]] = 0
-        self._round[workers] = round
-        self._left[workers] = counts
-        self._began[workers] = self._now
-        self._seconds[workers] = seconds = self._duration(workers, round, counts if together else 1)
-        self._due[workers] = due = self._now + seconds
-        self._expect(due.tolist(), workers.tolist())
+        if not own.left.any():
+            self._deadlines_at = math.inf
+            self._look_at = -math.inf if self._reports else self._script.next
+        if round >= self._refresh:
+            self._patience, self._refresh = self.health.deadlines.patience(), round + min(round, REFRESH)
+        if round >= self.health.next_trial:
+            self._try_again(x, round)
+        own.order(workers, Order(x, round, together), counts)
+        patience = self._patience[workers]
+        shortest = np.minimum.reduce(patience * counts if together else patience)
+        self._deadlines_at = min(self._deadlines_at, own.now + shortest)
+        self._look_at = min(self._look_at, self._deadlines_at)
 
-    def _expect(self, due: list[float], workers: list[int]) -> None:
-        """Queue deliveries; a queue that is mostly out of date is rebuilt."""
-        if len(self._events) > 4 * self.n:
-            busy = np.flatnonzero(self._left)
-            due, workers, self._events = self._due[busy].tolist(), busy.tolist(), []
-        if 8 * len(workers) < len(self._events):
-            for event in zip(due, workers, strict=True):
-                heappush(self._events, event)
-        else:
-            self._events += zip(due, workers, strict=True)
-            heapify(self._events)
+    def _try_again(self, x: Array, round: int) -> None:
+        """Give one task to each worker on probation whose time has come."""
+        for worker in self.health.due(round):
+            if not self._workers.left[worker]:
+                self._probes.add(worker)
+                self.health.tried(worker, round)
+                self._workers.order(np.array([worker]), Order(x, round, together=False), 1)
+            else:
+                self.health.unanswered(worker, round)
 
-    def _duration(self, workers: IntArray, round: int, counts: IntArray | int) -> Array:
-        """Return how long the next counts[j] tasks of workers[j] take."""
-        first = self._number[workers]
-        seconds = np.zeros(len(workers))
-        for number in range(first.min(), (first + counts).max()):
-            theirs = (first <= number) & (number < first + counts)
-            seconds[theirs] += self._times(round, number)[workers[theirs]]
-        return seconds
+    def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
+        """Advance the clock to the next arrival and compute it, or to the next loss or return."""
+        own, due = self._workers, self._workers.due
+        until = math.inf if timeout is None else own.now + timeout
+        while True:
+            if self.grace_expired():
+                raise GraceExpired
+            events = own.events
+            while events and events[0][0] != due[events[0][1]]:  # stopped in the meantime
+                heappop(events)
+            arrival = events[0][0] if events else math.inf
+            if arrival > self._look_at and self._interrupted(arrival, until):
+                if self._reports:
+                    return self._reports.popleft()
+                continue
+            if arrival > until:
+                own.now = until
+                raise TimeoutError(f"nothing arrived within {timeout} seconds")
+            own.now, worker = heappop(events)
+            if (found := self._deliver(worker)) is not None:
+                return found
 
-    def wait(self, timeout: float | None = None) -> Arrival | Lost:
-        """Advance the clock to the next arrival and compute it, or to the next loss."""
-        if self.overdue():
-            raise GraceExpired
-        events, due = self._events, self._due
-        while events and events[0][0] != due[events[0][1]]:  # stopped in the meantime
-            heappop(events)
-        if not events:
+    def _interrupted(self, arrival: float, until: float) -> bool:
+        """Let the first thing happen that comes before the next arrival, if anything does."""
+        if self._reports:
+            return True
+        if not self._workers.left.any():
             raise RuntimeError("nothing is running, so there is nothing to wait for")
-        dying = self._deaths and self._deaths[0][0] < events[0][0]
-        if timeout is not None and (self._deaths if dying else events)[0][0] > self._now + timeout:
-            self._now += timeout
-            raise TimeoutError(f"nothing arrived within {timeout} seconds")
-        if dying:
-            return self._lose(*heappop(self._deaths))
-        self._now, worker = heappop(events)
-        return self._deliver(worker)
+        fault, late, worker = self._script.next, math.inf, -1
+        if min(arrival, until, fault) > self._deadlines_at:
+            late, worker = self._first_overdue(min(arrival, until, fault))
+        self._look_at = min(fault, self._deadlines_at)
+        if (first := min(fault, late)) < arrival and first <= until:
+            self._workers.now = max(self._workers.now, first)
+            self._look_at = -math.inf
+            if fault <= late:
+                self._strike()
+            else:
+                self._suspend(worker)
+            if self._reports or not arrival == until == self._script.next == math.inf:
+                return True
+        if arrival == until == math.inf:
+            raise RunError("none of the workers that have tasks will ever answer; resume on other workers")
+        return False
 
-    def _lose(self, time: float, worker: int) -> Lost:
-        """Let a worker vanish with the tasks that it has begun."""
-        self._now = max(self._now, time)
-        tasks = self._begun(worker)
-        self.ledger.lose(worker, tasks)
-        self._drop(worker)
-        self.available[worker] = self._all_available = False
-        return Lost(worker, tasks, f"it vanished at {time:g} s on the virtual clock")
+    def _first_overdue(self, before: float) -> tuple[float, int]:
+        """Return when the first order becomes overdue, and whose; and plan the next check of deadlines."""
+        own = self._workers
+        running = np.flatnonzero((own.left > 0) & self.available)
+        if not running.size:
+            self._deadlines_at = math.inf
+            return math.inf, -1
+        began: Array = np.maximum(own.began, self._excused)[running]
+        together = [order.together for order in own.orders[running]]
+        counts = np.where(together, own.left[running], 1)
+        self._deadlines_at = float(np.minimum.reduce(began + counts * self._patience[running]))
+        if self._deadlines_at >= before:  # those who made it necessary to look are done by now
+            return math.inf, -1
+        late: Array = began + self.health.deadlines.of(running, counts)
+        first = int(late.argmin())
+        # Deadlines depend on what is known, so they are computed again after twice the time.
+        self._deadlines_at = min(late.item(first), 2 * before - float(began.min()))
+        self._patience = self.health.deadlines.patience()
+        return late.item(first), running.item(first)
 
-    def _deliver(self, worker: int) -> Arrival:
-        order = self._orders[worker]
-        number, left = self._number.item(worker), self._left.item(worker)
-        count = left if order.together else 1
-        seconds = [self._seconds.item(worker)]
-        if count > 1:
-            seconds = self._times.of(worker, order.round, number, count)
-        self.ledger.deliver(worker, seconds, math.fsum(seconds))
-        self._number[worker] = number + count
-        self._left[worker] = left - count
-        if left > count:
-            self._began[worker] = self._now
-            self._seconds[worker] = self._times(order.round, number + count).item(worker)
-            self._due[worker] = due = self._now + self._seconds.item(worker)
-            heappush(self._events, (due, worker))
+    def _suspend(self, worker: int) -> None:
+        """Take an overdue order away from its worker; one that hangs notices when it wakes up."""
+        own = self._workers
+        begun, spent = own.begun(worker), own.now - own.began.item(worker)
+        lost = self.health.overdue(worker, begun, spent, own.round.item(worker))
+        if lost is None:
+            self._excused[worker] = own.now  # as late again, it is overdue again
+            return
+        self._reports.append(lost)
+        if self._script.hangs(worker, own.now):
+            self._dropped[worker] = begun
+            own.delay(worker, self._script.asleep_until.item(worker))
         else:
-            self._due[worker], self._orders[worker] = np.inf, None
+            self.stop(np.array([worker]))
+
+    def _strike(self) -> None:
+        """Let the next fault of the script happen."""
+        fault, cost = self._script.strike(self._workers.due)
+        if fault.kind == "die":
+            self._reports.extend(self._lose(fault))
+        elif cost and (due := self._workers.due.item(fault.worker)) < math.inf:
+            self._workers.delay(fault.worker, due + cost)
+
+    def _lose(self, fault: Fault) -> list[Lost]:
+        """Let a worker vanish with the tasks that it has begun, unless it is dead already."""
+        worker = fault.worker
+        if worker in self._dead:
+            return []
+        self._dead.add(worker)
+        tasks = self._workers.begun(worker)
+        self.ledger.lose(worker, tasks)
+        self._drop(np.array([worker]))
+        return [self.health.died(worker, tasks, f"it vanished at {fault.time:g} s on the virtual clock")]
+
+    def _deliver(self, worker: int) -> Arrival | Lost | Back | None:
+        """Compute what is due; None if there is nothing to report."""
+        own = self._workers
+        if worker in self._dropped:
+            self._waste(worker, self._dropped[worker])
+            return None
+        order, number = own.orders[worker], own.number.item(worker)
+        count = own.left.item(worker) if order.together else 1
+        seconds = [own.seconds.item(worker)]
+        if count > 1 or self._scripted:
+            seconds = own.task_seconds(worker, count)
         tasks = [Task(self._streams, order.round, worker, u) for u in range(number, number + count)]
-        return Arrival(worker, np.array(compute(self._problem, order.x, tasks, at_once=True)), seconds)
+        try:
+            result = np.array(compute(self._problem, order.x, tasks, at_once=True))
+            if self._scripted:
+                self._script.check_task(worker, order.round)
+                result, seconds = self._script.garbled(worker, result, seconds)
+            if self._scripted or not math.isfinite(np.vdot(result, result)):
+                check_result(result, seconds, order.x, order.round, math.inf)
+        except RunError as error:
+            return self._reject(worker, count, error)
+        if worker in self._probes:
+            self._waste(worker, 1)
+            return self.health.answered(worker, seconds[0])
+        self.ledger.deliver(worker, seconds, math.fsum(seconds))
+        own.proceed(worker, count)
+        return Arrival(worker, result, seconds)
+
+    def _reject(self, worker: int, count: int, error: RunError) -> Lost | None:
+        """Report a task that failed, or whose result cannot be used."""
+        probe, round = worker in self._probes, self._workers.round.item(worker)
+        self._waste(worker, count)
+        report = self.health.bad_result if isinstance(error, BadResultError) else self.health.failed
+        return report(worker, 0 if probe else count, error, round)
+
+    def _waste(self, worker: int, tasks: int) -> None:
+        """End an order, and book tasks of it that nobody will use."""
+        own = self._workers
+        self.ledger.stop(worker, tasks, own.now - own.began.item(worker))
+        own.number[worker] += tasks
+        self._drop(np.array([worker]))
 
     def stop(self, workers: IntArray) -> Array:
         """Stop what these workers have not delivered and return the seconds that each spent on it."""
-        workers = np.asarray(workers)
+        workers, own = np.asarray(workers), self._workers
         if not workers.size:
             return np.zeros(0)
-        begun = (self._left[workers] > 0).astype(np.int64)
-        spent = begun * (self._now - self._began[workers])
-        for j, order in enumerate(self._orders[workers]):
+        begun = (own.left[workers] > 0).astype(np.int64)
+        spent: Array = begun * (own.now - own.began[workers])
+        for j, order in enumerate(own.orders[workers]):
             if order is not None and order.together:
-                begun[j] = self._begun(int(workers[j]))
+                begun[j] = own.begun(int(workers[j]))
         self.ledger.stop(workers, begun, spent)
-        self._number[workers] += begun
+        own.number[workers] += begun
         self._drop(workers)
         return spent
 
-    def _drop(self, workers: IntArray | int) -> None:
+    def _drop(self, workers: IntArray) -> None:
         """Leave workers without an order."""
-        self._left[workers] = 0
-        self._due[workers] = np.inf
-        self._orders[workers] = None
-
-    def _begun(self, worker: int) -> int:
-        """Return how many undelivered tasks of its order a worker has begun by now."""
-        order, left = self._orders[worker], self._left.item(worker)
-        if order is None or not order.together:
-            return min(left, 1)
-        spent = self._now - self._began.item(worker)
-        seconds = self._times.of(worker, order.round, self._number.item(worker), left)
-        return 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
+        self._workers.drop(workers)
+        if self._probes or self._dropped:
+            for worker in workers.tolist():
+                self._probes.discard(worker)
+                self._dropped.pop(worker, None)
 
     def idle(self) -> IntArray:
         """Return the workers that hold no order."""
-        return np.flatnonzero(self._left == 0)
+        return np.flatnonzero(self._workers.left == 0)
 
     def state(self) -> State:
         """Return clock, accounts and all orders in flight; a point shared by several orders is saved once."""
-        x0, running = self._problem.x0, np.flatnonzero(self._left)
-        orders = list(self._orders[running])
-        points = {order.x.ctypes.data: order.x for order in orders}
-        addresses = list(points)
-        point, together = np.full(self.n, -1), np.zeros(self.n, np.bool_)
-        point[running] = [addresses.index(order.x.ctypes.data) for order in orders]
-        together[running] = [order.together for order in orders]
-        return {
-            "now": np.array(self._now),
-            **self.ledger.state(),
-            **{name.lstrip("_"): getattr(self, name).copy() for name in _SAVED},
-            "together": together,
-            "point": point,
-            "points": np.array(list(points.values()), x0.dtype).reshape(-1, *x0.shape),
-        }
+        state = self.ledger.state() | self._workers.state(self._problem.x0)
+        if self._probes or self._dropped:
+            state["unwanted"] = np.isin(np.arange(self.n), [*self._probes, *self._dropped])
+        return state
 
     def restore(self, state: State, workers: State | None = None) -> None:
-        """Resume from an earlier state, bit for bit as if there had been no break."""
-        saved = {name: entry(state, name.lstrip("_"), getattr(self, name)) for name in _SAVED}
-        now, point = entry(state, "now", self._now), entry(state, "point", self._round)
-        together = entry(state, "together", np.zeros(self.n, np.bool_))
-        x0 = self._problem.x0
-        points = entry(state, "points", np.broadcast_to(x0, (point.max() + 1, *x0.shape)))
-        points.flags.writeable = False
+        """Resume from an earlier state, bit for bit as if there had been no break.
+
+        Everyone is available again but the dead; orders of workers that were not are lost.
+        """
+        nobody = np.zeros(self.n, np.bool_)
+        unwanted = np.flatnonzero(entry({"unwanted": nobody} | state, "unwanted", nobody))
+        self._workers.restore(state, self._problem.x0)
         self.ledger.restore(state, workers)
-        vars(self).update(saved, _now=now.item(), _orders=np.full(self.n, None, object))
-        running = np.flatnonzero(self._left).tolist()
-        for i in running:
-            self._orders[i] = _Order(points[point[i]], self._round.item(i), together.item(i))
-        self._events = []
-        self._expect(self._due[running].tolist(), running)
-        self._expect_deaths()
+        self._begin()
+        self.ledger.lose(unwanted, np.array([self._workers.begun(i) for i in unwanted.tolist()], np.int64))
+        self._drop(unwanted)
 
     def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None:
         """Start from what is saved of other workers: `rows` pairs a worker here with its row there."""

@@ -59,7 +59,7 @@ def mpi_cluster(
     seed: int,
     report_drawn: bool,
     digest: bytes,
-    overdue: Callable[[], bool] = lambda: False,
+    grace_expired: Callable[[], bool] = lambda: False,
     policy: FaultPolicy | None = None,
 ) -> Iterator[MPICluster | None]:
     """Yield the ranks of this MPI world as a cluster; a worker's rank serves it first, then yields None."""
@@ -75,7 +75,7 @@ def mpi_cluster(
         return
     with all_ranks_needed():
         label, drawn = times.label if times else "", report_drawn and times is not None
-        cluster = MPICluster(comm, problem, digest, label, overdue, policy, drawn)
+        cluster = MPICluster(comm, problem, digest, label, grace_expired, policy, drawn)
     try:
         yield cluster
         cluster.close()

@@ -26,6 +26,7 @@ from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.methods import Method
+from mpi_ata.methods.base import OwnerLostError
 from mpi_ata.runfile.hosts import HostReport
 
 log = logging.getLogger("mpi_ata")
@@ -70,7 +71,8 @@ def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
         if parts.times is None:
             raise UsageError("a virtual clock needs a table [times], which says how long tasks take")
         check_simulation(parts.method, parts.times.n)
-        return parts, VirtualCluster(parts.problem, parts.times, plan.job.run.seed)
+        policy = fault_policy(plan.job, parts.method)
+        return parts, VirtualCluster(parts.problem, parts.times, plan.job.run.seed, policy=policy)
 
 
 def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome | None:
@@ -131,7 +133,7 @@ class _Drive:
         self._problem, times, self._method = parts
         self._observers = Observers(observers)
         self._recorder: RunRecorder | None = None
-        cluster.overdue = stop_request.grace_expired
+        cluster.grace_expired = stop_request.grace_expired
         allocator = allocator_of(self._method)
         if times is not None and allocator is not None:
             trace.track_regret(Regret(times.means, allocator.budget))
@@ -168,13 +170,35 @@ class _Drive:
     def _run_rounds(self) -> None:
         job, every = self._plan.job, self._plan.job.run.evaluate_every
         rounds = run(self._method, self._cluster, self._problem, job.stop, every, self._trace)
-        with _saying_what_remains(self._method, self._recorder):
+        with _saying_what_remains(self._method, self._recorder), self._saving_completed_rounds():
             for round in self._stop_request.enforced_on(rounds):
+                self._boundary = self._cluster.ledger.mark()
                 self._observers.on_round(round, self._trace)
+                if self._recorder:
+                    self._recorder.note(round)
                 if self._stop_request:
                     break
                 if self._recorder:
-                    self._recorder.after_round(round)
+                    self._recorder.save_if_due(round)
+
+    @contextmanager
+    def _saving_completed_rounds(self) -> Iterator[None]:
+        """Save a run that lacks the data of a lost worker: its x has not moved since the latest round.
+
+        What the others did in the round that failed is wasted.
+        """
+        ledger, trace = self._cluster.ledger, self._trace
+        self._boundary = ledger.mark()
+        unused = -int(ledger.stats.state()["tasks"].sum()) + trace.used
+        try:
+            yield
+        except OwnerLostError as error:
+            self._cluster.stop(np.arange(self._cluster.n))
+            trace.settle(ledger, self._boundary)
+            trace.wasted += unused + int(ledger.stats.state()["tasks"].sum()) - trace.used
+            if self._recorder:
+                self._recorder.save_completed(error.lost)
+            raise
 
     def _end(self, reason: str | None) -> None:
         """Save for the last time; the cluster of a finished run is closed first."""

@@ -51,14 +51,17 @@ class RunRecorder:
         if kind not in ("started", "ended"):
             log.info("%s %s", kind, text)
 
-    def after_round(self, round: Round) -> None:
-        """Record who was lost or came back and whose speed changed, and save if it is time."""
+    def note(self, round: Round) -> None:
+        """Record who was lost or came back in a round, and whose speed changed."""
         for lost in round.losses:
             self._worker_event(lost.kind, lost)
         for back in round.returns:
             self._worker_event("back", back)
         for change in speed_changes(self._method):
             self.event("changed-speed", str(change), change.worker)
+
+    def save_if_due(self, round: Round) -> None:
+        """Save if it is time."""
         if self._checkpoints.due(round.number):
             self._checkpoints.save(self._filled())
 
@@ -66,6 +69,11 @@ class RunRecorder:
         """Record what happened to a worker; it was logged in mid-round, when it happened."""
         who = named(found.worker, self._cluster.identities[found.worker])
         self._record.event(time.time(), kind, f"{who}: {found.why}", found.worker)
+
+    def save_completed(self, lost: Lost) -> None:
+        """Save the rounds that were completed before one that cannot be, since a worker is lost."""
+        self._worker_event(lost.kind, lost)
+        self._checkpoints.save(self._filled())
 
     def finish(self, reason: str) -> None:
         """Take the state at the end of a finished run, before its cluster is closed.

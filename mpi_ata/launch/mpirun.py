@@ -51,7 +51,7 @@ def exit_code(code: int, verdict: Verdict) -> int:
     if code < 0:  # mpirun itself was killed
         return 128 - code
     if verdict.losses:
-        raise RunError(f"{verdict.losses[0]}, and this MPI has ended all ranks; {TO_CONTINUE}")
+        raise RunError(f"{verdict.losses[0].text}, and this MPI has ended all ranks; {TO_CONTINUE}")
     raise RunError(f"a rank has died, and all have ended (mpirun exited with {code}); {TO_CONTINUE}")
 
 

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 VARIABLE = "MPI_ATA_VERDICT"  # names the file
-EXIT, STARTED = "exit ", "started"
+EXIT, STARTED, LOST = "exit ", "started", "lost "
+
+
+class Loss(NamedTuple):
+    """A worker that died."""
+
+    host: str
+    text: str
 
 
 class Verdict(NamedTuple):
@@ -19,7 +26,7 @@ class Verdict(NamedTuple):
 
     started: bool  # whether all ranks have met
     code: int | None  # the manager's exit code; None if it was killed
-    losses: list[str]  # workers that died, in words
+    losses: list[Loss]  # in the order in which they were noticed
 
 
 def note_start() -> None:
@@ -32,9 +39,9 @@ def note_exit(code: int) -> None:
     _append(f"{EXIT}{code}")
 
 
-def note_lost_worker(text: str) -> None:
+def note_lost_worker(host: str, text: str) -> None:
     """Leave word of a dead worker: its MPI may end this process too, and at once."""
-    _append(text)
+    _append(f"{LOST}{host} {text}")
 
 
 def _append(line: str) -> None:
@@ -59,5 +66,6 @@ def read_verdict(path: Path) -> Verdict:
     """Return what the manager has left."""
     lines = path.read_text().splitlines() if path.exists() else []
     codes = [int(line.removeprefix(EXIT)) for line in lines if line.startswith(EXIT)]
-    losses = [line for line in lines if not line.startswith(EXIT) and line != STARTED]
+    lost = [line.removeprefix(LOST).partition(" ") for line in lines if line.startswith(LOST)]
+    losses = [Loss(host, text) for host, _, text in lost]
     return Verdict(STARTED in lines, codes[-1] if codes else None, losses)

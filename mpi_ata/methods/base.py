@@ -4,7 +4,7 @@ import numpy as np
 
 from mpi_ata.allocators import GTA, Allocator, ATAAuto
 from mpi_ata.arrays import Array, IntArray, State, entry, total
-from mpi_ata.clusters import Cluster
+from mpi_ata.clusters import Cluster, Lost
 from mpi_ata.clusters.interface import named
 from mpi_ata.errors import RunError
 from mpi_ata.updates import Update
@@ -85,9 +85,18 @@ def check_anyone(cluster: Cluster) -> None:
         raise RunError(f"all {cluster.n} workers are lost; resume the run on other workers")
 
 
+class OwnerLostError(RunError):
+    """A worker is lost whose data nobody else has."""
+
+    def __init__(self, lost: Lost, who: str) -> None:
+        self.lost, self.who = lost, who
+        why = f" ({lost.why})" if lost.why else ""
+        rule = "no other worker has its data; resume the run on the same workers"
+        super().__init__(f"{who} is {lost.kind}{why}, and {rule}")
+
+
 def check_everyone(cluster: Cluster) -> None:
-    """Raise RunError where a worker is lost whose data nobody else has."""
+    """Raise OwnerLostError where a worker is lost whose data nobody else has."""
     if not cluster.available.all():
         worker = int(np.flatnonzero(~cluster.available)[0])
-        who = named(worker, cluster.identities[worker])
-        raise RunError(f"{who} is lost, and no other worker has its data; resume the run on the same workers")
+        raise OwnerLostError(Lost(worker, 0, ""), named(worker, cluster.identities[worker]))

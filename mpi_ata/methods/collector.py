@@ -9,8 +9,7 @@ from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array, IntArray, blocks, total
 from mpi_ata.clusters import Arrival, Back, Cluster, Lost
 from mpi_ata.clusters.interface import named
-from mpi_ata.errors import RunError
-from mpi_ata.methods.base import check_anyone
+from mpi_ata.methods.base import OwnerLostError, check_anyone
 from mpi_ata.methods.interface import NO_DELAYS, Round
 
 log = logging.getLogger("mpi_ata")
@@ -54,14 +53,10 @@ class Collector:
             self._observe(found.worker, found.seconds)
 
     def wait_for_owner(self) -> Arrival:
-        """Return the next arrival; RunError on a loss, since nobody else has that worker's data."""
+        """Return the next arrival; OwnerLostError on a loss, since nobody else has that worker's data."""
         while not isinstance(found := self.wait(), Arrival):
             if isinstance(found, Lost):
-                who = named(found.worker, self._cluster.identities[found.worker])
-                raise RunError(
-                    f"{who} is {found.kind} ({found.why}), and no other worker has its data; "
-                    "resume the run on the same workers"
-                )
+                raise OwnerLostError(found, named(found.worker, self._cluster.identities[found.worker]))
         return found
 
     def collect(self, x: Array, k: int, a: IntArray, B: int, exact: bool) -> "Sum":

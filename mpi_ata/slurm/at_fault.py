@@ -1,6 +1,5 @@
 """A run that lost workers is requeued without the nodes that are at fault."""
 
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ from mpi_ata.slurm.batch import Echo
 from mpi_ata.slurm.exclude import node_name, nodes_left
 from mpi_ata.slurm.slurm_job import SlurmJob
 
-WHERE = r"^worker \d+ \(host (\S+), "  # as `named` describes a dead worker
 TRIES, PAUSE = 5, 0.5  # Slurm ends the processes of a job that it requeues, perhaps also an scontrol of ours
 
 
@@ -27,12 +25,12 @@ def recorded_events(run: Path) -> Sequence[Event]:
         return ()
 
 
-def exclude_at_fault(run: Path, loss: str, job: SlurmJob, echo: Echo) -> None:
+def exclude_at_fault(run: Path, host: str, job: SlurmJob, echo: Echo) -> None:
     """Exclude the nodes at fault from a job that has just been requeued: Slurm rejects that earlier.
 
-    `loss` names the worker whose death ended all ranks, if that is known.
+    `host` is that of the worker whose death ended all ranks, if that is known.
     """
-    hosts = list(dict.fromkeys([*hosts_at_fault(recorded_events(run)), *re.findall(WHERE, loss)]))
+    hosts = list(dict.fromkeys([*hosts_at_fault(recorded_events(run)), *filter(None, [host])]))
     try:
         if hosts and (found := nodes_at_fault(hosts, job, echo)):
             update(job, found, echo)

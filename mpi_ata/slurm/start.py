@@ -80,7 +80,7 @@ def conclude(batch: Batch, watch: Watch, code: int, began: float, echo: Echo) ->
     if not (watch.requeued or requeue_if_allowed(batch, watch, echo)):
         return "left", CONTINUE
     if job := watch.slurm_job():
-        exclude_at_fault(batch.run, watch.loss_that_ended_ranks(), job, echo)
+        exclude_at_fault(batch.run, watch.host_that_ended_ranks(), job, echo)
     return "requeued", CONTINUE
 
 

@@ -52,11 +52,12 @@ class Watch:
             self._child.kill()
             self._child.wait()
 
-    def loss_that_ended_ranks(self) -> str:
-        """Return which worker's death made the MPI end all ranks, in words; empty if that is not why."""
+    def host_that_ended_ranks(self) -> str:
+        """Return the host of the worker whose death made the MPI end all ranks; empty if that is not why."""
         verdict = read_verdict(self._batch.submission_dir.verdict_file(self._batch.run))
         # The first to die is the cause; a signal, or Slurm after it, may end ranks in any order.
-        return verdict.losses[0] if verdict.losses and verdict.code is None and not self._forwarded else ""
+        died = verdict.losses and not self._forwarded
+        return verdict.losses[0].host if died else ""
 
     def _on_warning(self, *_: object) -> None:
         self._got_warning = True

@@ -7,6 +7,7 @@ import pytest
 from mpi_ata.errors import RunError
 from mpi_ata.launch.mpirun import exit_code
 from mpi_ata.launch.verdict import (
+    Loss,
     Verdict,
     note_exit,
     note_lost_worker,
@@ -20,16 +21,16 @@ def test_the_manager_leaves_its_exit_code_and_whom_it_lost() -> None:
     with verdict_file() as path:
         assert read_verdict(path) == Verdict(False, None, [])
         note_start()
-        note_lost_worker("worker 2 has died")
+        note_lost_worker("node7", "worker 2 has died")
         note_exit(85)
-        assert read_verdict(path) == Verdict(True, 85, ["worker 2 has died"])
+        assert read_verdict(path) == Verdict(True, 85, [Loss("node7", "worker 2 has died")])
     assert not path.exists()
     note_exit(0)  # nobody asks: nothing is written
 
 
 @pytest.mark.parametrize("mpirun", [0, 3, 137])
 def test_the_exit_code_of_a_run_is_its_managers(mpirun: int) -> None:
-    assert exit_code(mpirun, Verdict(True, 0, ["worker 1 has died"])) == 0
+    assert exit_code(mpirun, Verdict(True, 0, [Loss("node7", "worker 1 has died")])) == 0
     assert exit_code(mpirun, Verdict(True, 85, [])) == 85
 
 
@@ -39,7 +40,7 @@ def test_a_killed_mpirun_is_reported_as_a_shell_does() -> None:
 
 def test_ranks_that_end_without_a_word_are_an_error_even_if_mpirun_exits_with_0() -> None:
     with pytest.raises(RunError, match=r"worker 1 has died, and this MPI has ended all ranks; .*--resume"):
-        exit_code(0, Verdict(True, None, ["worker 1 has died"]))
+        exit_code(0, Verdict(True, None, [Loss("node7", "worker 1 has died")]))
     with pytest.raises(RunError, match=r"a rank has died, and all have ended \(mpirun exited with 0\)"):
         exit_code(0, Verdict(True, None, []))
 

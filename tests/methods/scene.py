@@ -7,7 +7,7 @@ import numpy as np
 
 from mpi_ata.allocators.interface import NonAdaptive
 from mpi_ata.arrays import Array, BoolArray
-from mpi_ata.clusters import Task, VirtualCluster
+from mpi_ata.clusters import FaultPolicy, Task, VirtualCluster
 from mpi_ata.job.names import LAWS
 from mpi_ata.methods import Round
 from mpi_ata.problems import Problem
@@ -42,9 +42,14 @@ class Fixed(NonAdaptive):
 
 
 def cluster_of(
-    problem: Problem, seconds: Sequence[float], seed: int = 0, deaths: Mapping[int, float] | None = None
+    problem: Problem,
+    seconds: Sequence[float],
+    seed: int = 0,
+    deaths: Mapping[int, float] | None = None,
+    policy: FaultPolicy | None = None,
 ) -> VirtualCluster:
-    return VirtualCluster(problem, DrawnTimes(LAWS["constant"](len(seconds), seconds)), seed, deaths)
+    times = DrawnTimes(LAWS["constant"](len(seconds), seconds))
+    return VirtualCluster(problem, times, seed, deaths, policy=policy)
 
 
 def counts(round: Round) -> tuple[list[int], list[int], list[int], list[int]]:

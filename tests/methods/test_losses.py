@@ -1,6 +1,6 @@
 """Workers that vanish during a round."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mpi_ata.allocators import GTA, OFTA, UTA, Allocator, ATAEmpirical
 from mpi_ata.arrays import Array, BoolArray, IntArray
-from mpi_ata.clusters import VirtualCluster
+from mpi_ata.clusters import Fault, FaultPolicy, VirtualCluster
 from mpi_ata.errors import RunError
 from mpi_ata.job.names import LAWS
 from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Method, Ringmaster, Round
@@ -97,6 +97,89 @@ def test_a_run_with_deaths_that_is_resumed_is_the_same_bit_for_bit(
     for _ in range(6 - rounds):
         second.step(resumed)
     assert second.x.tobytes() == whole.x.tobytes()
+
+
+OWNERS: dict[str, Callable[[Array], Method]] = {
+    "malenia": lambda x0: Malenia(x0, Plain(0.1), S=8),
+    "heterogeneous-data-sgd": lambda x0: HeterogeneousDataSGD(x0, ATAEmpirical(N, B), Plain(0.1)),
+}
+
+
+def random_script(rng: np.random.Generator, kinds: Sequence[str], until: float) -> list[Fault]:
+    """Return up to a dozen faults at random times; worker 0 neither dies nor hangs forever.
+
+    Where nobody may die, nobody hangs forever either: an owner of data is waited for.
+    """
+    faults = []
+    for _ in range(rng.integers(1, 13)):
+        kind, worker = str(rng.choice(kinds)), int(rng.integers(N))
+        duration = float(rng.exponential(until / 4))
+        if "die" in kinds and kind == "hang" and worker and rng.random() < 0.2:
+            duration = np.inf
+        if kind != "die" or worker:
+            what = str(rng.choice(["nan", "inf", "shape", "seconds"]))
+            factor = float(rng.choice([3.0, 30.0, 300.0]))
+            faults.append(Fault(float(rng.uniform(0, until)), worker, kind, duration, factor, what))
+    return faults
+
+
+def check_accounts(cluster: VirtualCluster, rounds: list[Round]) -> None:
+    """Every task of every worker was used, wasted or lost, and the rounds say the same as the ledger."""
+    ledger = cluster.ledger
+    used, wasted, lost = (np.sum([getattr(r, n) for r in rounds], axis=0) for n in ("used", "wasted", "lost"))
+    assert ledger.stats.state()["tasks"].tolist() == used.tolist()
+    assert ledger.stopped.tolist() == wasted.tolist()
+    assert ledger.lost.tolist() == lost.tolist()
+    assert ledger.stopped_time.sum() == pytest.approx(sum(round.waste for round in rounds))
+    for round in rounds:
+        assert round.started.tolist() == (round.used + round.wasted + round.lost).tolist()
+        assert min(round.used.min(), round.wasted.min(), round.lost.min()) >= 0
+
+
+def mishaps(name: str, seed: int) -> tuple[list[Round], VirtualCluster, Method, str]:
+    """Run a method through a random script of faults; return its rounds, and the error that ended it."""
+    rng = np.random.default_rng(seed)
+    owned = name in OWNERS
+    kinds = ["hang", "slow"] if owned else ["die", "hang", "slow", "raise", "garbage"]
+    script = random_script(rng, kinds, until=600.0)
+    print(f"{seed=}", *script, sep="\n")
+    reissue = "stop" if owned else "reissue"
+    policy = FaultPolicy(on_task_error=reissue, on_bad_result=reissue, max_failures=2, owned=owned)
+    problem = Quadratic(4, noise=0.5)
+    method = {**METHODS, **OWNERS}[name](problem.x0)
+    times = DrawnTimes(LAWS["sqrt"](N, 2.0), seed)
+    cluster, rounds = VirtualCluster(problem, times, seed, faults=script, policy=policy), list[Round]()
+    try:
+        for _ in range(60):
+            rounds.append(method.step(cluster))
+    except RunError as error:
+        return rounds, cluster, method, str(error)
+    return rounds, cluster, method, ""
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("name", METHODS)
+def test_whatever_happens_each_round_uses_b_tasks_and_every_task_is_accounted_for(
+    name: str, seed: int
+) -> None:
+    rounds, cluster, method, error = mishaps(name, seed)
+    assert error == "" or error.startswith(("worker 0", "none of the workers", "all 5 workers")), error
+    assert all(round.used.sum() == B for round in rounds)
+    assert np.isfinite(method.x).all()
+    if not error:
+        check_accounts(cluster, rounds)
+    again = mishaps(name, seed)
+    assert again[2].x.tobytes() == method.x.tobytes()
+    assert again[3] == error
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("name", OWNERS)
+def test_owners_are_waited_for_and_every_task_is_accounted_for(name: str, seed: int) -> None:
+    rounds, cluster, _, error = mishaps(name, seed)
+    assert error == ""
+    assert all(round.used.all() and not round.losses for round in rounds)
+    check_accounts(cluster, rounds)
 
 
 def test_a_lost_workers_tasks_go_to_the_one_that_finishes_them_first() -> None:

@@ -163,7 +163,7 @@ def test_an_exception_in_a_task_ends_the_job_with_worker_and_traceback(
     path = own(f"assert not (task.worker == 1 and {place}), 'of all things'")
     done = mpirun(3, COMMAND, "run", path, seconds=60)
     assert done.returncode != 0
-    assert "worker 1 on " in done.stderr
+    assert "worker 1 (host " in done.stderr
     assert "AssertionError: of all things" in done.stderr
     assert done.stderr.count("Traceback") == 1
     assert 'own.py", line' in done.stderr

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from mpi_ata.clusters.identity import WorkerIdentity
-from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.stats import TaskTimeStats
 from mpi_ata.errors import UsageError
 from mpi_ata.runfile.record import Record
@@ -16,7 +15,7 @@ from mpi_ata.runfile.store import RunFile
 from mpi_ata.slurm.exclude import bad_hosts, node_name
 from mpi_ata.slurm.resources import Resources
 from tests.runfile.test_checkpoints import record as saved_record
-from tests.slurm.site import OPEN_MPI, Site, record, rounds_of
+from tests.slurm.site import MPICH, Site, record, rounds_of
 
 SLOW_NODE, FACTOR = "n4", 2.2
 UNEQUAL = f"""
@@ -31,12 +30,24 @@ class Own:
         time.sleep(0.04 * ({FACTOR} if os.environ["SLURMD_NODENAME"] == "{SLOW_NODE}" else 1))
         return 0.1 * x
 """
-LAUNCHER = """\
-#!/bin/sh
-[ "$SLURM_RESTART_COUNT" ] && exec {mpirun} "$@"
-echo "{victim} has died" > "$MPI_ATA_VERDICT"
-exit 9
+DEADLY_NODE = "n3"
+DEADLY = f"""
+import os
+import signal
+import time
+import numpy as np
+
+class Own:
+    x0 = np.ones(3)
+
+    def gradient(self, x, task):
+        time.sleep(0.02)
+        if task.round >= 20 and os.environ["SLURMD_NODENAME"] == "{DEADLY_NODE}":
+            time.sleep(1.5)  # the run is saved meanwhile
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 0.1 * x
 """
+ALL_END = "srun --mpi=pmi2 --kill-on-bad-exit=1"  # a dead rank ends all of them
 NODES = {"": ["n1", "n2"], "main": ["n1", "n2"], "other": ["c3"]}
 
 
@@ -94,39 +105,29 @@ def check_script(site: Site, job: Path, out: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_a_requeued_job_avoids_nodes_that_lost_workers(site: Site) -> None:
-    job, out = site.drawn(100_000), site.folder / "mine.h5"
-    words = (job, "--ntasks-per-node", 1, "--time", 10, "--out", out)
-    first = site.submit(*words, "--nodes", 3)
-    site.wait_beyond(out, 5)
-    site.ata("stop", first["job"])
-    assert site.wait_over(first["job"]) == "FAILED", site.story(first["job"])
-    add_losses(out)
-    limit, own = f"stop.rounds={rounds_of(out) + 20}", ("--nodes", 2, "--sbatch", "--exclude=n5")
-    # The first start ends as where an MPI ends all ranks when one is lost, and the manager has noticed which.
-    launcher = site.folder / "launcher.sh"
-    mpirun = OPEN_MPI.with_name("mpirun")
-    launcher.write_text(LAUNCHER.format(mpirun=mpirun, victim=named(1, record(out).identities[1])))
-    launcher.chmod(0o755)
-    second = site.submit(*words, "--resume", "--set", limit, *own, MPI_ATA_LAUNCHER=str(launcher))
-    id = second["job"]
+def test_where_a_dead_worker_ends_all_ranks_the_job_is_requeued_without_its_node(site: Site) -> None:
+    job, out = site.own(DEADLY), site.folder / "mine.h5"
+    words = (
+        job,
+        "--nodes",
+        3,
+        "--ntasks-per-node",
+        1,
+        "--time",
+        10,
+        "--out",
+        out,
+        "--sbatch",
+        "--exclude=n5",
+    )
+    found = site.submit(*words, "--set", "stop.rounds=40", command=MPICH, MPI_ATA_LAUNCHER=ALL_END)
+    id = found["job"]
     assert site.wait_over(id) == "COMPLETED", site.story(id)
-    assert "requeued without n2, n3, where workers were lost" in site.log(second)
+    assert f"requeued without {DEADLY_NODE}, where workers were lost" in site.log(found)
     excluded = site.slurm.ask("scontrol", "show", "hostnames", site.slurm.job(id)["ExcNodeList"])
-    assert set(excluded.split()) == {"n2", "n3", "n5"}
-    assert [worker.host for worker in record(out).identities] == ["n4"]
-    assert "n2: 2 workers died" in site.ata("show", out)
-
-
-def add_losses(run: Path) -> None:
-    """Add to the file of a run that its worker on n2 was lost twice."""
-    found, file = record(run), RunFile(run)
-    assert found.identities[0].host == "n2"
-    for _ in range(2):
-        found.event(1.0, "lost", "killed", worker=0)
-    found.event(2.0, "ended", "early")
-    file.load()
-    file.save(*to_tree(found))
+    assert set(excluded.split()) == {DEADLY_NODE, "n5"}
+    assert [worker.host for worker in record(out).identities] == ["n2", "n4"]
+    assert rounds_of(out) == 40
 
 
 def ended(time: float, seconds: list[float], *lost: int) -> tuple[Path, Record]:

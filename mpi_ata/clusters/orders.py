@@ -1,0 +1,105 @@
+"""The orders of real workers: what each was told to do, and whether it still is to do it."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mpi_ata.arrays import Array
+from mpi_ata.clusters.buffers import NOWHERE
+from mpi_ata.clusters.channel import EMPTY, ORDER, STOP, TOGETHER
+from mpi_ata.clusters.connections import Connections
+
+
+@dataclass(slots=True)
+class Order:
+    """What a worker was ordered to do, or will be as soon as it has stopped its previous order."""
+
+    number: int
+    x: Array
+    round: int
+    count: int
+    together: bool
+    left: int
+    sent: float = math.inf
+    latest: float = math.inf  # when it was sent, or its latest arrival came
+    excused: float = 0.0  # seconds of suspension before that
+    result: Array | None = None  # where the result will be, if in shared memory
+
+
+class Orders:
+    """The orders of all workers: each has at most one that runs, after one that is being stopped."""
+
+    def __init__(self, connections: Connections) -> None:
+        self.running: dict[int, Order] = {}  # by worker
+        self.stopping: dict[int, Order] = {}  # whose stop is not yet confirmed
+        self.probes: dict[int, Order] = {}  # single tasks of workers on probation
+        self.sharing: set[int] = set()  # workers that have opened the shared memory
+        self._connections = connections
+        self._numbers = 0
+
+    def start(self, worker: int, x: Array, round: int, count: int, together: bool) -> None:
+        """Give a worker an order; it is sent as soon as the previous one is stopped."""
+        if worker in self.running:
+            raise RuntimeError("a worker holds one order at a time; stop it first")
+        self.running[worker] = order = self._new(x, round, count, together)
+        if worker not in self.stopping:
+            self._send(worker, order)
+
+    def probe(self, worker: int, x: Array, round: int) -> None:
+        """Give an idle worker a single task, whose result will be dropped."""
+        self.probes[worker] = order = self._new(x, round, 1, together=True)
+        self._send(worker, order)
+
+    def _new(self, x: Array, round: int, count: int, together: bool) -> Order:
+        self._numbers += 1
+        return Order(self._numbers, x, round, count, together, count)
+
+    def _send(self, worker: int, order: Order) -> None:
+        """Send an order; point and result go through shared memory where possible, otherwise by message."""
+        x_slot = result_slot = NOWHERE
+        shared = self._connections.shared
+        if worker in self.sharing and shared is not None:
+            order.x = shared.put(order.x)
+            order.result = shared.free() if order.together or order.count == 1 else None
+            x_slot, result_slot = shared.number_of(order.x), shared.number_of(order.result)
+        payload = order.x if x_slot == NOWHERE else EMPTY
+        flags = TOGETHER if order.together else 0
+        self._connections.send(
+            worker, ORDER, order.number, order.round, order.count, flags, (), payload, x_slot, result_slot
+        )
+        order.sent = order.latest = time.perf_counter()
+        order.excused = self._connections.suspended
+
+    def withdraw(self, worker: int) -> float:
+        """Take its order from a worker, and return the seconds it has spent since its latest arrival.
+
+        What it still delivers of the order is dropped.  The order is remembered until the worker confirms
+        that it has stopped: until then it may write into shared memory.
+        """
+        order = self.running.pop(worker, None)
+        if order is None or not order.left or order.sent == math.inf:
+            return 0.0
+        self._connections.send(worker, STOP, order.number)
+        self.stopping[worker] = order
+        return time.perf_counter() - order.latest
+
+    def confirm_stop(self, worker: int) -> None:
+        """Note that a worker has stopped, and send its next order, if it has one."""
+        if self.stopping.pop(worker, None) is not None and worker in self.running:
+            self._send(worker, self.running[worker])
+
+    def is_busy(self, worker: int) -> bool:
+        """Return whether a worker without a running order still has something to do."""
+        return worker in self.stopping or worker in self.probes
+
+    def drop(self, worker: int) -> bool:
+        """Forget all orders of a worker, and return whether it had any."""
+        held = [orders.pop(worker, None) for orders in (self.running, self.stopping, self.probes)]
+        return any(order is not None for order in held)
+
+    def late(self, now: float) -> Iterator[tuple[int, Order, float]]:
+        """Yield each worker with a running order, the order it is at, and the seconds it has been silent."""
+        for worker, queued in list(self.running.items()):
+            order = self.stopping.get(worker, queued)
+            yield worker, order, now - order.latest - (self._connections.suspended - order.excused)

@@ -1,0 +1,158 @@
+"""Simulated workers: what each of them holds, and when it will be done."""
+
+from dataclasses import dataclass
+from heapq import heapify, heappush
+from itertools import accumulate
+
+import numpy as np
+
+from mpi_ata.arrays import Array, IntArray, State, entry
+from mpi_ata.clusters.faults import FaultScript
+from mpi_ata.times import DrawnTimes
+
+_SAVED = ("began", "due", "seconds", "left", "round", "number")  # arrays with one entry per worker
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a simulated worker was ordered to do."""
+
+    x: Array
+    round: int
+    together: bool
+
+
+class SimulatedWorkers:
+    """The orders of n simulated workers, and a queue of their deliveries on the virtual clock."""
+
+    def __init__(self, times: DrawnTimes, script: FaultScript) -> None:
+        n = times.n
+        self.now = 0.0
+        self.orders = np.full(n, None, object)  # what each worker holds
+        self.began = np.zeros(n)  # when it began what it will deliver next
+        self.due = np.full(n, np.inf)  # when that will arrive
+        self.seconds = np.zeros(n)  # how long it takes, but for faults
+        self.left = np.zeros(n, np.int64)  # tasks it has not delivered
+        self.round = np.full(n, -1)  # of its latest order
+        self.number = np.zeros(n, np.int64)  # of its next task in that round
+        self.events: list[tuple[float, int]] = []  # a heap of (due, worker); a stopped one is out of date
+        self._n, self._times, self._script, self._scripted = n, times, script, bool(script)
+
+    def order(self, workers: IntArray, order: Order, counts: IntArray | int) -> None:
+        """Let workers begin an order now: counts[j] tasks of workers[j]."""
+        round, together = order.round, order.together
+        if not self.left.any():
+            self.events.clear()  # what remains there was stopped
+        self.orders[workers] = order
+        self.number[workers[self.round[workers] != round]] = 0
+        self.round[workers] = round
+        self.left[workers] = counts
+        self.began[workers] = self.now
+        self.seconds[workers] = seconds = self._duration(workers, round, counts if together else 1)
+        due = self.now + seconds
+        if self._scripted:
+            self._script.begin_tasks(workers)
+            due += self._script.delays(workers, seconds, self.now)
+        self.due[workers] = due
+        self._expect(due.tolist(), workers.tolist())
+
+    def _expect(self, due: list[float], workers: list[int]) -> None:
+        """Queue deliveries; a queue that is mostly out of date is rebuilt."""
+        if len(self.events) > 4 * self._n:
+            busy = np.flatnonzero(self.left)
+            due, workers, self.events = self.due[busy].tolist(), busy.tolist(), []
+        if 8 * len(workers) < len(self.events):
+            for event in zip(due, workers, strict=True):
+                heappush(self.events, event)
+        else:
+            self.events += zip(due, workers, strict=True)
+            heapify(self.events)
+
+    def _duration(self, workers: IntArray, round: int, counts: IntArray | int) -> Array:
+        """Return how long the next counts[j] tasks of workers[j] take."""
+        first = self.number[workers]
+        seconds = np.zeros(len(workers))
+        for number in range(first.min(), (first + counts).max()):
+            theirs = (first <= number) & (number < first + counts)
+            seconds[theirs] += self._times(round, number)[workers[theirs]]
+        return seconds
+
+    def task_seconds(self, worker: int, count: int) -> list[float]:
+        """Return how long each of the `count` tasks took that are delivered now."""
+        seconds = [self.seconds.item(worker)]
+        if count > 1:
+            seconds = self._times.of(worker, self.round.item(worker), self.number.item(worker), count)
+        if self._scripted:
+            slowness = (self.now - self.began.item(worker)) / self.seconds.item(worker)
+            if abs(slowness - 1.0) > 1e-9:  # not merely rounded
+                seconds = [second * slowness for second in seconds]
+        return seconds
+
+    def proceed(self, worker: int, count: int) -> None:
+        """Let a worker that delivers `count` tasks now begin what is left of its order."""
+        left, number = self.left.item(worker) - count, self.number.item(worker) + count
+        self.number[worker] = number
+        self.left[worker] = left
+        if not left:
+            self.due[worker], self.orders[worker] = np.inf, None
+            return
+        self.began[worker] = self.now
+        self.seconds[worker] = seconds = self._times(self.round.item(worker), number).item(worker)
+        due = self.now + seconds
+        if self._scripted:
+            self._script.begin_tasks(np.array([worker]))
+            due += self._script.delays(np.array([worker]), np.array([seconds]), self.now).item()
+        self.delay(worker, due)
+
+    def delay(self, worker: int, due: float) -> None:
+        """Let a worker be done at this time."""
+        self.due[worker] = due
+        heappush(self.events, (due, worker))
+
+    def begun(self, worker: int) -> int:
+        """Return how many undelivered tasks of its order a worker has begun by now."""
+        order, left = self.orders[worker], self.left.item(worker)
+        began = self.began.item(worker)
+        spent = self._script.progress(worker, began, self.now) if self._scripted else self.now - began
+        if order is None or spent < 0:
+            return 0
+        if not order.together:
+            return min(left, 1)
+        seconds = self._times.of(worker, order.round, self.number.item(worker), left)
+        return 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
+
+    def drop(self, workers: IntArray | int) -> None:
+        """Leave workers without an order."""
+        self.left[workers] = 0
+        self.due[workers] = np.inf
+        self.orders[workers] = None
+
+    def state(self, x0: Array) -> State:
+        """Return all orders in flight; a point shared by several orders is saved once."""
+        running = np.flatnonzero(self.left)
+        orders = list(self.orders[running])
+        points = {order.x.ctypes.data: order.x for order in orders}
+        addresses = list(points)
+        point, together = np.full(self._n, -1), np.zeros(self._n, np.bool_)
+        point[running] = [addresses.index(order.x.ctypes.data) for order in orders]
+        together[running] = [order.together for order in orders]
+        return {
+            "now": np.array(self.now),
+            **{name: getattr(self, name).copy() for name in _SAVED},
+            "together": together,
+            "point": point,
+            "points": np.array(list(points.values()), x0.dtype).reshape(-1, *x0.shape),
+        }
+
+    def restore(self, state: State, x0: Array) -> None:
+        """Resume from an earlier state, bit for bit as if there had been no break."""
+        saved = {name: entry(state, name, getattr(self, name)) for name in _SAVED}
+        now, point = entry(state, "now", self.now), entry(state, "point", self.round)
+        together = entry(state, "together", np.zeros(self._n, np.bool_))
+        points = entry(state, "points", np.broadcast_to(x0, (point.max() + 1, *x0.shape)))
+        points.flags.writeable = False
+        vars(self).update(saved, now=now.item(), orders=np.full(self._n, None, object), events=[])
+        running = np.flatnonzero(self.left).tolist()
+        for i in running:
+            self.orders[i] = Order(points[point[i]], self.round.item(i), together.item(i))
+        self._expect(self.due[running].tolist(), running)
