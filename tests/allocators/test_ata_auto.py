@@ -100,7 +100,8 @@ def test_after_400_rounds_it_is_ahead_of_the_oracle_in_clock_without_more_worker
     own = play_rounds(ATAAuto(17, 23, spares=spares), law, 400)
     oracle = play_rounds(OFTA(17, 23, law.means), law, 400)
     clock, worker_time = own.clock[-1] / oracle.clock[-1], own.worker_time[-1] / oracle.worker_time[-1]
-    # Measured 0.95-0.98 / 0.78-0.88 without spares, 0.65-0.74 / 0.95-1.02 with them, over ten seeds or so.
+    # After 1,000 rounds of one other seed: 0.95 / 0.80-0.88 without spares, 0.65-0.72 / 0.95-0.98 with them.
+    # The limits leave room for the noise of fewer rounds.
     assert clock <= (1.0 if spares == "none" else 0.78)
     assert worker_time <= (0.92 if spares == "none" else 1.08)
 
