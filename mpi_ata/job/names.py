@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAEmpirical
+from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAAuto, ATAEmpirical
 from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Ringmaster
 from mpi_ata.problems import Logistic, Quadratic
 from mpi_ata.times import (
@@ -24,7 +24,14 @@ from mpi_ata.updates import Adam, Momentum, Nesterov, Plain
 
 Names = dict[str, Callable[..., Any]]
 
-ALLOCATORS: Names = {"ata": ATA, "ata-empirical": ATAEmpirical, "gta": GTA, "ofta": OFTA, "uta": UTA}
+ALLOCATORS: Names = {
+    "ata": ATA,
+    "ata-auto": ATAAuto,
+    "ata-empirical": ATAEmpirical,
+    "gta": GTA,
+    "ofta": OFTA,
+    "uta": UTA,
+}
 
 MACHINES: Names = {
     "lonestar6": lonestar6,
