@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mpi_ata.allocators.auto.doubts import doubted, untried_pay, without_last
+from mpi_ata.allocators.auto.foresight import Plan
+from mpi_ata.allocators.auto.knowledge import Knowledge
+from mpi_ata.allocators.auto.spares import plan_spares
+from mpi_ata.allocators.auto.task_model import Speeds
+from mpi_ata.allocators.auto.whole import plan_whole
 from mpi_ata.allocators.change_detection import SpeedChange
-from mpi_ata.allocators.doubts import doubted, untried_pay, without_last
-from mpi_ata.allocators.foresight import Plan
 from mpi_ata.allocators.interface import checked_budget
-from mpi_ata.allocators.knowledge import Knowledge
 from mpi_ata.allocators.recursive import spread
-from mpi_ata.allocators.spares import plan_spares
-from mpi_ata.allocators.task_model import Speeds
-from mpi_ata.allocators.whole import plan_whole
 from mpi_ata.arrays import Array, BoolArray, IntArray, State, entry
 from mpi_ata.randomness import Purpose, Streams
 

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpi_ata.allocators.normal import tail_and_loss
-from mpi_ata.allocators.task_model import Speeds
+from mpi_ata.allocators.auto.normal import tail_and_loss
+from mpi_ata.allocators.auto.task_model import Speeds
 from mpi_ata.arrays import Array, IntArray
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from mpi_ata.allocators.foresight import Plan, Tasks, between, expected_length, lay_out
+from mpi_ata.allocators.auto.foresight import Plan, Tasks, between, expected_length, lay_out
+from mpi_ata.allocators.auto.task_model import Speeds
 from mpi_ata.allocators.recursive import recursive_allocation
-from mpi_ata.allocators.task_model import Speeds
 from mpi_ata.arrays import Array, IntArray
 
 SECTIONS, STAGES = 8, 3  # 9^-3 of the interval: L to about 0.2 %, far below any noise in it

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpi_ata.allocators.foresight import Plan, Tasks, between, lay_out
-from mpi_ata.allocators.task_model import Speeds
-from mpi_ata.allocators.whole import value
+from mpi_ata.allocators.auto.foresight import Plan, Tasks, between, lay_out
+from mpi_ata.allocators.auto.task_model import Speeds
+from mpi_ata.allocators.auto.whole import value
 from mpi_ata.arrays import Array
 
 LENGTHS, STAGES = 10, 3  # the best of 10, of 10 around that, and of 10 around that: to below 1 %

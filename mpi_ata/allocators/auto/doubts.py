@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from mpi_ata.allocators.foresight import Plan, task_numbers
-from mpi_ata.allocators.normal import quantile_above, tail_and_loss
-from mpi_ata.allocators.task_model import Speeds
+from mpi_ata.allocators.auto.foresight import Plan, task_numbers
+from mpi_ata.allocators.auto.normal import quantile_above, tail_and_loss
+from mpi_ata.allocators.auto.task_model import Speeds
 from mpi_ata.arrays import Array, IntArray
 
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mpi_ata.allocators.auto.suspects import Suspects
+from mpi_ata.allocators.auto.task_model import TaskModel
 from mpi_ata.allocators.change_detection import ChangeDetector, Since, SpeedChange
-from mpi_ata.allocators.suspects import Suspects
-from mpi_ata.allocators.task_model import TaskModel
 from mpi_ata.arrays import Array, IntArray, State, entry
 
 log = logging.getLogger("mpi_ata")
