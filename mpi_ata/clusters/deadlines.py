@@ -122,8 +122,7 @@ class Deadlines:
         unshaped = 1.0 / (1.0 + (some / SHAPED) ** 2)  # how much the others' tails count
         beyond, record = (np.maximum(own, own.max() * unshaped) for own in (beyond, record))
         tail: Array = median * beyond * (1.0 + beyond * SETTLED / (SETTLED + some))
-        longest: Array = self.factor * median * record
-        return np.minimum(tail, longest)
+        return tail if self.factor == math.inf else np.minimum(tail, self.factor * median * record)
 
 
 def _quartiles(times: Array) -> tuple[Array, Array, Array]:

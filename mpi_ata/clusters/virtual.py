@@ -144,7 +144,7 @@ class VirtualCluster:
             while events and events[0][0] != due[events[0][1]]:  # stopped in the meantime
                 heappop(events)
             arrival = events[0][0] if events else math.inf
-            if arrival > self._look_at and self._interrupted(arrival, until):
+            if (arrival > self._look_at or not events) and self._interrupted(arrival, until):
                 if self._reports:
                     return self._reports.popleft()
                 continue
