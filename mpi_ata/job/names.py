@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAEmpirical
-from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Ringmaster
+from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAEmpirical, Bandit, MSync, Proportional
+from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, MindFlayer, Ringmaster
 from mpi_ata.problems import Logistic, Quadratic
 from mpi_ata.times import (
     Constant,
@@ -24,7 +24,16 @@ from mpi_ata.updates import Adam, Momentum, Nesterov, Plain
 
 Names = dict[str, Callable[..., Any]]
 
-ALLOCATORS: Names = {"ata": ATA, "ata-empirical": ATAEmpirical, "gta": GTA, "ofta": OFTA, "uta": UTA}
+ALLOCATORS: Names = {
+    "ata": ATA,
+    "ata-empirical": ATAEmpirical,
+    "gta": GTA,
+    "ofta": OFTA,
+    "uta": UTA,
+    "m-sync": MSync,
+    "bandit": Bandit,
+    "proportional": Proportional,
+}
 
 MACHINES: Names = {
     "lonestar6": lonestar6,
@@ -50,6 +59,7 @@ METHODS: Names = {
     "malenia": Malenia,
     "asgd": ASGD,
     "ringmaster": Ringmaster,
+    "mindflayer": MindFlayer,
 }
 
 PROBLEMS: Names = {"quadratic": Quadratic, "logistic": Logistic, "cifar100": Cifar100}
