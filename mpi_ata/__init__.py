@@ -14,7 +14,18 @@ if launch.under_launcher():
 
 from typing import TYPE_CHECKING
 
-from mpi_ata.allocators import ATA, GTA, OFTA, UTA, Allocator, ATAEmpirical, Bandit, MSync, Proportional
+from mpi_ata.allocators import (
+    ATA,
+    GTA,
+    OFTA,
+    UTA,
+    Allocator,
+    ATAAuto,
+    ATAEmpirical,
+    Bandit,
+    MSync,
+    Proportional,
+)
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, VirtualCluster
 from mpi_ata.clusters.context import cluster
@@ -57,6 +68,7 @@ __all__ = [
     "OFTA",
     "SGD",
     "UTA",
+    "ATAAuto",
     "ATAEmpirical",
     "Adam",
     "Allocator",

@@ -70,7 +70,7 @@ class ChangeDetector:
         d = [log(x if x > SHORTEST else SHORTEST) - mean for x in seconds]
         self._seen += m
         if N >= ENOUGH:
-            sd = max(sqrt(squares / (N - 1.0)), LEAST_NOISE)
+            sd = max(sqrt(max(squares, 0.0) / (N - 1.0)), LEAST_NOISE)  # below 0 by rounding only
             d = _clipped(d, CLIP * sd)
             if _add(row, fsum(d) / (sd * sqrt(1.0 + m / N)), m, fsum(seconds)) > 2 * log(self._seen):
                 return self._restart(worker, row)

@@ -125,12 +125,11 @@ class Channel:
 
     def _isend(self, part: bytes | Payload, to: int, tag: int) -> None:
         try:
-            sending = _Sending(self._comm.Isend(part, to, tag), to, part)
+            request = self._comm.Isend(part, to, tag)
+            if not request.Test():
+                self._sending.append(_Sending(request, to, part))
         except Exception as error:
             self._note_loss(error)
-            return
-        if not self._sent(sending):
-            self._sending.append(sending)
 
     def _sent(self, sending: "_Sending") -> bool:
         """Return whether a message is sent, or nobody is left to receive it."""
@@ -172,15 +171,6 @@ class Channel:
         except Exception as error:
             self._note_loss(error)
             return None
-        try:
-            return self._read()
-        except SenderLostError:
-            return None
-        finally:
-            self._inbox.empty()
-
-    def _read(self) -> Message:
-        """Return the message whose header is in the buffer."""
         header = HEADER.unpack_from(self._buffer)
         sender, kind, order, round, tasks, count, size, x_slot, result_slot, flags = header
         seconds: list[float] = self._seconds[: _fitting(count)].tolist()  # type: ignore[assignment]
@@ -188,9 +178,14 @@ class Channel:
         if begin + size <= self._capacity:
             payload = self._as_array(self._buffer[begin : begin + size]) if size else EMPTY
         else:
-            if len(seconds) < count:
-                seconds = self._following(sender, np.empty(count)).tolist()
-            payload = self._following(sender, self._buffer_for(size)) if size else EMPTY
+            try:
+                if len(seconds) < count:
+                    seconds = self._following(sender, np.empty(count)).tolist()
+                payload = self._following(sender, self._buffer_for(size)) if size else EMPTY
+            except SenderLostError:
+                self._inbox.empty()
+                return None
+        self._inbox.empty()
         return Message(sender, kind, order, round, tasks, x_slot, result_slot, flags, seconds, payload)
 
     def _as_array(self, data: bytearray) -> Payload:

@@ -5,7 +5,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
@@ -35,9 +34,10 @@ class Connections:
         self._unreported: list[int] = []  # those of them that next_message() has not returned yet
         self._comm, self._template = comm, template
         self._meet(digest)
-        self._ring = [self._ringer(rank_of(worker)) for worker in range(self.n)]
+        self.rank = [rank_of(worker) for worker in range(self.n)]  # by worker: a call would cost more
+        self.ring = [self._ringer(rank) for rank in self.rank]  # functions that wake a worker
         self._bell.watch(self._lifelines.fileno(), self._find_dead)
-        self._channel = Channel(comm, MPI.ANY_SOURCE, template, self._find_dead)
+        self.channel = Channel(comm, MPI.ANY_SOURCE, template, self._find_dead)
 
     def _meet(self, digest: bytes) -> None:
         """Exchange addresses with all ranks; shared files are unlinked as soon as all have opened them."""
@@ -71,15 +71,10 @@ class Connections:
         """Raise RunError where a rank has another package, job or problem than the manager."""
         check_same(self.ranks)
 
-    def send(self, worker: int, *content: Any, **more: Any) -> None:
-        """Send a message to a worker, without waiting, and wake it."""
-        self._channel.send(rank_of(worker), *content, **more)
-        self._ring[worker]()
-
-    def ring(self, workers: Iterable[int]) -> None:
-        """Wake workers."""
-        for worker in workers:
-            self._ring[worker]()
+    def send(self, worker: int, kind: int, order: int = 0, flags: int = 0) -> None:
+        """Send a short message to a worker, without waiting, and wake it."""
+        self.channel.send(self.rank[worker], kind, order, flags=flags)
+        self.ring[worker]()
 
     def next_message(
         self, until: float = math.inf, expired: Callable[[], bool] = lambda: False
@@ -98,7 +93,7 @@ class Connections:
         return message
 
     def _receive(self, until: float) -> Message | None:
-        while self._channel.sending() and time.perf_counter() < until:  # it advances only while polled
+        while self.channel.sending() and time.perf_counter() < until:  # it advances only while polled
             if (message := self._poll()) is not None:
                 return message
             os.sched_yield()
@@ -106,7 +101,7 @@ class Connections:
 
     def _poll(self) -> Message | None:
         """Return the next message; of a dead worker, all that it has sent comes before its loss."""
-        message = self._channel.poll()
+        message = self.channel.poll()
         if message is None and self._unreported:
             return Message(self._unreported.pop(0), LOST, 0, 0, 0, NOWHERE, NOWHERE, 0, [], EMPTY)
         return message
@@ -118,12 +113,12 @@ class Connections:
             if rank not in self.dead:
                 self.dead.add(rank)
                 self._unreported.append(rank)
-                self._channel.abandon(rank)
+                self.channel.abandon(rank)
         return self.dead
 
     def abandon(self, worker: int) -> None:
         """Wait no longer until a worker has received what was sent to it."""
-        self._channel.abandon(rank_of(worker))
+        self.channel.abandon(rank_of(worker))
 
     def end_stragglers(self, workers: Iterable[int], code: int) -> None:
         """End these workers, which do not leave: now, or with all ranks when this process exits."""
@@ -146,7 +141,7 @@ class Connections:
             self._leave_without_finalize()
         else:
             self._lifelines.dismiss()
-        self._channel.close()
+        self.channel.close()
         self._bell.close()
         if self.shared is not None:
             self.shared.close()

@@ -92,7 +92,8 @@ class MPICluster:
     def _prepare(self) -> None:
         """Wait until the workers are set up, before the clock starts; some may be late."""
         self._connections.check_same_job()
-        self._connections.ring(range(self.n))
+        for ring in self._connections.ring:
+            ring()
         set_up(self._problem, None, self.n)
         times = SetUps(self._health.policy.deadline)
         while waiting := sorted(self._setting_up & set(self.available.nonzero()[0].tolist())):
@@ -156,13 +157,13 @@ class MPICluster:
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
         """Return the next arrival, or the next worker that is lost or back."""
-        until = math.inf if timeout is None else self.now() + timeout
+        until, connections = math.inf if timeout is None else self.now() + timeout, self._connections
         while self._orders.running or self._found:
             if self._found:
                 return self._found.pop(0)
-            message = self._connections.next_message(until, self.grace_expired)
+            message = connections.next_message(until, self.grace_expired)
             found = None if message is None else self._handle(message)
-            if self._connections.drained:  # all who have answered are heard
+            if connections.drained and time.perf_counter() >= self._next_look:  # all who answered are heard
                 self._find_overdue(self.now())
             if found is not None:
                 return found
@@ -281,8 +282,6 @@ class MPICluster:
 
     def _find_overdue(self, now: float) -> None:
         """Now and then, take their orders from workers that should have answered long ago."""
-        if now < self._next_look or not self._orders.running:
-            return
         self._next_look = now + LOOK
         patience = self._health.deadlines.patience()
         for worker, order, silent in self._orders.late(now):

@@ -65,9 +65,11 @@ class Orders:
             x_slot, result_slot = shared.number_of(order.x), shared.number_of(order.result)
         payload = order.x if x_slot == NOWHERE else EMPTY
         flags = TOGETHER if order.together else 0
-        self._connections.send(
-            worker, ORDER, order.number, order.round, order.count, flags, (), payload, x_slot, result_slot
+        to, connections = self._connections.rank[worker], self._connections
+        connections.channel.send(
+            to, ORDER, order.number, order.round, order.count, flags, (), payload, x_slot, result_slot
         )
+        connections.ring[worker]()
         order.sent = order.latest = time.perf_counter()
         order.excused = self._connections.suspended
 

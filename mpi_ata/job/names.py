@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAEmpirical, Bandit, MSync, Proportional
+from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAAuto, ATAEmpirical, Bandit, MSync, Proportional
 from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, MindFlayer, Ringmaster
 from mpi_ata.problems import Logistic, Quadratic
 from mpi_ata.times import (
@@ -26,6 +26,7 @@ Names = dict[str, Callable[..., Any]]
 
 ALLOCATORS: Names = {
     "ata": ATA,
+    "ata-auto": ATAAuto,
     "ata-empirical": ATAEmpirical,
     "gta": GTA,
     "ofta": OFTA,

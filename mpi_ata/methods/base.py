@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mpi_ata.allocators import GTA, Allocator, MSync
+from mpi_ata.allocators import GTA, Allocator, ATAAuto, MSync
 from mpi_ata.arrays import Array, IntArray, State, entry, total
 from mpi_ata.clusters import Cluster, Lost
 from mpi_ata.clusters.interface import named
@@ -71,6 +71,11 @@ def not_greedy(allocator: Allocator, instead: str) -> Allocator:
         raise ValueError(
             f"the allocator {name} lets everyone work and drops surplus results, but this method uses all it "
             f"orders; use another allocator, or {instead}, the greedy method of this kind"
+        )
+    if isinstance(allocator, ATAAuto) and allocator.spares:
+        raise ValueError(
+            "spares = 'auto' of the allocator ata-auto drops surplus results, but this method uses all it "
+            "orders; set spares = 'none'"
         )
     return allocator
 

@@ -231,7 +231,7 @@ def test_values_out_of_range_are_refused_with_the_range(
         (
             "allocator.name",
             '"atta"',
-            "unknown name 'atta' in [allocator]; valid values: ata, ata-empirical, gta, ofta, uta",
+            "unknown name 'atta' in [allocator]; valid values: ata, ata-auto, ata-empirical, gta, ofta, uta",
         ),
         (
             "times.law",
@@ -564,7 +564,9 @@ def test_whatever_allocator_a_file_names_another_can_be_set(tmp_path: Path, own:
 
 def test_an_unknown_other_allocator_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     job = load_job(written(tmp_path, {}))
-    with pytest.raises(UsageError, match=r"unknown name 'atta' in .*; valid values: ata, ata-empirical, gta"):
+    with pytest.raises(
+        UsageError, match=r"unknown name 'atta' in .*; valid values: ata, ata-auto, ata-empirical, gta"
+    ):
         job.with_allocators(["atta"])[0]
 
 
