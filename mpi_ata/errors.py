@@ -13,6 +13,10 @@ class RunError(RuntimeError):
     """A run that was started correctly cannot continue."""
 
 
+class LossError(RunError):
+    """Workers are lost without which a run cannot continue; on others it can."""
+
+
 class BadResultError(RunError):
     """A task has returned something that cannot be used."""
 

@@ -11,7 +11,7 @@ import click
 
 from mpi_ata import launch
 from mpi_ata.driver.output import OutputOptions
-from mpi_ata.errors import CONTINUE, RunError, UsageError
+from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError
 from mpi_ata.launch import signals
 from mpi_ata.layout import MANAGER
 
@@ -46,6 +46,8 @@ def one_sentence_errors() -> Iterator[None]:
         yield
     except UsageError as error:
         raise reported(WrongUsage(str(error))) from None
+    except LossError as error:  # not reported as a failure: on other workers the run may continue
+        raise click.ClickException(str(error)) from None
     except RunError as error:
         raise reported(click.ClickException(str(error))) from None
 

@@ -202,12 +202,21 @@ class Channel:
         """Receive into a buffer what did not fit with the header."""
         part = buffer.reshape(-1).view(np.uint8)
         for begin in range(0, len(part), PIECE):
-            request = self._comm.Irecv(part[begin : begin + PIECE], sender, FOLLOWING)
+            self._receive(part[begin : begin + PIECE], sender)
+        return buffer
+
+    def _receive(self, part: Payload, sender: int) -> None:
+        request = self._comm.Irecv(part, sender, FOLLOWING)
+        try:
             while not any(request.Test() for _ in range(GLANCE)):
                 if sender in self._losses():
-                    request.Cancel()
+                    self._abandoned.append(_Sending(request, sender, part))  # it may still be written into
                     raise SenderLostError
-        return buffer
+        except SenderLostError:
+            raise
+        except Exception as error:
+            self._note_loss(error)
+            raise SenderLostError from None
 
     def close(self) -> None:
         """Send what is left and cancel the request for a message that will not come."""

@@ -3,6 +3,7 @@
 import atexit
 import math
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterable
 
@@ -29,7 +30,8 @@ class Connections:
     def __init__(self, comm: MPI.Comm, template: Array, digest: bytes) -> None:
         self.n = workers_in(comm.Get_size())
         self.drained = True  # whether no message was waiting when the latest was asked for
-        self.suspended = 0.0  # seconds for which this process was stopped while it waited
+        self.suspended = 0.0  # seconds for which this process was stopped, or did something else
+        self._latest = time.perf_counter()  # when it last waited
         self.dead: set[int] = set()  # ranks whose processes have ended
         self._unreported: list[int] = []  # those of them that next_message() has not returned yet
         self._comm, self._template = comm, template
@@ -43,11 +45,12 @@ class Connections:
         """Exchange addresses with all ranks; shared files are unlinked as soon as all have opened them."""
         try:
             self._bell = Doorbell()
-            self._lifelines = Lifelines(self._bell.name)
+            token = secrets.token_hex(16)
+            self._lifelines = Lifelines(token)
             self.shared = shared_buffers(host_name(), self._bell.name, self._template, owner=True)
             try:
-                self.ranks = handshake(self._comm, self._bell, digest, self._lifelines.port)
-                self._accept_lifelines()
+                self.ranks = handshake(self._comm, self._bell, digest, self._lifelines.port, token)
+                self._watch_lifelines()
                 self._comm.Barrier()
                 note_start()
             finally:
@@ -58,10 +61,11 @@ class Connections:
             atexit.register(end_all_ranks, self._comm)
             raise
 
-    def _accept_lifelines(self) -> None:
+    def _watch_lifelines(self) -> None:
         connected = np.zeros(self._comm.Get_size(), np.uint8)
         self._comm.Gather(np.zeros(1, np.uint8), connected, MANAGER)
-        self._lifelines.accept(int(connected.sum()))
+        self._lifelines.watch(np.flatnonzero(connected).tolist())
+        self.unwatched = [w for w in range(self.n) if not connected[rank_of(w)]]  # only by deadlines
 
     def _ringer(self, rank: int) -> Callable[[], None]:
         peer = self.ranks[rank]
@@ -82,14 +86,15 @@ class Connections:
         """Return the next message, or None after a while; GraceExpired if it is time to give up."""
         if expired():
             raise GraceExpired
+        began = time.perf_counter()
+        self.suspended += began - self._latest  # MPI may send nothing while nobody waits for an answer
         message = self._poll()
         self.drained = message is None
-        if message is not None:
-            return message
-        began = time.perf_counter()
-        message = self._receive(min(until, began + LOOK_UP))
+        if message is None:
+            message = self._receive(min(until, began + LOOK_UP))
+        self._latest = time.perf_counter()
         # A process that slept for longer than it asked for was stopped, and perhaps the workers with it.
-        self.suspended += max(time.perf_counter() - began - 2 * LOOK_UP, 0.0)
+        self.suspended += max(self._latest - began - 2 * LOOK_UP, 0.0)
         return message
 
     def _receive(self, until: float) -> Message | None:
@@ -97,6 +102,8 @@ class Connections:
             if (message := self._poll()) is not None:
                 return message
             os.sched_yield()
+        if time.perf_counter() >= until:
+            self._find_dead()
         return self._bell.wait(self._poll, until)
 
     def _poll(self) -> Message | None:
@@ -122,9 +129,9 @@ class Connections:
 
     def end_stragglers(self, workers: Iterable[int], code: int) -> None:
         """End these workers, which do not leave: now, or with all ranks when this process exits."""
-        if survives_losses:  # MPI_Abort would leave some behind
-            self._leave_without_finalize()
-            for worker in workers:
+        self._leave_without_finalize()
+        if survives_losses and not set(self.unwatched).intersection(workers):
+            for worker in workers:  # MPI_Abort would leave some behind
                 self._lifelines.cut(rank_of(worker))
         else:
             atexit.register(end_all_ranks, self._comm, code)

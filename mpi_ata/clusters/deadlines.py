@@ -112,14 +112,18 @@ class Deadlines:
         The longest of m exponential times lies about log(m) spreads above their median.  What is beyond
         that shows a heavier tail, of which the next record may be as far away again on a log scale: with a
         lognormal law the record grows without end, but the more tasks are known, the rarer are records.
+        A single accident must not hide a worker that hangs: no tail is longer than `factor` records.
         """
         some = np.maximum(tasks, 1.0)
         low, median, high = _quartiles(times)
         light = median + (high - low) * (1.0 + np.log(some))
         beyond: Array = np.maximum(self._stats.largest - light, 0.0) / np.where(median > 0, median, 1.0)
-        beyond = np.maximum(beyond, beyond.max() / (1.0 + (some / SHAPED) ** 2))
+        record = self._stats.largest / np.where(median > 0, median, 1.0)
+        unshaped = 1.0 / (1.0 + (some / SHAPED) ** 2)  # how much the others' tails count
+        beyond, record = (np.maximum(own, own.max() * unshaped) for own in (beyond, record))
         tail: Array = median * beyond * (1.0 + beyond * SETTLED / (SETTLED + some))
-        return tail
+        longest: Array = self.factor * median * record
+        return np.minimum(tail, longest)
 
 
 def _quartiles(times: Array) -> tuple[Array, Array, Array]:

@@ -12,6 +12,8 @@ from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.errors import BadResultError, RunError, in_users_code
 from mpi_ata.problems import Problem, Task
 
+FEW = 8  # numbers that Python looks at faster than a library: its code may not be in the cache
+
 
 class Arrival(NamedTuple):
     """Finished work coming back."""
@@ -105,9 +107,16 @@ def compute(problem: Problem, x: Array, tasks: Sequence[Task], at_once: bool = F
     return total
 
 
+def surely_finite(result: Array) -> bool:
+    """Return whether a fast check shows that a result is finite; it may overflow, and show nothing then."""
+    if result.size <= FEW:
+        return all(map(math.isfinite, result.reshape(-1).tolist()))
+    return math.isfinite(np.vdot(result, result))
+
+
 def finite(result: Array, x: Array) -> bool:
     """Return whether a result at x is finite; where x is out of range the run has diverged, so True."""
-    if math.isfinite(np.vdot(result, result)):  # fast; it may also overflow where every entry is finite
+    if surely_finite(result):
         return True
     return bool(np.isfinite(result).all()) or not math.isfinite(np.vdot(x, x))
 

@@ -2,53 +2,82 @@
 
 No MPI reports a dead rank in every case, and most report none.  The kernel closes the connections of a
 process however it ends, and at once: the manager learns of a dead worker within milliseconds, and workers
-end with their manager even if a task keeps them busy.  Nothing is sent meanwhile, so a network that fails
-for some time breaks no connection.
+end with their manager even if a task keeps them busy.  Next to nothing is sent meanwhile, so a network that
+fails for some minutes breaks no connection.
 """
 
 import fcntl
 import os
+import resource
 import selectors
 import signal
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from weakref import WeakSet
 
 from mpi_ata.launch import host_name
 
 ANSWER = 10.0  # seconds within which the other side of a new connection has to answer
 LENGTH = 64  # bytes with which a worker introduces itself: its rank, and a word that only ranks know
 ACCEPTED, DISMISSED = b"\1", b"\2"
+KEEP_ALIVE = 300  # seconds of silence after which the kernel probes: firewalls forget idle connections
+
+_open: WeakSet[socket.socket] = WeakSet()
+
+
+def _close_in_child() -> None:
+    """Close all connections in a forked child, which would keep them open when its parent has died."""
+    for connection in _open:
+        connection.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Lifelines:
     """The manager's ends of all lifelines; `token` is a word that only ranks know."""
 
     def __init__(self, token: str) -> None:
+        _allow_descriptors()
         self._token = token
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, socket.socket] = {}  # by rank
         self._listener = socket.create_server(("", 0), backlog=socket.SOMAXCONN)
-        self._listener.settimeout(ANSWER)
         self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._listen, daemon=True).start()
 
-    def accept(self, count: int) -> None:
-        """Accept the connections of so many workers, and no more from then on."""
-        with suppress(OSError):  # a worker without a lifeline is watched by its deadlines alone
-            while len(self._connections) < count:
-                self._accept(*self._listener.accept())
+    def _listen(self) -> None:
+        """Admit workers, until the listener is closed."""
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._admit, args=(connection,), daemon=True).start()
+
+    def _admit(self, connection: socket.socket) -> None:
+        """Admit one worker, if it knows the token; others are turned away."""
+        with suppress(OSError, ValueError):
+            connection.settimeout(ANSWER)
+            text = connection.recv(LENGTH, socket.MSG_WAITALL).decode()
+            rank, _, token = text.strip().partition(" ")
+            if token == self._token and int(rank) not in self._connections:
+                self._connections[int(rank)] = _prepared(connection)
+                connection.sendall(ACCEPTED)
+                return
+        connection.close()
+
+    def watch(self, ranks: Iterable[int]) -> None:
+        """Watch these ranks from now on: they were admitted, and no others are."""
         self._listener.close()
+        for rank in set(self._connections).difference(ranks):
+            self._connections.pop(rank).close()
+        for rank, connection in self._connections.items():
+            self._selector.register(connection, selectors.EVENT_READ, rank)
 
-    def _accept(self, connection: socket.socket, _: object) -> None:
-        connection.settimeout(ANSWER)
-        text = connection.recv(LENGTH, socket.MSG_WAITALL).decode(errors="replace")
-        rank, _, token = text.strip().partition(" ")
-        if token != self._token:
-            connection.close()
-            return
-        connection.sendall(ACCEPTED)
-        self._connections[int(rank)] = connection
-        self._selector.register(connection, selectors.EVENT_READ, int(rank))
+    def watched(self, rank: int) -> bool:
+        """Return whether there is a lifeline to this rank."""
+        return rank in self._connections
 
     def fileno(self) -> int:
         """Return a descriptor that is readable as soon as a connection has broken."""
@@ -80,10 +109,11 @@ class Lifelines:
 
     def close(self) -> None:
         """Close all connections: workers that were not dismissed are ended by that."""
-        for rank in list(self._connections):
-            self.cut(rank)
         self._listener.close()
         self._selector.close()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
 
 
 _held: list[Lifelines] = []
@@ -93,38 +123,52 @@ class Lifeline:
     """A worker's end: when the manager's process ends, the kernel ends this one."""
 
     def __init__(self, host: str, port: int, token: str, rank: int) -> None:
-        self._socket = socket.socket()
+        self._socket = _prepared(socket.socket())
         self._socket.settimeout(ANSWER)
         self.connected = False
         with suppress(OSError):
             self._socket.connect(("127.0.0.1" if host == host_name() else host, port))
             self._socket.sendall(f"{rank} {token}".ljust(LENGTH).encode())
-            self.connected = True
-        os.register_at_fork(after_in_child=self._socket.close)  # or it would outlive this process
-
-    def hold(self) -> None:
-        """Wait until the manager has accepted the connection, then depend on it."""
-        with suppress(OSError):
-            if self.connected and self._socket.recv(1) == ACCEPTED and hasattr(fcntl, "F_SETSIG"):
-                self._depend()
-
-    def _depend(self) -> None:
-        """Have Linux kill this process when the connection breaks: a task may be too busy to react."""
-        fcntl.fcntl(self._socket, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(self._socket, fcntl.F_SETOWN, os.getpid())
-        self._set_dependent(True)
+            self.connected = self._socket.recv(1) == ACCEPTED
+        if self.connected:
+            self._set_dependent(True)
+        else:
+            self._socket.close()
 
     def _set_dependent(self, dependent: bool) -> None:
-        flags = fcntl.fcntl(self._socket, fcntl.F_GETFL) & ~os.O_ASYNC
-        fcntl.fcntl(self._socket, fcntl.F_SETFL, flags | (os.O_ASYNC if dependent else 0))
+        """Have Linux kill this process when the connection breaks: a task may be too busy to react."""
+        if hasattr(fcntl, "F_SETSIG"):
+            fcntl.fcntl(self._socket, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(self._socket, fcntl.F_SETOWN, os.getpid())
+            flags = fcntl.fcntl(self._socket, fcntl.F_GETFL) & ~os.O_ASYNC
+            fcntl.fcntl(self._socket, fcntl.F_SETFL, flags | (os.O_ASYNC if dependent else 0))
 
     def release(self) -> None:
         """Depend on the manager no longer."""
-        self._set_dependent(False)
+        if self.connected:
+            self._set_dependent(False)
 
     def dismissed(self) -> bool:
         """Wait for the manager's permission to leave in order; False if its process has ended instead."""
-        with suppress(OSError):
+        if not self.connected:
+            return True
+        with suppress(OSError), self._socket:
             self._socket.settimeout(None)
-            return not self.connected or self._socket.recv(1) == DISMISSED
+            return self._socket.recv(1) == DISMISSED
         return False
+
+
+def _prepared(connection: socket.socket) -> socket.socket:
+    """Return a connection that the kernel probes now and then, and that no forked child holds open."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE)
+    _open.add(connection)
+    return connection
+
+
+def _allow_descriptors() -> None:
+    """Allow this process one descriptor per worker, as far as its hard limit does."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

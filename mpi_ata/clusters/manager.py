@@ -94,8 +94,8 @@ class MPICluster:
         self._connections.check_same_job()
         for ring in self._connections.ring:
             ring()
-        set_up(self._problem, None, self.n)
         times = SetUps(self._health.policy.deadline)
+        set_up(self._problem, None, self.n)
         while waiting := sorted(self._setting_up & set(self.available.nonzero()[0].tolist())):
             message = self._connections.next_message(expired=self.grace_expired)
             if message is not None:
@@ -116,6 +116,9 @@ class MPICluster:
         if self._unreachable:
             unreachable = sorted(self._unreachable)
             log.warning(f"the doorbell of workers {unreachable} cannot be rung: they poll every 10 ms")
+        if self._connections.unwatched:
+            unwatched = self._connections.unwatched
+            log.warning(f"workers {unwatched} cannot reach the manager over TCP: deaths are noticed late")
         here = sum(rank.host == host_name() for rank in self._connections.ranks)
         if here > (cores := os.cpu_count() or here) and not sleeping:
             log.warning(f"{here} ranks share {cores} cores here: task times include waiting for a core")
@@ -203,8 +206,8 @@ class MPICluster:
         now, reported = time.perf_counter(), message.seconds
         seconds = math.fsum(reported)
         turnaround = now - order.latest
-        if not 0.0 <= seconds <= turnaround + self._slack or min(reported) < 0.0:
-            return self._reject(worker, order, message, turnaround)
+        if not 0.0 <= seconds <= now - order.sent + self._slack or min(reported) < 0.0:
+            return self._reject(worker, order, message, now - order.sent)
         order.latest, order.excused = now, self._connections.suspended
         order.left -= message.tasks
         if not order.left:
@@ -214,13 +217,13 @@ class MPICluster:
         self.ledger.deliver(worker, reported, seconds, overhead)
         return Arrival(worker, result, reported, overhead)
 
-    def _reject(self, worker: int, order: Order, message: Message, turnaround: float) -> Lost | None:
+    def _reject(self, worker: int, order: Order, message: Message, longest: float) -> Lost | None:
         """Refuse results whose times cannot be true."""
         order.left -= message.tasks
         self.ledger.stop(worker, message.tasks, 0.0)
         self._orders.withdraw(worker)
         try:
-            check_times(message.seconds, f"round {order.round}", turnaround + self._slack)
+            check_times(message.seconds, f"round {order.round}", longest + self._slack)
         except BadResultError as error:
             return self._failed(worker, message.tasks, error, order.round)
         return None
@@ -229,7 +232,7 @@ class MPICluster:
         """Handle a failed task or setup."""
         if worker in self._setting_up:
             return self._fail_set_up(worker, message)
-        self.ledger.stop(worker, message.tasks, math.fsum(message.seconds))
+        self.ledger.stop(worker, message.tasks, _seconds(message))
         order = self._orders.running.get(worker)
         if order is not None and order.number == message.order:
             del self._orders.running[worker]
@@ -259,14 +262,14 @@ class MPICluster:
 
     def _account_stopped(self, worker: int, message: Message) -> None:
         """Book what a worker did for an order that was stopped."""
-        self.ledger.stop(worker, message.tasks, math.fsum(message.seconds))
+        self.ledger.stop(worker, message.tasks, _seconds(message))
         if message.kind == STOPPED:
             self._orders.confirm_stop(worker)
 
     def _probed(self, worker: int, message: Message) -> Lost | Back | None:
         """Book the task that a worker on probation was tried with."""
-        order, seconds = self._orders.probes.pop(worker), math.fsum(message.seconds)
-        self.ledger.stop(worker, message.tasks, max(seconds, 0.0))
+        order, seconds = self._orders.probes.pop(worker), _seconds(message)
+        self.ledger.stop(worker, message.tasks, seconds)
         if message.kind == FAILED:
             return self._failure(worker, message, order.round)
         return self._health.answered(worker, seconds)
@@ -283,10 +286,13 @@ class MPICluster:
     def _find_overdue(self, now: float) -> None:
         """Now and then, take their orders from workers that should have answered long ago."""
         self._next_look = now + LOOK
-        patience = self._health.deadlines.patience()
-        for worker, order, silent in self._orders.late(now):
-            count = order.left if order.together else 1
-            if silent > patience[worker] * count and silent > self._health.deadline(worker, count):
+        deadlines, patience = self._health.deadlines, self._health.deadlines.patience()
+        late = [(w, order, silent) for w, order, silent in self._orders.silent(now) if silent > patience[w]]
+        workers = np.array([worker for worker, _, _ in late], np.int64)
+        counts = np.array([order.left if order.together else 1 for _, order, _ in late], np.int64)
+        allowed = deadlines.of(workers, counts) if late else ()
+        for (worker, order, silent), longest in zip(late, allowed, strict=True):
+            if silent > longest:
                 self._suspect(worker, silent, order.round)
 
     def _suspect(self, worker: int, spent: float, round: int) -> None:
@@ -360,16 +366,29 @@ class MPICluster:
         """Let the workers leave and return whether all did in time; `final` if no further run follows."""
         if self._closed:
             return True
+        soon = min(until, self.now() + GRACE)
         for worker in self._staying:
             self._connections.send(worker, END, flags=FINAL if final else 0)
         while self._staying:
             message = self._connections.next_message(until, self.grace_expired)
-            if message is None and self.now() >= until:
+            if message is None and self.now() >= (until if self._answers_expected() else soon):
                 return False
             if message is not None and message.kind == END:
                 self._staying.discard(self._worker_of[message.sender])
-            elif message is not None and message.kind != FAILED:
+            elif message is not None and message.kind == FAILED:
+                self.ledger.stop(self._worker_of[message.sender], message.tasks, _seconds(message))
+            elif message is not None:
                 self._handle(message)
         self._connections.close()
         self.ended_for_good, self._closed = final or bool(self._connections.dead), True
         return True
+
+    def _answers_expected(self) -> bool:
+        """Return whether anyone who has not left is not known to be overdue."""
+        return any(self.available[worker] or not self._orders.is_busy(worker) for worker in self._staying)
+
+
+def _seconds(message: Message) -> float:
+    """Return the seconds in a message about unused tasks; times that cannot be true count as 0."""
+    seconds = math.fsum(message.seconds)
+    return seconds if 0.0 <= seconds < math.inf else 0.0

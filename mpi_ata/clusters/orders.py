@@ -92,15 +92,15 @@ class Orders:
             self._send(worker, self.running[worker])
 
     def is_busy(self, worker: int) -> bool:
-        """Return whether a worker without a running order still has something to do."""
-        return worker in self.stopping or worker in self.probes
+        """Return whether a worker has something to do."""
+        return any(worker in orders for orders in (self.running, self.stopping, self.probes))
 
     def drop(self, worker: int) -> bool:
         """Forget all orders of a worker, and return whether it had any."""
         held = [orders.pop(worker, None) for orders in (self.running, self.stopping, self.probes)]
         return any(order is not None for order in held)
 
-    def late(self, now: float) -> Iterator[tuple[int, Order, float]]:
+    def silent(self, now: float) -> Iterator[tuple[int, Order, float]]:
         """Yield each worker with a running order, the order it is at, and the seconds it has been silent."""
         for worker, queued in list(self.running.items()):
             order = self.stopping.get(worker, queued)

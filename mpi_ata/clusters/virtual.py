@@ -12,7 +12,16 @@ from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.clusters.faults import Fault, FaultScript
 from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.identity import VIRTUAL, WorkerIdentity, drawn_identity
-from mpi_ata.clusters.interface import Arrival, Back, Lost, check_result, compute, named, set_up
+from mpi_ata.clusters.interface import (
+    Arrival,
+    Back,
+    Lost,
+    check_result,
+    compute,
+    named,
+    set_up,
+    surely_finite,
+)
 from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.clusters.simulated import Order, SimulatedWorkers
 from mpi_ata.errors import BadResultError, RunError
@@ -240,7 +249,7 @@ class VirtualCluster:
             if self._scripted:
                 self._script.check_task(worker, order.round)
                 result, seconds = self._script.garbled(worker, result, seconds)
-            if self._scripted or not math.isfinite(np.vdot(result, result)):
+            if self._scripted or not surely_finite(result):
                 where = f"{self._name(worker)} in round {order.round}"
                 check_result(result, seconds, order.x, where, math.inf)
         except RunError as error:

@@ -26,7 +26,7 @@ from mpi_ata.clusters.channel import (
 )
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
 from mpi_ata.clusters.handshake import handshake, shared_buffers
-from mpi_ata.clusters.interface import check_result, compute, set_up
+from mpi_ata.clusters.interface import check_result, compute, set_up, surely_finite
 from mpi_ata.clusters.lifeline import Lifeline
 from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.layout import MANAGER, worker_of, workers_in
@@ -57,9 +57,8 @@ class Worker:
         manager = handshake(comm, self._bell, digest)[MANAGER]
         self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
         self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
-        self._lifeline = Lifeline(manager.host, manager.lifelines, manager.bell, comm.Get_rank())
+        self._lifeline = Lifeline(manager.host, manager.lifelines, manager.token, comm.Get_rank())
         comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
-        self._lifeline.hold()
         comm.Barrier()  # now everyone has opened the shared memory
         self._channel = Channel(comm, MANAGER, template)
         self._total = np.empty_like(template)  # the sum of results not sent yet
@@ -144,7 +143,7 @@ class Worker:
                 total = result
             unsent += seconds
             if due:
-                if not math.isfinite(np.vdot(total, total)):  # a fast check; it may have overflowed
+                if not surely_finite(total):
                     check_result(total, unsent, x, f"round {order.round}", math.inf)
                 self._deliver(order, unsent, total)
                 unsent.clear()

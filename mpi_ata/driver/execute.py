@@ -17,7 +17,7 @@ from mpi_ata.driver.plan import Plan
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import allocator_of, begin
 from mpi_ata.driver.trace import Regret, Trace
-from mpi_ata.errors import CONTINUE, RunError, TakenError, UsageError, in_users_code
+from mpi_ata.errors import CONTINUE, LossError, RunError, TakenError, UsageError, in_users_code
 from mpi_ata.job import Job, Parts
 from mpi_ata.job.build import fault_policy
 from mpi_ata.job.demand import check_simulation
@@ -26,7 +26,7 @@ from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.methods import Method
-from mpi_ata.methods.base import OwnerLostError
+from mpi_ata.methods.base import WorkersLostError
 from mpi_ata.runfile.hosts import HostReport
 
 log = logging.getLogger("mpi_ata")
@@ -174,7 +174,7 @@ class _Drive:
         rounds = run(self._method, self._cluster, self._problem, job.stop, every, self._trace)
         with _saying_what_remains(self._method, self._recorder), self._saving_completed_rounds():
             for round in self._stop_request.enforced_on(rounds):
-                self._boundary = self._cluster.ledger.mark()
+                self._boundary, self._x = self._cluster.ledger.mark(), self._method.x
                 self._observers.on_round(round, self._trace)
                 if self._recorder:
                     self._recorder.note(round)
@@ -185,21 +185,23 @@ class _Drive:
 
     @contextmanager
     def _saving_completed_rounds(self) -> Iterator[None]:
-        """Save a run that lacks the data of a lost worker: its x has not moved since the latest round.
+        """Save a run that lacks workers, unless its x has moved since the latest completed round.
 
         What the others did in the round that failed is wasted.
         """
         ledger, trace = self._cluster.ledger, self._trace
-        self._boundary = ledger.mark()
+        self._boundary, self._x = ledger.mark(), self._method.x
         unused = -int(ledger.stats.state()["tasks"].sum()) + trace.used
         try:
             yield
-        except OwnerLostError as error:
+        except WorkersLostError as error:
+            if self._method.x is not self._x:
+                raise
             self._cluster.stop(np.arange(self._cluster.n))
             trace.settle(ledger, self._boundary)
             trace.wasted += unused + int(ledger.stats.state()["tasks"].sum()) - trace.used
             if self._recorder:
-                self._recorder.save_completed(error.lost)
+                self._recorder.save_completed(error.losses)
             raise
 
     def _end(self, reason: str | None) -> None:
@@ -229,7 +231,8 @@ def _saying_what_remains(method: Method, recorder: RunRecorder | None) -> Iterat
     except Exception as error:
         if not isinstance(error, RunError):  # in an allocator or a method of the user's own
             error = in_users_code(f"round {method.k + 1} failed", error)
-        raise (RunError(f"{error}\n{recorder.remains()}") if recorder else error) from None
+        kind = LossError if isinstance(error, LossError) else RunError
+        raise (kind(f"{error}\n{recorder.remains()}") if recorder else error) from None
 
 
 def _log_notes(plan: Plan) -> None:

@@ -70,9 +70,10 @@ class RunRecorder:
         who = named(found.worker, self._cluster.identities[found.worker])
         self._record.event(time.time(), kind, f"{who}: {found.why}", found.worker)
 
-    def save_completed(self, lost: Lost) -> None:
-        """Save the rounds that were completed before one that cannot be, since a worker is lost."""
-        self._worker_event(lost.kind, lost)
+    def save_completed(self, losses: Sequence[Lost]) -> None:
+        """Save the rounds that were completed before one that cannot be, because of these losses."""
+        for lost in losses:
+            self._worker_event(lost.kind, lost)
         self._checkpoints.save(self._filled())
 
     def finish(self, reason: str) -> None:

@@ -41,7 +41,7 @@ def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
     mpirun = find_mpirun()
     command = [mpirun, *fault_tolerance(mpirun), "-n", str(ranks), *rank_command(arguments)]
     with verdict_file() as path:
-        code = run_mpirun(command, lambda: read_verdict(path).started)
+        code = run_mpirun(command, ranks, lambda: read_verdict(path).started)
         sys.exit(exit_code(code, read_verdict(path)))
 
 
@@ -51,6 +51,8 @@ def exit_code(code: int, verdict: Verdict) -> int:
         return verdict.code
     if code < 0:  # mpirun itself was killed
         return 128 - code
+    if not verdict.started:
+        raise RunError(f"the ranks ended before they had found each other (mpirun exited with {code})")
     if verdict.losses:
         raise RunError(f"{verdict.losses[0].text}, and this MPI has ended all ranks; {TO_CONTINUE}")
     raise RunError(f"a rank has died, and all have ended (mpirun exited with {code}); {TO_CONTINUE}")
@@ -71,7 +73,7 @@ def rank_command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "mpi_ata", *arguments]
 
 
-def run_mpirun(command: Sequence[str], started: Callable[[], bool] = lambda: True) -> int:
+def run_mpirun(command: Sequence[str], ranks: int, started: Callable[[], bool] = lambda: True) -> int:
     """Run mpirun, forward signals to it so that the manager can save, and return its exit code.
 
     Open MPI's mpirun kills its ranks half a second after SIGINT or SIGTERM and drops what they print then,
@@ -93,19 +95,20 @@ def run_mpirun(command: Sequence[str], started: Callable[[], bool] = lambda: Tru
 
     for number in stop_signals():
         signal.signal(number, forward)
-    _watch_start(child, started)
+    _watch_start(child, ranks, started)
     segments = segments_below(child.pid)
     code = child.wait()
     remove_segments(segments)
     return code
 
 
-def _watch_start(child: "subprocess.Popen[bytes]", started: Callable[[], bool]) -> None:
+def _watch_start(child: "subprocess.Popen[bytes]", ranks: int, started: Callable[[], bool]) -> None:
     """End mpirun if a rank dies before all have met: the others might wait for it forever."""
-    most, since = 0, math.inf  # ranks seen at once; when they became fewer
+    most, since = 0, math.inf  # ranks seen at once on this machine; when they became fewer
     while child.poll() is None and not started():
-        ranks = _children(child.pid)
-        most, since = max(most, ranks), math.inf if ranks >= most else min(since, time.monotonic())
+        alive = _children(child.pid)
+        most = max(most, alive)
+        since = min(since, time.monotonic()) if alive < most == ranks else math.inf
         if time.monotonic() - since > START_GRACE:
             child.terminate()
             return

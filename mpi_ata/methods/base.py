@@ -1,12 +1,14 @@
 """What methods share: the point, the update that moves it, and checked quotas."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mpi_ata.allocators import GTA, Allocator, ATAAuto, MSync
 from mpi_ata.arrays import Array, IntArray, State, entry, total
 from mpi_ata.clusters import Cluster, Lost
 from mpi_ata.clusters.interface import named
-from mpi_ata.errors import RunError
+from mpi_ata.errors import LossError, RunError
 from mpi_ata.updates import Update
 
 
@@ -80,20 +82,28 @@ def not_greedy(allocator: Allocator, instead: str) -> Allocator:
     return allocator
 
 
-def check_anyone(cluster: Cluster) -> None:
-    """Raise RunError where no worker is left."""
+class WorkersLostError(LossError):
+    """A round cannot be completed, because of these losses in it."""
+
+    def __init__(self, text: str, losses: Sequence[Lost] = ()) -> None:
+        super().__init__(text)
+        self.losses = losses
+
+
+def check_anyone(cluster: Cluster, losses: Sequence[Lost] = ()) -> None:
+    """Raise WorkersLostError where no worker is left; `losses` are those of this round."""
     if not cluster.available.any():
-        raise RunError(f"all {cluster.n} workers are lost; resume the run on other workers")
+        text = f"all {cluster.n} workers are lost or suspended; resume the run on other workers"
+        raise WorkersLostError(text, losses)
 
 
-class OwnerLostError(RunError):
+class OwnerLostError(WorkersLostError):
     """A worker is lost whose data nobody else has."""
 
     def __init__(self, lost: Lost, who: str) -> None:
-        self.lost, self.who = lost, who
         why = f" ({lost.why})" if lost.why else ""
         rule = "no other worker has its data; resume the run on the same workers"
-        super().__init__(f"{who} is {lost.kind}{why}, and {rule}")
+        super().__init__(f"{who} is {lost.kind}{why}, and {rule}", [lost])
 
 
 def check_everyone(cluster: Cluster) -> None:

@@ -48,7 +48,7 @@ class Collector:
         if isinstance(found, Lost):
             log.warning("%s %s: %s", found.kind, who, found.why)
             self._losses += (found,)
-            check_anyone(self._cluster)
+            check_anyone(self._cluster, self._losses)
             return
         log.info("back %s: %s", who, found.why)
         self._returns += (found,)

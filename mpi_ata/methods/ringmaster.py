@@ -41,12 +41,11 @@ class Ringmaster(UpdateMethod):
         collector = Collector(cluster)
         idle = cluster.idle()  # everyone in the first round, and after a break on real ranks
         self._begin(cluster, idle[cluster.available[idle]], k)
-        everyone = bool(cluster.available.all())
         while b < self.B:
             arrival = collector.wait()
             i = arrival.worker
             if isinstance(arrival, Lost):
-                self.born[i], everyone = -1, False
+                self.born[i] = -1
                 continue
             if isinstance(arrival, Back):
                 self._begin(cluster, np.array([i]), k)
@@ -56,8 +55,7 @@ class Ringmaster(UpdateMethod):
             self.s += 1
             b += 1
             self.born[i] = self.s
-            late = np.flatnonzero(self.born <= self.s - self.R)
-            late = late if everyone else late[cluster.available[late]]
+            late = np.flatnonzero((self.born <= self.s - self.R) & cluster.available)
             collector.stop(late)
             self._begin(cluster, np.append(late, i), k)
         collector.end()

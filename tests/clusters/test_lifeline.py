@@ -40,6 +40,15 @@ def connected(port: int, rank: int, token: str = TOKEN) -> Lifeline:
     return line
 
 
+_held: list[Lifeline] = []
+
+
+def accepted(lines: Lifelines, *ranks: int) -> None:
+    """Wait until workers are connected."""
+    assert eventually(lambda: all(map(lines.watched, ranks)))
+    lines.watch(ranks)
+
+
 def eventually(found: Callable[[], object]) -> object:
     until = time.monotonic() + 10
     while not (value := found()) and time.monotonic() < until:
@@ -49,7 +58,7 @@ def eventually(found: Callable[[], object]) -> object:
 
 def test_the_manager_finds_out_which_worker_was_killed() -> None:
     def serve() -> None:
-        connected(lines.port, rank).hold()
+        _held.append(connected(lines.port, rank))
         time.sleep(60)
 
     with closing(Lifelines(TOKEN)) as lines:
@@ -57,7 +66,7 @@ def test_the_manager_finds_out_which_worker_was_killed() -> None:
         with child(serve) as victim:
             rank = 4
             with child(serve):
-                lines.accept(2)
+                accepted(lines, 3, 4)
                 assert list(lines.broken()) == []
                 os.kill(victim, signal.SIGKILL)
                 assert eventually(lambda: list(lines.broken())) == [3]
@@ -67,7 +76,7 @@ def test_the_manager_finds_out_which_worker_was_killed() -> None:
 @pytest.mark.parametrize("dismissed", [True, False])
 def test_a_worker_that_leaves_learns_whether_all_ranks_leave_in_order(dismissed: bool) -> None:
     with closing(Lifelines(TOKEN)) as lines, child(lambda: leave(lines.port)) as leaving:
-        lines.accept(1)
+        accepted(lines, 1)
         time.sleep(0.2)
         if dismissed:
             lines.dismiss()
@@ -78,26 +87,25 @@ def test_a_worker_that_leaves_learns_whether_all_ranks_leave_in_order(dismissed:
 
 def leave(port: int) -> None:
     line = connected(port, 1)
-    line.hold()
     line.release()
     os._exit(line.dismissed())
 
 
 def busy(port: int) -> None:
-    connected(port, 1).hold()
+    _held.append(connected(port, 1))
     while True:  # it never looks
         pass
 
 
 def stopped(port: int) -> None:
-    connected(port, 1).hold()
+    _held.append(connected(port, 1))
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @pytest.mark.parametrize("worker", [busy, stopped])
 def test_a_worker_ends_with_its_manager_whatever_it_is_doing(worker: Callable[[int], None]) -> None:
     with closing(Lifelines(TOKEN)) as lines, child(lambda: worker(lines.port)) as pid:
-        lines.accept(1)
+        accepted(lines, 1)
         time.sleep(0.2)
         lines.close()
         assert eventually(lambda: os.waitpid(pid, os.WNOHANG)[1]) == signal.SIGKILL
@@ -105,12 +113,12 @@ def test_a_worker_ends_with_its_manager_whatever_it_is_doing(worker: Callable[[i
 
 def test_who_does_not_know_the_token_is_turned_away() -> None:
     with closing(Lifelines(TOKEN)) as lines:
-        stranger = connected(lines.port, 1, "another")
+        stranger = Lifeline(host_name(), lines.port, "another", 1)
+        assert not stranger.connected
         with child(lambda: busy(lines.port)) as pid:
-            lines.accept(1)
+            accepted(lines, 1)
             os.kill(pid, signal.SIGKILL)
             assert eventually(lambda: list(lines.broken())) == [1]
-        stranger.hold()  # rejected: this process does not depend on the manager
     time.sleep(0.1)
 
 
@@ -119,6 +127,5 @@ def test_an_unreachable_manager_is_no_error() -> None:
         port = nobody.getsockname()[1]
     line = Lifeline(host_name(), port, TOKEN, 1)
     assert not line.connected
-    line.hold()
     line.release()
     assert line.dismissed()

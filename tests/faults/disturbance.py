@@ -18,7 +18,7 @@ from tests.mpi.starting import COMMAND, rank_pids, ranks_of, started
 LOOK = 0.005  # seconds
 LONGEST = 240.0  # seconds of one part of a run
 GONE = 5.0  # seconds within which all processes of a run that has ended are gone
-LONGEST_HANG = 20.0  # seconds: so long may a deadline be on a busy machine, where task times vary
+LONGEST_HANG = 8.0  # seconds: so long may a deadline be on a busy machine, where task times vary
 BRIEF_HANG = 4.0  # and where no round waits for a worker that hangs
 SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "terminate": signal.SIGTERM}
 

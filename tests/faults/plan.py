@@ -118,16 +118,14 @@ def drawn(seed: int, deaths: int, faults: int = 26, hangs: int = 2, ends: int = 
     most = rounds * 3 // 4  # the last rounds show what has become of the run
     others = [worker for worker in range(workers) if worker != HEALTHY]
     hanging = [others.pop(rng.randrange(len(others))) for _ in range(hangs)]
-    chosen = [
-        (worker, rng.randint(rounds // 4, most), rng.choice([*DEATHS]))
-        for worker in rng.sample(others, deaths)
-    ]
+    ends_at = {worker: rng.randint(most // 2, most) for worker in rng.sample(others, deaths)}
+    chosen = [(worker, round, rng.choice([*DEATHS])) for worker, round in ends_at.items()]
     together = rng.randint(10, most)  # each alone would cost a deadline
     chosen += [(worker, together, "stop") for worker in hanging]
-    chosen += [
-        (rng.choice(others), rng.randint(1, most), rng.choice([*FAILURES, *GARBAGE, *SLOW]))
-        for _ in range(faults - deaths - hangs - ends)
-    ]
+    for _ in range(faults - deaths - hangs - ends):
+        worker = rng.choice(others)
+        round = rng.randrange(1, ends_at.get(worker, most))
+        chosen.append((worker, round, rng.choice([*FAILURES, *GARBAGE, *SLOW])))
     chosen += [(NOBODY, rng.randint(5, most), "terminate") for _ in range(ends)]
     chosen.sort(key=itemgetter(1))
     found = tuple(_fault(rng, number, *fault) for number, fault in enumerate(chosen))

@@ -263,7 +263,7 @@ def test_where_workers_own_their_data_a_loss_ends_the_run(make: Callable[[Array]
 
 @pytest.mark.parametrize("name", METHODS)
 def test_without_any_worker_left_the_run_ends_with_the_way_out(name: str) -> None:
-    with pytest.raises(RunError, match="all 5 workers are lost; resume the run on other workers"):
+    with pytest.raises(RunError, match="all 5 workers are lost or suspended; resume the run"):
         run(name, {worker: 0.5 + worker for worker in range(N)}, 1, 100)
 
 

@@ -36,7 +36,7 @@ def events_of(scene: Scene) -> set[tuple[int, str]]:
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=SLOW) for seed in range(3, 13))])
 def test_whatever_happens_to_its_workers_a_run_comes_to_the_right_result(seed: int) -> None:
     plan = drawn(seed, deaths=3 if outlives_deaths() else 1, ends=seed % 2)
-    assert disturbed(plan).total() >= 15  # some are planned for workers that are dead by then
+    assert disturbed(plan).total() >= 18  # the others were due after the last task of their worker
 
 
 @SURVIVES

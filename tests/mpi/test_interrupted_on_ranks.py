@@ -17,6 +17,7 @@ from mpi_ata.launch import find_mpirun
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
+from tests.faults.checks import outlives_deaths
 from tests.faults.scene import own_problem, record_of, written
 from tests.mpi.starting import COMMAND, finished, rank_pids, ranks_of, started
 
@@ -240,6 +241,8 @@ def victim(whom: str, process: "subprocess.Popen[str]", job: Path) -> int:
 @pytest.mark.parametrize("launcher", ["own", "mpirun"])
 @pytest.mark.parametrize("whom", ["manager", "worker", "launcher"])
 def test_whoever_is_killed_the_file_is_intact_and_the_run_can_be_resumed(whom: str, launcher: str) -> None:
+    if (whom, launcher) == ("worker", "own") and outlives_deaths():
+        pytest.skip("the run continues without that worker: see test_faults_on_ranks.py")
     job = job_of(body="pass")
     own = job.with_name("own.py")
     own.write_text(own.read_text() + LOSS)
