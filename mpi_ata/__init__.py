@@ -14,7 +14,18 @@ if launch.under_launcher():
 
 from typing import TYPE_CHECKING
 
-from mpi_ata.allocators import ATA, GTA, OFTA, UTA, Allocator, ATAAuto, ATAEmpirical
+from mpi_ata.allocators import (
+    ATA,
+    GTA,
+    OFTA,
+    UTA,
+    Allocator,
+    ATAAuto,
+    ATAEmpirical,
+    Bandit,
+    MSync,
+    Proportional,
+)
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, VirtualCluster
 from mpi_ata.clusters.context import cluster
@@ -23,7 +34,7 @@ from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.stop import Stop
-from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Method, Ringmaster, Round
+from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Method, MindFlayer, Ringmaster, Round
 from mpi_ata.problems import Problem, Quadratic, Task
 from mpi_ata.runfile.load import SavedRun, load
 from mpi_ata.times import (
@@ -64,6 +75,7 @@ __all__ = [
     "Array",
     "Arrival",
     "Back",
+    "Bandit",
     "Cluster",
     "Constant",
     "DrawnTimes",
@@ -77,14 +89,17 @@ __all__ = [
     "Lognormal",
     "Lost",
     "MPICluster",
+    "MSync",
     "Malenia",
     "Method",
+    "MindFlayer",
     "Mix",
     "Momentum",
     "Nesterov",
     "Observer",
     "Plain",
     "Problem",
+    "Proportional",
     "Quadratic",
     "Recorded",
     "Ringmaster",

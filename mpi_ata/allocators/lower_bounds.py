@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.random import Generator
 
 from mpi_ata.allocators.change_detection import ChangeDetector, SpeedChange
 from mpi_ata.allocators.interface import checked_budget
@@ -39,6 +40,10 @@ class LowerBoundAllocator(ABC):
         if np.count_nonzero(available) != self.n:
             bounds = np.where(available, bounds, np.inf)
         rng = None if np.count_nonzero(bounds) == self.n else self._streams.at(self.k)  # it costs 3 us
+        return self.divide(bounds, rng)
+
+    def divide(self, bounds: Array, rng: Generator | None) -> IntArray:
+        """Return the quotas for these bounds; `rng` is given where some of them are 0."""
         return recursive_allocation(bounds, self.budget, rng)
 
     def observe(

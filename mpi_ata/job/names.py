@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAAuto, ATAEmpirical
-from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Ringmaster
+from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAAuto, ATAEmpirical, Bandit, MSync, Proportional
+from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, MindFlayer, Ringmaster
 from mpi_ata.problems import Logistic, Quadratic
 from mpi_ata.times import (
     Constant,
@@ -31,6 +31,9 @@ ALLOCATORS: Names = {
     "gta": GTA,
     "ofta": OFTA,
     "uta": UTA,
+    "m-sync": MSync,
+    "bandit": Bandit,
+    "proportional": Proportional,
 }
 
 MACHINES: Names = {
@@ -57,6 +60,7 @@ METHODS: Names = {
     "malenia": Malenia,
     "asgd": ASGD,
     "ringmaster": Ringmaster,
+    "mindflayer": MindFlayer,
 }
 
 PROBLEMS: Names = {"quadratic": Quadratic, "logistic": Logistic, "cifar100": Cifar100}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpi_ata.allocators import GTA, Allocator, ATAAuto
+from mpi_ata.allocators import GTA, Allocator, ATAAuto, MSync
 from mpi_ata.arrays import Array, IntArray, State, entry, total
 from mpi_ata.clusters import Cluster, Lost
 from mpi_ata.clusters.interface import named
@@ -68,9 +68,10 @@ class AllocatorMethod(UpdateMethod):
 
 def not_greedy(allocator: Allocator, instead: str) -> Allocator:
     """Return the allocator, unless it is one whose quotas leave open who does how much."""
-    if isinstance(allocator, GTA):
+    if isinstance(allocator, GTA | MSync):
+        name = "gta" if isinstance(allocator, GTA) else "m-sync"
         raise ValueError(
-            "the allocator gta lets everyone work and drops surplus results, but this method uses all it "
+            f"the allocator {name} lets everyone work and drops surplus results, but this method uses all it "
             f"orders; use another allocator, or {instead}, the greedy method of this kind"
         )
     if isinstance(allocator, ATAAuto) and allocator.spares:

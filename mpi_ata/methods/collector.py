@@ -27,9 +27,12 @@ class Collector:
         self._mark = cluster.ledger.mark()
         self._began = self._ended = cluster.now()
 
-    def wait(self) -> Arrival | Lost | Back:
-        """Return the next arrival, counted as used and observed by the allocator; or who is lost or back."""
-        found = self._cluster.wait()
+    def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
+        """Return the next arrival, counted as used and observed by the allocator; or who is lost or back.
+
+        TimeoutError after `timeout` seconds.
+        """
+        found = self._cluster.wait(timeout)
         if not isinstance(found, Arrival):
             self._note(found)
             return found
@@ -93,12 +96,13 @@ class Collector:
         """Note that the last needed arrival is in."""
         self._ended = self._cluster.now()
 
-    def stop(self, workers: IntArray) -> None:
-        """Stop these workers and let the allocator observe how long they had been at their tasks."""
+    def stop(self, workers: IntArray) -> Array:
+        """Stop these workers, and return and let the allocator observe how long each was at its task."""
         seconds = self._cluster.stop(workers)
         if (observe := self._observe) is not None:
             for i, stopped in zip(workers.tolist(), zip(seconds.tolist(), strict=True), strict=True):
                 observe(i, (), stopped)
+        return seconds
 
     def round(self, k: int, quota: IntArray, delays: IntArray = NO_DELAYS) -> Round:
         """Return what happened in the round."""

@@ -22,7 +22,10 @@ BUDGET = 23
 
 # In addition to the package's own names: the paper's ATA with half of the alpha that its text gives.
 ATA_HALF = "ata-half"
-NAMES = (*ALLOCATORS, ATA_HALF)
+# And the method with time limits, with the oracle's quotas, since its publication takes the law as known.
+MINDFLAYER = "mindflayer"
+NAMES = (*ALLOCATORS, ATA_HALF, MINDFLAYER)
+_ALLOCATOR_OF = {ATA_HALF: "ata", MINDFLAYER: "ofta"}
 DEFAULT_ALLOCATORS = (GREEDY, "ofta", "uta", "ata", ATA_HALF, "ata-empirical")
 
 
@@ -134,10 +137,12 @@ class Experiment:
         yield f"times.unit={self.unit}"
         yield f"run.workers={n}"
         yield f"run.seed={seed}"
-        yield f"allocator.name={'ata' if name == ATA_HALF else name}"
+        yield f"allocator.name={allocator_of(name)}"
         yield f"allocator.budget={self.budget}"
         if name in ("ata", ATA_HALF):
             yield f"allocator.alpha={alpha(self.law, n, name == ATA_HALF, seed) * self.unit}"
+        if name == MINDFLAYER:
+            yield "method.name=mindflayer"
         yield f"stop.rounds={self.rounds}"
         yield from self.settings
 
@@ -167,9 +172,14 @@ def alpha(law: str, n: int, half: bool = False, seed: int = 0) -> float:
     return largest if half else 2 * largest
 
 
+def allocator_of(name: str) -> str:
+    """Return the name that job files use for the allocator of a row."""
+    return _ALLOCATOR_OF.get(name, name)
+
+
 def learns(name: str) -> bool:
     """Return whether an allocator learns the speeds of the workers."""
-    kind = ALLOCATORS["ata" if name == ATA_HALF else name]
+    kind = ALLOCATORS[allocator_of(name)]
     return isinstance(kind, type) and issubclass(kind, LowerBoundAllocator)
 
 

@@ -8,7 +8,7 @@ from mpi_ata.driver.trace import Row
 from mpi_ata.errors import UsageError
 from mpi_ata.job.names import ALLOCATORS, LAWS, MACHINES
 from mpi_ata.paper import figures
-from mpi_ata.paper.experiments import ATA_HALF, BUDGET, Experiment, Request, Trial
+from mpi_ata.paper.experiments import ATA_HALF, BUDGET, MINDFLAYER, Experiment, Request, Trial
 from mpi_ata.paper.progress import Watch
 from mpi_ata.paper.ratios import RATIOS, Record, deviation, total_time, with_deviation
 from mpi_ata.paper.report import Report
@@ -58,7 +58,7 @@ def _law_names(laws: str | None) -> list[str]:
 def experiment_for(law: str) -> Experiment:
     """Return the runs of all allocators under one law."""
     n, budget = SIZES.get(law, (51, BUDGET))
-    names = tuple(dict.fromkeys((ORACLE, *ALLOCATORS)))
+    names = tuple(dict.fromkeys((ORACLE, *ALLOCATORS, MINDFLAYER)))
     return Experiment(
         "real",
         law,
@@ -148,12 +148,15 @@ def _notes(records: Sequence[Record]) -> Iterator[str]:
     )
     yield (
         "Workers are drawn from the recorded GPUs or ranks by the seed. Stopping a task is instant and free "
-        "here, which favours gta."
+        "here, which favours gta, m-sync and mindflayer."
     )
     if any(record["allocator"] in ("ata", ATA_HALF) for record in records):
         yield "ata: alpha is twice the largest mean, as in the paper."
+    if any(record["allocator"] == MINDFLAYER for record in records):
+        yield "mindflayer: the method with time limits, with the quotas of ofta."
     if any(record["law"] == "bytedance-se" for record in records):
         yield (
-            "bytedance-se: long sequences are slow, so the first B results, which gta uses, are a biased "
-            "sample of the data; allocators whose quotas sum to B are free of that."
+            "bytedance-se: long sequences are slow, so the first B results, which gta and m-sync use, and "
+            "those within the limits of mindflayer are a biased sample of the data; allocators whose quotas "
+            "sum to B are free of that."
         )

@@ -23,6 +23,10 @@ METHODS: dict[str, str] = {
     "sgd uta": 'name = "sgd"\nstep_size = 0.05\nupdate = "adam"\n[allocator]\nname = "uta"\nbudget = 7',
     "sgd ofta": 'name = "sgd"\nstep_size = 0.4\n[allocator]\nname = "ofta"\nbudget = 7',
     "asgd ata-empirical": 'name = "asgd"\nstep_size = 0.05\n[allocator]\nname = "ata-empirical"\nbudget = 7',
+    "sgd m-sync": 'name = "sgd"\nstep_size = 0.4\n[allocator]\nname = "m-sync"\nbudget = 7',
+    "sgd bandit": 'name = "sgd"\nstep_size = 0.4\n[allocator]\nname = "bandit"\nbudget = 7',
+    "sgd proportional": 'name = "sgd"\nstep_size = 0.4\n[allocator]\nname = "proportional"\nbudget = 7',
+    "mindflayer": 'name = "mindflayer"\nstep_size = 0.4\n[allocator]\nname = "ata-empirical"\nbudget = 7',
     "ringmaster": 'name = "ringmaster"\nstep_size = 0.05\ndelay = 9\nbudget = 6',
     "heterogeneous-data-sgd": 'name = "heterogeneous-data-sgd"\nstep_size = 0.4\n'
     '[allocator]\nname = "ata-empirical"\nbudget = 7',

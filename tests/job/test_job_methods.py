@@ -20,11 +20,12 @@ KEYS: dict[str, Change] = {
     "malenia": {"allocator": None, "method.S": "6"},
     "ringmaster": {"allocator": None, "method.delay": "4", "method.budget": "5"},
 }
+SURPLUS = ("gta", "m-sync")  # order more than a round uses
 SENSIBLE = [
     (method, allocator)
     for method in METHODS
     for allocator in ([""] if method in KEYS else ALLOCATORS)
-    if (method, allocator) not in [("heterogeneous-data-sgd", "gta"), ("asgd", "gta")]
+    if method not in ("heterogeneous-data-sgd", "asgd") or allocator not in SURPLUS
 ]
 OWN = """
 import numpy as np
@@ -60,7 +61,8 @@ def test_every_method_runs_with_every_allocator_that_makes_sense(
     figures = outcome.summary()
     assert (figures["rounds"], figures["finished"]) == (3, True)
     assert figures["tasks_used"] >= 3 * 5
-    assert (figures["tasks_wasted"] > 0) == (allocator in ("", "gta"))
+    if method != "mindflayer":  # whether it stops a task depends on the times
+        assert (figures["tasks_wasted"] > 0) == (allocator in ("", *SURPLUS))
     assert (figures["mean_delay"] is None) == (method not in ("asgd", "ringmaster"))
 
 
@@ -123,14 +125,15 @@ def test_naming_an_update_in_one_way_takes_the_other_way_s_place(tmp_path: Path)
     assert type(by_file.update).__name__ == "Sign"
 
 
+@pytest.mark.parametrize("allocator", SURPLUS)
 @pytest.mark.parametrize(
     ("method", "instead"), [("heterogeneous-data-sgd", "malenia"), ("asgd", "ringmaster")]
 )
 def test_greedy_allocation_is_refused_where_everything_ordered_is_used(
-    tmp_path: Path, method: str, instead: str
+    tmp_path: Path, method: str, instead: str, allocator: str
 ) -> None:
-    told = refusal(job_of(tmp_path, method, "gta"))
-    assert "gta lets everyone work and drops surplus results" in told
+    told = refusal(job_of(tmp_path, method, allocator))
+    assert f"{allocator} lets everyone work and drops surplus results" in told
     assert f"or {instead}, the greedy method" in told
 
 

@@ -14,9 +14,11 @@ from mpi_ata.problems import Quadratic
 from mpi_ata.times import DrawnTimes, Sqrt
 
 N, B = 7, 5
-FIXED = [name for name in ALLOCATORS if name != "gta"]
+SURPLUS = ("gta", "m-sync")  # order more than a round uses
+FIXED = [name for name in ALLOCATORS if name not in SURPLUS]
 COMBINATIONS: list[tuple[str, str | None]] = [
     *(("sgd", name) for name in ALLOCATORS),
+    *(("mindflayer", name) for name in ALLOCATORS),
     *(("heterogeneous-data-sgd", name) for name in FIXED),
     *(("asgd", name) for name in FIXED),
     ("malenia", None),

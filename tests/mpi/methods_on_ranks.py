@@ -32,8 +32,8 @@ class Listening:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cluster, name)
 
-    def wait(self) -> Arrival:
-        arrival = self._cluster.wait()
+    def wait(self, timeout: float | None = None) -> Arrival:
+        arrival = self._cluster.wait(timeout)
         assert isinstance(arrival, Arrival)
         self.arrivals.append(arrival._replace(result=arrival.result.copy()))  # the method may overwrite it
         return arrival

@@ -11,7 +11,7 @@ from mpi_ata.clusters import VirtualCluster
 from mpi_ata.driver.loop import run
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job import build_parts, load_job
-from tests.job.test_job_methods import SENSIBLE
+from tests.job.test_job_methods import SENSIBLE, SURPLUS
 from tests.mpi.starting import COMMAND, ROOT, finished, mpirun
 
 JOB = f"""
@@ -37,7 +37,12 @@ seed = 11
 """
 N, B, ROUNDS = 3, 5, 6
 MEASURED = [("sgd", "uta"), ("sgd", "gta")]  # once more, with the times that tasks really take
-KEYS = {"malenia": ["S=4.0"], "ringmaster": ["delay=4", f"budget={B}"], "ata": ["alpha=4.0"]}
+KEYS = {
+    "malenia": ["S=4.0"],
+    "ringmaster": ["delay=4", f"budget={B}"],
+    "mindflayer": ["limit=1.1"],
+    "ata": ["alpha=4.0"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +110,7 @@ def test_each_method_does_what_it_promises(
     chosen: list[tuple[str, list[str]]], stories: list[dict[str, Any]], number: int
 ) -> None:
     (method, allocator), story = SENSIBLE[number], stories[number]
-    if method in ("sgd", "heterogeneous-data-sgd") and allocator != "gta":
+    if method in ("sgd", "heterogeneous-data-sgd") and allocator not in SURPLUS:
         x, worker_time = simulated(*chosen[number])
         assert story["x"] == x, "the same numbers as simulated, bit for bit"
         assert story["worker_time"] == pytest.approx(worker_time)
@@ -116,9 +121,16 @@ def test_each_method_does_what_it_promises(
     else:
         assert story["used"] == ROUNDS * B
     assert story["lost"] == 0
-    assert (story["wasted"] > 0) == (allocator in ("", "gta"))
+    if method != "mindflayer":  # whether it stops a task depends on the times
+        assert (story["wasted"] > 0) == (allocator in ("", *SURPLUS))
     assert story["largest_delay"] <= {"asgd": B - 1, "ringmaster": 3}.get(method, 0)
     assert (story["largest_delay"] > 0) == (method in ("asgd", "ringmaster"))
+
+
+def test_tasks_are_stopped_at_their_limits(stories: list[dict[str, Any]]) -> None:
+    limited = [story for (method, _), story in zip(SENSIBLE, stories, strict=False) if method == "mindflayer"]
+    # A task of this law exceeds 1.1 times its mean with a probability of 0.3, and a run uses 30.
+    assert sum(story["wasted"] for story in limited) > len(limited)
 
 
 def test_no_task_is_delivered_twice(stories: list[dict[str, Any]]) -> None:

@@ -23,7 +23,7 @@ SHORT = ("--workers", "6", "--budget", "4")
 def test_all_machines_and_all_allocators_of_the_package_are_compared() -> None:
     found = records("real", "--rounds", "3", *SHORT)
     assert {(r["law"], r["allocator"]) for r in found} == {
-        (law, name) for law in MACHINES for name in ALLOCATORS
+        (law, name) for law in MACHINES for name in (*ALLOCATORS, "mindflayer")
     }
     assert set(SIZES) == set(MACHINES)
     assert {(r["n"], r["budget"], r["rounds"], r["seeds"]) for r in found} == {(6, 4, 3, 1)}
@@ -99,7 +99,9 @@ def test_any_law_can_be_named_and_the_bias_of_first_finishers_is_noted() -> None
         ["bytedance-se", "32", "128", "ofta"],
         ["bytedance-se", "32", "128", "gta"],
     ]
-    assert "gta uses, are a biased sample" in " ".join(done.stdout.split())
+    assert "gta and m-sync use, and those within the limits of mindflayer are a biased sample" in " ".join(
+        done.stdout.split()
+    )
 
 
 @pytest.mark.skipif(not figures.available(), reason="matplotlib is not installed")

@@ -1,0 +1,124 @@
+"""MindFlayer SGD: minibatch SGD whose tasks have time limits."""
+
+import math
+
+import numpy as np
+
+from mpi_ata.allocators import Allocator
+from mpi_ata.arrays import Array, IntArray, State, entry
+from mpi_ata.clusters import Arrival, Cluster, Lost
+from mpi_ata.methods.base import AllocatorMethod
+from mpi_ata.methods.collector import Collector, Sum, reassign
+from mpi_ata.methods.interface import Round
+from mpi_ata.updates import Update
+
+
+class MindFlayer(AllocatorMethod):
+    """The mean of B gradients moves x; a task that takes too long is stopped, and another one is started.
+
+    A. Maranjyan, O. Shaikh Omar, P. Richtárik: MindFlayer SGD: Efficient Parallel SGD in the Presence of
+    Heterogeneous and Random Worker Compute Times (2024), arXiv 2410.04285.  There a worker has a fixed number
+    of trials per round, and the number of results is random.  Here it has as many trials as its quota of
+    results needs, so that each round uses B results, as with other methods.  There the law of the task times
+    is known, and limits and trials are computed from it.  Here an allocator decides the quotas, and the limit
+    of a worker is `limit` times the mean time that it has needed per result, stopped tasks included.
+    """
+
+    def __init__(self, x0: Array, n: int, allocator: Allocator, update: Update, limit: float = 2.0) -> None:
+        if not limit > 1:
+            raise ValueError(f"{limit=} must be above 1: times the mean time of a result, a task may take")
+        super().__init__(x0, allocator, update)
+        self.limit = limit
+        self.K = np.zeros(n, np.int64)  # results of each worker
+        self.T = np.zeros(n)  # seconds it spent on them and on stopped tasks
+
+    def step(self, cluster: Cluster) -> Round:
+        """Allocate, collect B gradients at x, stop tasks at their limits, learn the times, update x."""
+        B, k = self.allocator.budget, self.k + 1
+        a, _ = self.quotas(cluster)
+        left, g, b = a.copy(), Sum(), 0
+
+        collector, trials = Collector(cluster, self.allocator), _Trials(cluster, self.x, k)
+        trials.begin(np.flatnonzero(a))
+        while b < B:
+            limits = self.limits()
+            try:
+                found = collector.wait(trials.remaining(limits))
+            except TimeoutError:
+                self._retry(collector, trials, trials.late(limits))
+                continue
+            i = found.worker
+            if isinstance(found, Arrival):
+                g.add(i, found.result)
+                self._learn(found)
+                b, left[i] = b + 1, left[i] - 1
+                trials.end(i)
+                trials.begin(np.array([i] if left[i] and b < B else [], np.int64))
+            elif isinstance(found, Lost):  # whoever is back has work from the next round on
+                trials.end(i)
+                trials.begin(reassign(cluster, left, i))
+        collector.end()
+        collector.stop(trials.running())
+
+        self.x, self.k = self.update(self.x, g.mean(B)), k
+        return collector.round(k, a)
+
+    def limits(self) -> Array:
+        """Return how many seconds a task of each worker may take; any number before its first result."""
+        known = (self.K > 0) & (self.T > 0)
+        limits = np.full(len(self.K), np.inf)
+        np.divide(self.limit * self.T, self.K, out=limits, where=known)
+        return limits
+
+    def _learn(self, arrival: Arrival) -> None:
+        """Count a result; the time on the way counts, since the limit covers it too."""
+        self.K[arrival.worker] += 1
+        self.T[arrival.worker] += math.fsum(arrival.seconds) + arrival.overhead
+
+    def _retry(self, collector: Collector, trials: "_Trials", late: IntArray) -> None:
+        """Stop tasks at their limits and start others.
+
+        Their time counts, so limits that are too short grow: they cannot stop a worker's tasks forever.
+        """
+        self.T[late] += collector.stop(late)
+        trials.begin(late)
+
+    def state(self) -> State:
+        """Return the point, the state of the update, and what the limits follow from."""
+        return super().state() | {"K": self.K.copy(), "T": self.T.copy()}
+
+    def restore(self, state: State) -> None:
+        """Resume from an earlier state; another number of workers starts without limits."""
+        super().restore(state)
+        if len(state["K"]) == len(self.K):
+            self.K, self.T = entry(state, "K", self.K), entry(state, "T", self.T)
+
+
+class _Trials:
+    """The tasks of a round, one at a time from each worker, and when they were begun."""
+
+    def __init__(self, cluster: Cluster, x: Array, k: int) -> None:
+        self._cluster, self._x, self._k = cluster, x, k
+        self._began = np.full(cluster.n, np.inf)  # infinite where a worker has no task
+
+    def begin(self, workers: IntArray) -> None:
+        """Start one task on each of these workers."""
+        self._began[workers] = self._cluster.now()
+        self._cluster.start(workers, self._x, self._k)
+
+    def end(self, worker: int) -> None:
+        """Note that a worker has no task."""
+        self._began[worker] = np.inf
+
+    def remaining(self, limits: Array) -> float:
+        """Return the seconds until the first task reaches its limit."""
+        return max(float((self._began + limits).min()) - self._cluster.now(), 0.0)
+
+    def late(self, limits: Array) -> IntArray:
+        """Return the workers whose tasks have reached their limits, after waiting for the first of them."""
+        ends = self._began + limits
+        return np.flatnonzero(ends <= max(ends.min(), self._cluster.now()))
+
+    def running(self) -> IntArray:
+        """Return the workers that have a task."""
+        return np.flatnonzero(self._began < np.inf)
