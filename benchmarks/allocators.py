@@ -1,4 +1,4 @@
-"""ATA-Auto and ATA-Empirical beside the oracle: clock and worker time over OFTA's, goals beside figures.
+"""ATA-Auto and ATA-Empirical beside the oracle: clock and worker time divided by OFTA's, with goals.
 
 python -m benchmarks.allocators [ROUNDS [SEEDS [LAW ...]]]
 

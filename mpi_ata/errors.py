@@ -14,7 +14,7 @@ class RunError(RuntimeError):
 
 
 class LossError(RunError):
-    """Workers are lost without which a run cannot continue; on others it can."""
+    """A run has lost workers that it cannot continue without; it can be resumed on others."""
 
 
 class BadResultError(RunError):

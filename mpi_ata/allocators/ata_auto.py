@@ -1,4 +1,4 @@
-"""ATA-Auto: foresees rounds from what it has learned and chooses quotas by that, without parameters."""
+"""ATA-Auto: predicts rounds from what it has learned and chooses the quotas; nothing has to be tuned."""
 
 import math
 from collections.abc import Sequence
@@ -19,19 +19,17 @@ from mpi_ata.randomness import Purpose, Streams
 
 SPARES = ("none", "auto")
 PATIENCE = 200  # a plan is made again after 1 + k / PATIENCE rounds: by then means have moved by below 1 %
-NEAR = 3  # workers that are considered per task, the fastest ones: others are too slow, however few deviate
-GREEDY_LOOK = (
-    1000  # untried workers per task that one greedy round looks at: with more it would cost too much
-)
+NEAR = 3  # workers that are considered per task, the fastest ones: all others are too slow
+GREEDY_LOOK = 1000  # untried workers per task that one greedy round tries: with more it would cost too much
 _SAVED = ("quota", "available", "length")
 
 
 class ATAAuto:
-    """Chooses the quotas of the shortest expected round; asks workers again while that may pay.
+    """Chooses the quotas of the shortest expected round; tries workers again while that may pay off.
 
     With `spares = "none"` quotas sum to the budget.  With "auto" more tasks may be started, and those that
-    run when the B-th result is in are stopped.  `price` is how many per cent of worker time one per cent
-    of the clock is worth.
+    still run when the B-th result is in are stopped.  `price` is how many per cent of worker time one per
+    cent of the clock is worth.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class ATAAuto:
         return self._with_probe()
 
     def _decide(self, available: BoolArray) -> IntArray:
-        """Plan a round, and return its quotas with those of workers that are worth a look."""
+        """Plan a round, and return its quotas, with tasks for workers that are worth a trial."""
         self.available, self.due = available, self.k + 1
         tried = np.flatnonzero(available & (self.known.model.N > 0.0))
         if not len(tried):
@@ -93,7 +91,7 @@ class ATAAuto:
         return quota
 
     def _first_round(self) -> IntArray:
-        """Return quotas for workers of which nothing is known: greedy ones are the cheapest look at them."""
+        """Return quotas when nothing is known of any worker: greedy ones are the cheapest way to try all."""
         if self.spares:
             return self._with_looks(self._suspects())
         return spread(self._untried()[: self.budget], self.n, self.budget)
@@ -119,7 +117,7 @@ class ATAAuto:
         return plan
 
     def _with_looks(self, asked: IntArray) -> IntArray:
-        """Return the planned quotas, with a task for who is asked, and greedy untried workers."""
+        """Return the planned quotas, with one task for each asked worker and B for each untried one."""
         untried = self._untried()[: GREEDY_LOOK * self.budget]
         if not len(asked) and not len(untried):
             self.due += self.k // PATIENCE
@@ -130,7 +128,7 @@ class ATAAuto:
         return quota
 
     def _with_probe(self) -> IntArray:
-        """Return the planned quotas, every sqrt(k) rounds with one task more, for who was idle longest."""
+        """Return the planned quotas; every sqrt(k) rounds, the worker that was idle longest gets a task."""
         if not self._stops_are_free() or self.k % math.ceil(math.sqrt(self.k)):
             return self.quota
         idle = np.flatnonzero(self.available & (self.quota == 0))
@@ -141,7 +139,7 @@ class ATAAuto:
         return quota
 
     def _suspects(self) -> IntArray:
-        """Return up to B idle workers that are to be asked whether they are still slow."""
+        """Return up to B idle workers that are due for a trial, to see whether they are still slow."""
         workers = self.known.suspects.take(self.k)
         return np.asarray(workers[self.available[workers] & (self.quota[workers] == 0)][: self.budget])
 

@@ -1,4 +1,4 @@
-"""Noticing that a worker's speed has changed, by cumulative sums (CUSUM) of its task times.
+"""Detects that a worker's speed has changed, by cumulative sums (CUSUM) of its task times.
 
 The logarithm of a time is watched: at any speed, a worker that becomes c times slower shifts it by ln c, and
 single tasks that take very long weigh little.  The tasks of an order are compared with mean and standard
@@ -20,12 +20,12 @@ from mpi_ata.arrays import State, entry
 
 # In standard deviations, slower or faster.  Under the paper's laws that deviation is 0.42, so the small shift
 # is a worker that takes 1.2 times as long, the large one 1.5 times.  By chance, sums for a large shift last
-# for a few tasks only, so they also tell when a large change was.
+# for a few tasks only, so they also show when a large change happened.
 SHIFTS = (0.4, -0.4, 1.0, -1.0)
 CLIP = 3.0  # standard deviations that a task counts at most: several are needed for an alarm
 ENOUGH = 10  # tasks that give the standard deviation within about a quarter; before that none is judged
 # The noise counts as 10 % at least, so that no change below 2 %, half of the small shift, gives an alarm:
-# exploring a worker anew would cost more than it gains.
+# exploring a worker again would cost more than it gains.
 LEAST_NOISE = 0.1
 # The tasks that earlier runs count for at most: their sums give mean and deviation of the logarithms only
 # roughly, and with this weight an error of half a deviation is averaged out before it leads to an alarm.

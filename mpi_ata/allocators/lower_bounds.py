@@ -63,7 +63,7 @@ class LowerBoundAllocator(ABC):
     def _watch(
         self, detector: ChangeDetector, worker: int, seconds: Sequence[float], overhead: float
     ) -> None:
-        """Forget what was observed of a worker before its speed changed, so that it is explored anew.
+        """Forget what was observed of a worker before its speed changed, so that it is explored again.
 
         Overhead counts as in the samples, in equal parts for the tasks of an order.  Stopped tasks say
         nothing here: when one is stopped depends on the other workers.
@@ -78,7 +78,7 @@ class LowerBoundAllocator(ABC):
             self.speed_changes.append(SpeedChange(worker, since.seconds / since.tasks / before))
 
     def state(self) -> State:
-        """Return the round counter, the samples, and what the detector of changes knows."""
+        """Return the round counter, the samples, and what the change detector knows."""
         samples: State = {"k": np.array(self.k), "K": self.K.copy(), "T": self.T.copy()}
         return samples if self.detector is None else samples | self.detector.state()
 

@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
         return command
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run a command, and leave the exit code of a manager to the process that started it."""
+        """Run a command; a manager reports its exit code to the process that started the ranks."""
         try:
             return super().main(*args, **options)
         except SystemExit as end:

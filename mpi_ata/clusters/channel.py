@@ -27,7 +27,7 @@ HEADER = Struct("<2i5q3i4x")
 INLINE = 4096
 PIECE = 1 << 30  # counts in MPI are 32-bit integers
 MESSAGE, FOLLOWING = 1, 2  # tags
-GLANCE = 1000  # looks for the rest of a message between two looks at whether its sender is alive
+GLANCE = 1000  # polls for the rest of a message between two checks that its sender is alive
 EMPTY: Payload = np.empty(0, np.uint8)
 
 # Kinds of messages: plain integers, since an enumeration costs as much as the message.
@@ -72,7 +72,7 @@ class _Sending(NamedTuple):
 
 
 class SenderLostError(Exception):
-    """The sender died before all of its message was here."""
+    """The sender died before all of its message had arrived."""
 
 
 class Channel:
@@ -154,7 +154,7 @@ class Channel:
         return bool(self._sending)
 
     def abandon(self, rank: int) -> None:
-        """Wait no longer until what was sent to a rank is received there."""
+        """Stop waiting for a rank to receive what was sent to it."""
         self._abandoned += [sending for sending in self._sending if sending.to == rank]
         self._sending = [sending for sending in self._sending if sending.to != rank]
 

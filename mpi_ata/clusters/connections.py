@@ -83,7 +83,7 @@ class Connections:
     def next_message(
         self, until: float = math.inf, expired: Callable[[], bool] = lambda: False
     ) -> Message | None:
-        """Return the next message, or None after a while; GraceExpired if it is time to give up."""
+        """Return the next message, or None after a while; raise GraceExpired if it is time to give up."""
         if expired():
             raise GraceExpired
         began = time.perf_counter()
@@ -107,7 +107,7 @@ class Connections:
         return self._bell.wait(self._poll, until)
 
     def _poll(self) -> Message | None:
-        """Return the next message; of a dead worker, all that it has sent comes before its loss."""
+        """Return the next message; all messages of a dead worker come before the report of its loss."""
         message = self.channel.poll()
         if message is None and self._unreported:
             return Message(self._unreported.pop(0), LOST, 0, 0, 0, NOWHERE, NOWHERE, 0, [], EMPTY)
@@ -124,11 +124,11 @@ class Connections:
         return self.dead
 
     def abandon(self, worker: int) -> None:
-        """Wait no longer until a worker has received what was sent to it."""
+        """Stop waiting for a worker to receive what was sent to it."""
         self.channel.abandon(rank_of(worker))
 
     def end_stragglers(self, workers: Iterable[int], code: int) -> None:
-        """End these workers, which do not leave: now, or with all ranks when this process exits."""
+        """End workers that do not leave: now, or with all ranks when this process exits."""
         self._leave_without_finalize()
         if survives_losses and not set(self.unwatched).intersection(workers):
             for worker in workers:  # MPI_Abort would leave some behind

@@ -8,12 +8,12 @@ import numpy as np
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters.stats import TaskTimeStats
 
-HANDFUL = 2.0  # tasks that tell little of a worker's mean, since some may be very short
+HANDFUL = 2.0  # tasks that say little about a worker's mean, since some may be very short
 FEW = 20.0  # tasks of a worker, below which its allowance is more than doubled
 SHAPED = 200.0  # tasks that show how heavy the tail of a worker's own times is; before, the pool's counts
 SETTLED = 1000.0  # tasks after which the longest one so far is hardly ever exceeded by far
 SUMS = ("tasks", "seconds", "squares")
-USUAL = 3.0  # times the allowance of a task: at most this long takes a worker that is as fast as before
+USUAL = 3.0  # times the allowance of a task: a worker that is as fast as before takes at most this long
 
 
 class _Known(NamedTuple):
@@ -49,7 +49,7 @@ class Deadlines:
         self._forgotten: dict[int, tuple[float, Array]] = {}
 
     def of(self, workers: IntArray, counts: IntArray | int) -> Array:
-        """Return the seconds after which orders of counts[j] tasks are overdue; inf while nobody is known."""
+        """Return the seconds after which orders of counts[j] tasks are overdue; inf if no task is known."""
         known = self._learned()
         everyone = np.flatnonzero(known.tasks)
         if not len(everyone) or self.factor == math.inf:
@@ -78,7 +78,7 @@ class Deadlines:
         return float(min(USUAL, self.factor) * known.allowance(np.array([worker]), 1)[0])
 
     def relearn(self, worker: int, seconds: list[float]) -> float:
-        """Forget a worker's times but for these, and return how many times as slow it has become."""
+        """Forget all of a worker's times except these, and return how many times as slow it has become."""
         known, columns, new = self._learned(), self._stats.state(), np.array(seconds)
         past = np.array([columns[name].item(worker) for name in SUMS])
         ratio = float(new.mean() / known.mean[worker])
@@ -87,7 +87,7 @@ class Deadlines:
         return ratio
 
     def _sums(self) -> Array:
-        """Return the tasks of each worker, their seconds and their squares, as far as they count."""
+        """Return the tasks of each worker, their seconds and their squares, without what was forgotten."""
         columns = self._stats.state()
         sums = np.array([columns[name] for name in SUMS], np.float64)
         for worker, (_, past) in self._forgotten.items():

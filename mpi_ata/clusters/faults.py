@@ -15,7 +15,7 @@ GARBAGE = ("nan", "inf", "shape", "seconds")
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one worker at a time on the virtual clock.
+    """A fault that happens to one worker at a given time on the virtual clock.
 
     die: it vanishes.  hang: for `duration` it does nothing, as after SIGSTOP.  slow: for `duration` all that
     it does takes `factor` times as long.  raise: the next task begun raises an error, or the next order where
@@ -55,7 +55,7 @@ class FaultScript:
         self.begin(0.0)
 
     def begin(self, now: float) -> None:
-        """Start at a time; what was under way then still is, but for tasks that were to fail."""
+        """Start at a time; faults under way then still are, except for tasks that were to fail."""
         self.asleep_since = np.full(self._n, np.inf)
         self.asleep_until = np.full(self._n, -np.inf)
         self._slow: list[Fault] = []
@@ -124,7 +124,7 @@ class FaultScript:
             self._armed.add(worker)
 
     def check_task(self, worker: int, round: int) -> None:
-        """Raise the error that a worker's task is to fail with, if it is."""
+        """Raise an error if a worker's task is to fail."""
         if worker in self._armed:
             self._armed.remove(worker)
             raise RunError(

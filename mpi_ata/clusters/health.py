@@ -1,4 +1,4 @@
-"""How a worker is treated that dies, hangs, crawls, fails or returns garbage: the rules of every cluster."""
+"""Rules for workers that die, hang, crawl, fail or return garbage; every cluster follows them."""
 
 import logging
 import math
@@ -23,11 +23,11 @@ ALIKE = 3.0  # largest factor between these and their median
 class FaultPolicy:
     """What to do about workers that misbehave."""
 
-    deadline: float = 10.0  # times what an order should take, then its worker is overdue; 0: wait forever
+    deadline: float = 10.0  # times what an order should take; 0: wait forever
     on_task_error: str = "stop"  # or "reissue"
     on_bad_result: str = "stop"  # or "reissue"
-    max_failures: int = 3  # of one worker, then it is excluded
-    owned: bool = False  # whether each worker owns its data: then nobody else can do its tasks
+    max_failures: int = 3  # after which a worker is excluded
+    owned: bool = False  # whether each worker owns its data, so that no other can do its tasks
 
     def __post_init__(self) -> None:
         if not (self.deadline == 0 or self.deadline >= 1):
@@ -56,11 +56,11 @@ class _Probation:
 
 
 class Health:
-    """Who can be given work, who is on probation, and who is gone for good.
+    """Keeps track of which workers can be given work, are on probation, or are gone for good.
 
-    A cluster reports what it notices, and passes on the Lost and Back that it gets for that.  In a round from
-    `next_trial` on, it gives one task to each idle worker of `due(round)`, calls `tried`, and reports what
-    becomes of it with `answered`, `failed` or `died`; of those that are not idle, with `unanswered`.
+    A cluster reports what it notices, and passes on the Lost or Back that it gets in return.  From round
+    `next_trial` on, it gives one task to each idle worker in `due(round)`, calls `tried`, and reports the
+    outcome with `answered`, `failed` or `died`.  For workers that are not idle, it calls `unanswered`.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class Health:
         self.available = np.ones(stats.n, np.bool_)
         self.everyone = True  # whether all are available
         self.failures = np.zeros(stats.n, np.int64)
-        self.next_trial = math.inf  # the first round in which somebody is to be tried again
+        self.next_trial = math.inf  # the first round in which a worker is to be tried again
         self._name = name
         self._probation: dict[int, _Probation] = {}
-        self._warned: set[int] = set()  # workers that are waited for although they are overdue
+        self._warned: set[int] = set()  # overdue workers that the run waits for anyway
 
     def deadline(self, worker: int, count: int) -> float:
         """Return the seconds after which an order of `count` tasks is overdue."""
         return float(self.deadlines.of(np.array([worker]), count)[0])
 
     def overdue(self, worker: int, tasks: int, seconds: float, round: int) -> Lost | None:
-        """Suspend a worker whose order has taken too long; None if it is to be waited for all the same."""
+        """Suspend a worker whose order has taken too long; return None if the run waits for it anyway."""
         late = f"no result after {seconds:.3g} s, {self.policy.deadline:g} times what its order should take"
         if self.policy.owned or self._is_last(worker):
             if worker not in self._warned:
                 self._warned.add(worker)
                 why = "no other worker has its data" if self.policy.owned else "no other worker is left"
-                log.warning("%s: %s; %s, so it is waited for", self._name(worker), late, why)
+                log.warning("%s: %s; %s, so the run waits for it", self._name(worker), late, why)
             return None
         self._suspend(worker, round)
         return Lost(worker, tasks, f"{late}; others do its tasks", "overdue")
@@ -117,7 +117,7 @@ class Health:
             return Lost(worker, tasks, why, "excluded")
         if worker in self._probation:
             self._probation[worker].slow.clear()
-            return self._postpone(worker, round, kind, f"tried again, it failed: {what}")
+            return self._postpone(worker, round, kind, f"failed on probation: {what}")
         self._suspend(worker, round)
         return Lost(worker, tasks, f"{what}; others do its tasks", kind)
 
@@ -141,7 +141,7 @@ class Health:
         self._double_pause(worker, round)
 
     def answered(self, worker: int, seconds: float) -> Back | Lost | None:
-        """Note how long the task took that a worker was tried with; reported if it is back, or still slow."""
+        """Note how long a worker's trial task took; return a report if it is back, or still slow."""
         stay, usual = self._probation[worker], self.deadlines.usual(worker)
         if seconds <= usual:
             return self._readmit(worker, [seconds], f"a task took {seconds:.3g} s, as before")
@@ -149,7 +149,7 @@ class Health:
         if len(stay.slow) == PROBES and _alike(stay.slow):
             ratio = self.deadlines.relearn(worker, stay.slow)
             return self._readmit(worker, stay.slow, f"{ratio:.3g} times as slow as before")
-        slow = f"tried again, it took {seconds:.3g} s for a task, more than {usual:.3g} s"
+        slow = f"on probation, a task took {seconds:.3g} s, more than {usual:.3g} s"
         return self._postpone(worker, stay.round, "overdue", slow)
 
     def _is_last(self, worker: int) -> bool:

@@ -1,7 +1,7 @@
 """Lifelines: connections between the manager and each worker that break when either process ends.
 
 No MPI reports a dead rank in every case, and most report none.  The kernel closes the connections of a
-process however it ends, and at once: the manager learns of a dead worker within milliseconds, and workers
+process at once, however it ends: the manager notices a dead worker within milliseconds, and workers
 end with their manager even if a task keeps them busy.  Next to nothing is sent meanwhile, so a network that
 fails for some minutes breaks no connection.
 """
@@ -20,7 +20,7 @@ from weakref import WeakSet
 from mpi_ata.launch import host_name
 
 ANSWER = 10.0  # seconds within which the other side of a new connection has to answer
-LENGTH = 64  # bytes with which a worker introduces itself: its rank, and a word that only ranks know
+LENGTH = 64  # bytes of a worker's first message: its rank, and the token
 ACCEPTED, DISMISSED = b"\1", b"\2"
 KEEP_ALIVE = 300  # seconds of silence after which the kernel probes: firewalls forget idle connections
 
@@ -28,7 +28,7 @@ _open: WeakSet[socket.socket] = WeakSet()
 
 
 def _close_in_child() -> None:
-    """Close all connections in a forked child, which would keep them open when its parent has died."""
+    """Close all connections in a forked child; otherwise it would keep them open after its parent's death."""
     for connection in _open:
         connection.close()
 
@@ -37,7 +37,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Lifelines:
-    """The manager's ends of all lifelines; `token` is a word that only ranks know."""
+    """The manager's ends of all lifelines; `token` is a secret that only the ranks know."""
 
     def __init__(self, token: str) -> None:
         _allow_descriptors()
@@ -49,14 +49,14 @@ class Lifelines:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        """Admit workers, until the listener is closed."""
+        """Accept workers until the listener is closed."""
         with suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
                 threading.Thread(target=self._admit, args=(connection,), daemon=True).start()
 
     def _admit(self, connection: socket.socket) -> None:
-        """Admit one worker, if it knows the token; others are turned away."""
+        """Accept one connection if it sends the token; reject it otherwise."""
         with suppress(OSError, ValueError):
             connection.settimeout(ANSWER)
             text = connection.recv(LENGTH, socket.MSG_WAITALL).decode()
@@ -68,7 +68,7 @@ class Lifelines:
         connection.close()
 
     def watch(self, ranks: Iterable[int]) -> None:
-        """Watch these ranks from now on: they were admitted, and no others are."""
+        """Watch these ranks, which were accepted, from now on; accept no others."""
         self._listener.close()
         for rank in set(self._connections).difference(ranks):
             self._connections.pop(rank).close()
@@ -91,13 +91,13 @@ class Lifelines:
             yield key.data
 
     def cut(self, rank: int) -> None:
-        """Close the connection of a rank that has died; one that has not is ended by that."""
+        """Close the connection of a rank that has died; if it is alive, this ends it."""
         if (connection := self._connections.pop(rank, None)) is not None:
             self._selector.unregister(connection)
             connection.close()
 
     def dismiss(self) -> None:
-        """Let all workers leave in order: every rank is there for MPI_Finalize."""
+        """Let all workers leave normally: every rank is alive and can call MPI_Finalize."""
         for connection in self._connections.values():
             with suppress(OSError):
                 connection.sendall(DISMISSED)
@@ -108,7 +108,7 @@ class Lifelines:
         _held.append(self)
 
     def close(self) -> None:
-        """Close all connections: workers that were not dismissed are ended by that."""
+        """Close all connections; this ends workers that were not dismissed."""
         self._listener.close()
         self._selector.close()
         for connection in self._connections.values():
@@ -144,12 +144,12 @@ class Lifeline:
             fcntl.fcntl(self._socket, fcntl.F_SETFL, flags | (os.O_ASYNC if dependent else 0))
 
     def release(self) -> None:
-        """Depend on the manager no longer."""
+        """Stop depending on the manager."""
         if self.connected:
             self._set_dependent(False)
 
     def dismissed(self) -> bool:
-        """Wait for the manager's permission to leave in order; False if its process has ended instead."""
+        """Wait for the manager's permission to leave normally; False if its process has ended instead."""
         if not self.connected:
             return True
         with suppress(OSError), self._socket:
@@ -168,7 +168,7 @@ def _prepared(connection: socket.socket) -> socket.socket:
 
 
 def _allow_descriptors() -> None:
-    """Allow this process one descriptor per worker, as far as its hard limit does."""
+    """Raise the limit on open files to the hard limit: the manager needs one per worker."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

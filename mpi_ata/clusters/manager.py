@@ -39,8 +39,8 @@ from mpi_ata.layout import ranks_for, worker_of, workers_in
 from mpi_ata.problems import Problem
 
 log = logging.getLogger("mpi_ata")
-FLOOR = 3.0  # seconds: on a busy machine, any rank may be silent for so long
-LOOK = 0.5  # seconds between two looks for workers that are overdue
+FLOOR = 3.0  # seconds: on a busy machine, any rank may be silent for this long
+LOOK = 0.5  # seconds between two checks for overdue workers
 GRACE = 2.0  # seconds that workers get to leave when a run has failed
 LEAVING = 10.0  # and when it has not, those that have nothing to do
 SLACK = 1.0  # seconds by which clocks of two processes may differ
@@ -166,7 +166,7 @@ class MPICluster:
                 return self._found.pop(0)
             message = connections.next_message(until, self.grace_expired)
             found = None if message is None else self._handle(message)
-            if connections.drained and time.perf_counter() >= self._next_look:  # all who answered are heard
+            if connections.drained and time.perf_counter() >= self._next_look:  # all answers are read
                 self._find_overdue(self.now())
             if found is not None:
                 return found
@@ -175,7 +175,7 @@ class MPICluster:
         raise RuntimeError("nothing is running, so there is nothing to wait for")
 
     def _handle(self, message: Message) -> Arrival | Lost | Back | None:
-        """Take note of a message, and return what it means to a method, if anything."""
+        """Process a message, and return what the method has to know, if anything."""
         worker = self._worker_of[message.sender]
         order = self._orders.running.get(worker)
         if message.kind == ARRIVAL and order is not None and order.number == message.order:
@@ -218,7 +218,7 @@ class MPICluster:
         return Arrival(worker, result, reported, overhead)
 
     def _reject(self, worker: int, order: Order, message: Message, longest: float) -> Lost | None:
-        """Refuse results whose times cannot be true."""
+        """Reject results whose times cannot be true."""
         order.left -= message.tasks
         self.ledger.stop(worker, message.tasks, 0.0)
         self._orders.withdraw(worker)
@@ -242,7 +242,7 @@ class MPICluster:
         return lost
 
     def _fail_set_up(self, worker: int, message: Message) -> Lost:
-        """End the run because of a failed setup, unless it was not waited for any more."""
+        """End the run because of a failed setup, unless the run no longer waits for it."""
         why = message.payload.tobytes().decode()
         if self.available[worker]:
             raise RunError(f"{self._name(worker)}: {why}")
@@ -275,7 +275,7 @@ class MPICluster:
         return self._health.answered(worker, seconds)
 
     def _lose(self, worker: int) -> Lost:
-        """Strike off a dead worker, with what it was doing."""
+        """Remove a dead worker, with what it was doing."""
         note_lost_worker(self.identities[worker].host, f"{self._name(worker)} has died")
         tasks = int(self._orders.drop(worker))  # nobody knows whether it had begun the next
         self.ledger.lose(worker, tasks)
@@ -284,7 +284,7 @@ class MPICluster:
         return self._health.died(worker, tasks, ENDED)
 
     def _find_overdue(self, now: float) -> None:
-        """Now and then, take their orders from workers that should have answered long ago."""
+        """Check now and then for overdue workers, and withdraw their orders."""
         self._next_look = now + LOOK
         deadlines, patience = self._health.deadlines, self._health.deadlines.patience()
         late = [(w, order, silent) for w, order, silent in self._orders.silent(now) if silent > patience[w]]
@@ -296,7 +296,7 @@ class MPICluster:
                 self._suspect(worker, silent, order.round)
 
     def _suspect(self, worker: int, spent: float, round: int) -> None:
-        """Suspend a worker that is overdue, unless it has to be waited for."""
+        """Suspend a worker that is overdue, unless the run has to wait for it."""
         lost = self._health.overdue(worker, 0, spent, round)
         if lost is not None:
             self._orders.withdraw(worker)
@@ -384,7 +384,7 @@ class MPICluster:
         return True
 
     def _answers_expected(self) -> bool:
-        """Return whether anyone who has not left is not known to be overdue."""
+        """Return whether some worker has not left and is not known to be overdue."""
         return any(self.available[worker] or not self._orders.is_busy(worker) for worker in self._staying)
 
 

@@ -1,4 +1,4 @@
-"""MPI, loaded once, and left in order even where a rank has died."""
+"""Loads MPI once, and leaves it cleanly even if a rank has died."""
 
 import atexit
 import os
@@ -13,7 +13,7 @@ from mpi_ata.errors import RunError
 from mpi_ata.launch import local_size, step_tasks, world_size
 from mpi_ata.launch.library import FAULT_TOLERANT
 
-LOST = "a rank has died, and a run can begin only with all of them: start them again"
+LOST = "a rank has died, and a run can begin only with all ranks: start them again"
 LONGEST_INIT = 600  # seconds: the ranks of a large job may be minutes apart
 LONGEST_LOCAL_INIT = 60  # and on one machine, plus a second per rank
 
@@ -34,7 +34,7 @@ _ranks_lost: list[bool] = []  # not empty once a rank has died
 
 
 def note_loss() -> None:
-    """Take note that a rank has died: no run can begin on these ranks, and MPI_Finalize is left out."""
+    """Take note that a rank has died: no run can begin on these ranks, and MPI_Finalize is skipped."""
     _ranks_lost.append(True)
 
 

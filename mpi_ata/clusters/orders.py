@@ -1,4 +1,4 @@
-"""The orders of real workers: what each was told to do, and whether it still is to do it."""
+"""The orders of real workers: those that run, those being stopped, and trial tasks on probation."""
 
 import math
 import time
@@ -74,7 +74,7 @@ class Orders:
         order.excused = self._connections.suspended
 
     def withdraw(self, worker: int) -> float:
-        """Take its order from a worker, and return the seconds it has spent since its latest arrival.
+        """Withdraw a worker's order, and return the seconds it has spent since its latest arrival.
 
         What it still delivers of the order is dropped.  The order is remembered until the worker confirms
         that it has stopped: until then it may write into shared memory.
@@ -101,7 +101,7 @@ class Orders:
         return any(order is not None for order in held)
 
     def silent(self, now: float) -> Iterator[tuple[int, Order, float]]:
-        """Yield each worker with a running order, the order it is at, and the seconds it has been silent."""
+        """Yield each worker with a running order, its current order, and the seconds it has been silent."""
         for worker, queued in list(self.running.items()):
             order = self.stopping.get(worker, queued)
             yield worker, order, now - order.latest - (self._connections.suspended - order.excused)

@@ -26,7 +26,7 @@ class SetUps:
             self._longest = self.elapsed()
 
     def late(self, waiting: list[int]) -> bool:
-        """Return whether these workers, who are not ready, should have been long ago."""
+        """Return whether these workers, which are not ready, have taken too long."""
         if self.elapsed() > FLOOR and not self._warned:
             self._warned = True
             log.warning("workers %s are not set up after %.0f s", waiting, FLOOR)

@@ -31,7 +31,7 @@ class SimulatedWorkers:
         self.orders = np.full(n, None, object)  # what each worker holds
         self.began = np.zeros(n)  # when it began what it will deliver next
         self.due = np.full(n, np.inf)  # when that will arrive
-        self.seconds = np.zeros(n)  # how long it takes, but for faults
+        self.seconds = np.zeros(n)  # how long it takes without faults
         self.left = np.zeros(n, np.int64)  # tasks it has not delivered
         self.round = np.full(n, -1)  # of its latest order
         self.number = np.zeros(n, np.int64)  # of its next task in that round
@@ -122,7 +122,7 @@ class SimulatedWorkers:
         return 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
 
     def drop(self, workers: IntArray | int) -> None:
-        """Leave workers without an order."""
+        """Drop the orders of these workers."""
         self.left[workers] = 0
         self.due[workers] = np.inf
         self.orders[workers] = None

@@ -63,7 +63,7 @@ class VirtualCluster:
         set_up(problem, None, self.n)
 
     def _begin(self) -> None:
-        """Begin with everyone but those who are dead by now."""
+        """Begin with all workers except those that are dead by now."""
         self.health = Health(self.ledger.stats, self._policy, name=self._name)
         self.available = self.health.available
         self._dead: set[int] = set()
@@ -189,7 +189,7 @@ class VirtualCluster:
         together = [order.together for order in own.orders[running]]
         counts = np.where(together, own.left[running], 1)
         self._deadlines_at = float(np.minimum.reduce(began + counts * self._patience[running]))
-        if self._deadlines_at >= before:  # those who made it necessary to look are done by now
+        if self._deadlines_at >= before:  # the workers that made a check necessary are done by now
             return math.inf, -1
         late: Array = began + self.health.deadlines.of(running, counts)
         first = int(late.argmin())
@@ -199,7 +199,7 @@ class VirtualCluster:
         return late.item(first), running.item(first)
 
     def _suspend(self, worker: int) -> None:
-        """Take an overdue order away from its worker; one that hangs notices when it wakes up."""
+        """Withdraw an overdue order; a worker that hangs notices this when it wakes up."""
         own = self._workers
         begun, spent = own.begun(worker), own.now - own.began.item(worker)
         lost = self.health.overdue(worker, begun, spent, own.round.item(worker))
@@ -291,7 +291,7 @@ class VirtualCluster:
         return spent
 
     def _drop(self, workers: IntArray) -> None:
-        """Leave workers without an order."""
+        """Drop the orders of these workers."""
         self._workers.drop(workers)
         if self._probes or self._dropped:
             for worker in workers.tolist():

@@ -71,7 +71,7 @@ class RunRecorder:
         self._record.event(time.time(), kind, f"{who}: {found.why}", found.worker)
 
     def save_completed(self, losses: Sequence[Lost]) -> None:
-        """Save the rounds that were completed before one that cannot be, because of these losses."""
+        """Save the completed rounds, when these losses make it impossible to complete the current one."""
         for lost in losses:
             self._worker_event(lost.kind, lost)
         self._checkpoints.save(self._filled())

@@ -45,7 +45,7 @@ def build_parts(job: Job, n: int | None = None, problem: Problem | None = None) 
 
 
 def fault_policy(job: Job, method: Method) -> FaultPolicy:
-    """Return what to do about workers that misbehave; tasks at a worker's own data cannot be reissued."""
+    """Return what to do about workers that misbehave; tasks on a worker's own data cannot be reissued."""
     owned = bool(getattr(method, "owns_data", False))
     if owned and job.faults.reissues:
         raise UsageError(
@@ -76,7 +76,7 @@ def build_times(job: Job, n: int) -> DrawnTimes | None:
 
 
 def build_law(times: TimesTable, n: int, seed: int) -> Law:
-    """Build the law of task times for n workers; one of the user's is checked."""
+    """Build the law of task times for n workers; a user's own law is checked."""
     law: Law = times.law.build(n=n, seed=seed)
     return UserLaw(law, n) if isinstance(times.law.cls, UserClass) else law
 

@@ -1,4 +1,4 @@
-"""The table [times]: a law by name, of recorded times, or of the user's own; and how it is emulated."""
+"""The table [times]: a named law, recorded times or the user's own law; and how it is emulated."""
 
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
@@ -33,7 +33,7 @@ class TimesTable:
             raise ValueError(f"report={self.report!r} must be 'measured' or 'drawn'")
 
     def label(self, seed: int) -> str:
-        """Return the law in words, short enough for a run file; the seed where it decides who workers are."""
+        """Return the law in words, short enough for a run file; with the seed, if the law depends on it."""
         changes = "".join(f" from {c.round}: {c.workers} x {c.factor:g}" for c in self.changes)
         file = f" of {sha256(self.content.encode()).hexdigest()[:16]}" if self.content else ""
         drawn = f" seed {seed}" if self.law.accepts("seed") else ""

@@ -1,4 +1,4 @@
-"""A law of the user's own, checked: when the job is built, and in every draw."""
+"""A user's own law, checked when the job is built and in every draw."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from mpi_ata.job.user_class import describe_error
 
 
 class UserLaw:
-    """A law from a file of the user's; `means` must hold, and `draw` return, one time above 0 per worker."""
+    """A law from a user's file; `means` must hold, and `draw` return, one time above 0 per worker."""
 
     def __init__(self, law: Any, n: int) -> None:
         self.n, self._law, self._name = n, law, type(law).__name__

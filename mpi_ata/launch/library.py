@@ -58,7 +58,7 @@ def mpi_version(text: str) -> str:
 def fault_tolerance(mpirun: str) -> tuple[str, ...]:
     """Return the options with which this mpirun lets ranks outlive one that dies; Open MPI's, from 5 on.
 
-    It then uses no network library but its own, so on a fast network its users would pay for it.
+    Open MPI then uses only its own network code, so there are none on a fast network.
     """
     if any(folder.is_dir() and any(folder.iterdir()) for folder in FAST_NETWORKS):
         return ()

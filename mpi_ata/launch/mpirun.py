@@ -24,7 +24,7 @@ from mpi_ata.limits import machine_memory
 
 TERMINAL = "MPI_ATA_TERMINAL"  # set if rank 0 may draw a progress line although it writes to a pipe
 FAILURE = "MPI_ATA_FAILURE"  # names a file for the reason why a run cannot be resumed
-LOOK, START_GRACE = 0.2, 3.0  # seconds between two looks at starting ranks; for all to end after one has
+LOOK, START_GRACE = 0.2, 3.0  # seconds between checks of starting ranks; until all must have ended after one
 RANK_BYTES = 64 << 20  # memory that a rank needs for Python, numpy and MPI alone
 
 TO_CONTINUE = "what it saved can be resumed with --resume and the --out of this run"
@@ -46,7 +46,7 @@ def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
 
 
 def exit_code(code: int, verdict: Verdict) -> int:
-    """Return the exit code of a run, from that of mpirun and what the manager left; RunError if it died."""
+    """Return the exit code of a run, from that of mpirun and the manager's report; RunError if it died."""
     if verdict.code is not None:
         return verdict.code
     if code < 0:  # mpirun itself was killed

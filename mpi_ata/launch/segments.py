@@ -1,4 +1,4 @@
-"""Files in shared memory that an MPI library leaves behind where its ranks are killed."""
+"""Files in shared memory that an MPI library leaves behind when its ranks are killed."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What the manager leaves for the process that started the ranks, in a small file.
+"""A small file in which the manager reports to the process that started the ranks.
 
 The exit code of a launcher says little once a rank has died: it may be 0, or that of the dead rank.
 """
@@ -30,17 +30,17 @@ class Verdict(NamedTuple):
 
 
 def note_start() -> None:
-    """Leave word that all ranks have met."""
+    """Record that all ranks have met."""
     _append(STARTED)
 
 
 def note_exit(code: int) -> None:
-    """Leave the exit code of this process, which is the manager's."""
+    """Record the exit code of this process, the manager."""
     _append(f"{EXIT}{code}")
 
 
 def note_lost_worker(host: str, text: str) -> None:
-    """Leave word of a dead worker: its MPI may end this process too, and at once."""
+    """Record a dead worker without delay: its MPI may end this process too."""
     _append(f"{LOST}{host} {text}")
 
 
@@ -52,7 +52,7 @@ def _append(line: str) -> None:
 
 @contextmanager
 def verdict_file() -> Iterator[Path]:
-    """Create a file for the verdict, and let ranks that are started meanwhile know it."""
+    """Create a file for the verdict, and pass its path to ranks that are started meanwhile."""
     with tempfile.TemporaryDirectory(prefix="mpi_ata-") as folder:
         path = Path(folder) / "verdict"
         os.environ[VARIABLE] = str(path)
@@ -63,7 +63,7 @@ def verdict_file() -> Iterator[Path]:
 
 
 def read_verdict(path: Path) -> Verdict:
-    """Return what the manager has left."""
+    """Return what the manager has recorded."""
     lines = path.read_text().splitlines() if path.exists() else []
     codes = [int(line.removeprefix(EXIT)) for line in lines if line.startswith(EXIT)]
     lost = [line.removeprefix(LOST).partition(" ") for line in lines if line.startswith(LOST)]

@@ -91,14 +91,14 @@ class WorkersLostError(LossError):
 
 
 def check_anyone(cluster: Cluster, losses: Sequence[Lost] = ()) -> None:
-    """Raise WorkersLostError where no worker is left; `losses` are those of this round."""
+    """Raise WorkersLostError if no worker is left; `losses` are those of this round."""
     if not cluster.available.any():
         text = f"all {cluster.n} workers are lost or suspended; resume the run on other workers"
         raise WorkersLostError(text, losses)
 
 
 class OwnerLostError(WorkersLostError):
-    """A worker is lost whose data nobody else has."""
+    """A worker is lost, and no other worker has its data."""
 
     def __init__(self, lost: Lost, who: str) -> None:
         why = f" ({lost.why})" if lost.why else ""
@@ -107,7 +107,7 @@ class OwnerLostError(WorkersLostError):
 
 
 def check_everyone(cluster: Cluster) -> None:
-    """Raise OwnerLostError where a worker is lost whose data nobody else has."""
+    """Raise OwnerLostError if a worker is lost, since no other worker has its data."""
     if not cluster.available.all():
         worker = int(np.flatnonzero(~cluster.available)[0])
         raise OwnerLostError(Lost(worker, 0, ""), named(worker, cluster.identities[worker]))

@@ -28,7 +28,7 @@ class Collector:
         self._began = self._ended = cluster.now()
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
-        """Return the next arrival, counted as used and observed by the allocator; or who is lost or back.
+        """Return the next arrival, counted as used and observed by the allocator; or a loss or return.
 
         TimeoutError after `timeout` seconds.
         """
@@ -56,7 +56,7 @@ class Collector:
             self._observe(found.worker, found.seconds)
 
     def wait_for_owner(self) -> Arrival:
-        """Return the next arrival; OwnerLostError on a loss, since nobody else has that worker's data."""
+        """Return the next arrival; OwnerLostError on a loss, since no other worker has its data."""
         while not isinstance(found := self.wait(), Arrival):
             if isinstance(found, Lost):
                 raise OwnerLostError(found, named(found.worker, self._cluster.identities[found.worker]))

@@ -9,15 +9,15 @@ from mpi_ata.problems import Task
 
 
 class NoWork:
-    """Gradients are 0, so that a run costs no more than its decisions and its clock."""
+    """All gradients are 0, so a run costs only its decisions and its clock."""
 
     def __init__(self) -> None:
         self.x0: Array = np.zeros(1)
 
     def gradient(self, x: Array, task: Task) -> Array:
-        """Return nothing but the right shape."""
+        """Return zeros of the right shape."""
         return np.zeros(1)
 
     def gradients(self, x: Array, tasks: Sequence[Task]) -> Array:
-        """Return the sum of as little."""
+        """Return the sum of these gradients, which is 0."""
         return np.zeros(1)

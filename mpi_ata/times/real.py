@@ -1,7 +1,7 @@
 """Laws of real machines, from the recorded speeds in the folder machines (see its README).
 
-Worker i is one of the recorded GPUs or ranks.  The seed draws which, without replacement; where all records
-are used up, drawing begins again, so that each is used equally often, or once more than others.
+Worker i is one of the recorded GPUs or ranks, drawn by the seed without replacement.  When all records are
+used up, drawing begins again, so that each is used equally often, or once more than others.
 """
 
 import csv
@@ -76,19 +76,19 @@ def bytedance_ar(n: int, seed: int = 0, scale: float = 1.0) -> Recorded:
 
 
 def bytedance_se(n: int, seed: int = 0, scale: float = 1.0) -> Recorded:
-    """Return the law of ranks that are nearly equally fast, whose tasks take as long as sequences are."""
+    """Return the law of ranks that are nearly equally fast, whose task times depend on sequence lengths."""
     return _ranks("bytedance-se", n, seed, scale)
 
 
 def chosen_records(records: int, n: int, seed: int) -> IntArray:
-    """Return which record each of n workers is; who worker i is does not depend on n."""
+    """Return the record of each of n workers; that of worker i does not depend on n."""
     rounds = -(-n // records)
     chosen = Streams(seed, Purpose.MACHINES).at(0).permuted(np.tile(np.arange(records), (rounds, 1)), axis=1)
     return chosen.ravel()[:n]
 
 
 def _gpus(name: str, n: int, seed: int, scale: float, cv: float | None) -> Lognormal:
-    """Return the law of GPUs, of which median and spread were recorded; a `cv` replaces the spreads."""
+    """Return the law of GPUs whose medians and spreads were recorded; a `cv` replaces the spreads."""
     _check(n, scale, cv)
     rows = _rows(name)
     chosen = chosen_records(len(rows), n, seed)
@@ -104,7 +104,7 @@ def _spreads(rows: Sequence[dict[str, str]]) -> Array:
 
 
 def _ranks(name: str, n: int, seed: int, scale: float) -> Recorded:
-    """Return the law of ranks, of which single times were recorded."""
+    """Return the law of ranks whose single times were recorded."""
     _check(n, scale)
     samples = parse_samples((FOLDER / f"{name}.csv").read_text(), "relative")
     return Recorded(n, [samples[i] for i in chosen_records(len(samples), n, seed)], scale)

@@ -1,4 +1,4 @@
-"""Laws of recorded times: samples of each worker's own, from which tasks are drawn with replacement."""
+"""Laws of recorded times: each worker's times are drawn from its own sample with replacement."""
 
 import math
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from mpi_ata.arrays import Array
 
 
 class Recorded:
-    """Each worker's times are drawn, with replacement, from a sample of its own.
+    """Draws each worker's times, with replacement, from its own sample.
 
-    Worker i has samples[i]; of more samples than workers, the first n are used.
+    Worker i has samples[i]; if there are more samples than workers, the first n are used.
     """
 
     def __init__(self, n: int, samples: Sequence[Array], scale: float = 1.0) -> None:
         if not 1 <= n <= len(samples):
             raise ValueError(
-                f"{n=} must be from 1 to {len(samples)}, since so many workers were recorded; "
+                f"{n=} must be from 1 to {len(samples)}, the number of recorded workers; "
                 "choose another number of workers"
             )
         if not scale > 0:

@@ -258,7 +258,7 @@ def test_where_tasks_cannot_be_stopped_spares_are_given_up_with_a_message(
                         allocator.observe(i, (), stopped=[0.5])
                         busy[i] = True
     assert allocator.allocate(everyone(allocator)).sum() == 8
-    assert "ran on after they had been stopped" in caplog.text
+    assert "kept running after they had been stopped" in caplog.text
 
 
 @pytest.mark.parametrize(

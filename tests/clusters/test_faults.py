@@ -119,7 +119,7 @@ def test_the_last_worker_is_waited_for(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.WARNING):
         assert steps(cluster, method, 1) == ["lost 61", "lost 61"]
     assert cluster.now() > 560
-    assert caplog.text.count("no other worker is left, so it is waited for") == 1
+    assert caplog.text.count("no other worker is left, so the run waits for it") == 1
 
 
 def test_where_nobody_will_ever_answer_the_run_ends() -> None:

@@ -140,7 +140,7 @@ def test_the_last_worker_is_waited_for_with_one_warning(caplog: pytest.LogCaptur
         assert health.overdue(0, 1, 60.0, 5) is None
         assert health.overdue(0, 1, 90.0, 5) is None
     assert len(caplog.records) == 1
-    assert "no other worker is left, so it is waited for" in caplog.text
+    assert "no other worker is left, so the run waits for it" in caplog.text
     assert health.available[0]
 
 

@@ -221,7 +221,7 @@ def test_wrong_tables_are_rejected_in_one_sentence(tmp_path: Path, times: str, m
 
 
 def test_more_workers_than_recorded_are_rejected_with_the_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"times.csv: n=4 must be from 1 to 3, since so many workers"):
+    with pytest.raises(UsageError, match=r"times.csv: n=4 must be from 1 to 3, the number of recorded"):
         build_parts(load_job(written(tmp_path, TABLE), ["run.workers=4"]))
 
 

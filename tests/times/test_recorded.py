@@ -34,7 +34,7 @@ def test_of_more_samples_than_workers_the_first_are_used() -> None:
 @pytest.mark.parametrize(
     ("n", "samples", "message"),
     [
-        (4, SAMPLES, "n=4 must be from 1 to 3, since so many workers were recorded"),
+        (4, SAMPLES, "n=4 must be from 1 to 3, the number of recorded workers"),
         (0, SAMPLES, "n=0 must be from 1 to 3"),
         (2, [SAMPLES[0], np.zeros(0)], "worker 1 has no recorded time; record a run in which every worker"),
         (1, [np.array([1.0, 0.0])], "the recorded times of worker 0 must be above 0 seconds and finite"),

@@ -1,1 +1,1 @@
-"""What ATA-Auto consists of: a model of task times, foreseen rounds, and two ways to plan them."""
+"""The parts of ATA-Auto: a model of task times, a prediction of rounds, and two ways to plan them."""

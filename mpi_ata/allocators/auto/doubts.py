@@ -1,4 +1,4 @@
-"""Which idle workers are worth a task because they may be faster than they seem, or have not been tried."""
+"""Finds idle workers that are worth a task: they may be faster than they seem, or have not been tried."""
 
 import math
 
@@ -20,7 +20,7 @@ def doubted(k: int, speeds: Speeds, N: Array, plan: Plan, budget: int) -> IntArr
 
 
 def _rare(k: int) -> float:
-    """Return k rounded down to a quarter power of 2: doubts then come many in one slow round."""
+    """Return k rounded down to a quarter power of 2: many workers are then tried in one slow round."""
     return float(2.0 ** (math.floor(4.0 * math.log2(k)) / 4.0))
 
 
@@ -36,7 +36,7 @@ def _odds(k: float, N: Array, cv: Array, mu: Array, plan: Plan, budget: int) -> 
 
 
 def _best_plausible(mu: Array, N: Array, cv: Array, odds: Array) -> Array:
-    """Return lower bounds of the means: they are below with a chance of 1 / odds, if that is below 1/2.
+    """Return lower bounds of the means: a mean is below with a chance of 1 / odds, if that is below 1/2.
 
     The sum of N times is nearly a gamma of shape N / cv^2, whose quantiles are those of Wilson and Hilferty.
     """
@@ -46,17 +46,17 @@ def _best_plausible(mu: Array, N: Array, cv: Array, odds: Array) -> Array:
 
 
 def _would_be_planned(low: Array, cv: Array, plan: Plan) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Return whether a task of workers with these means would cost no more than the last one planned."""
+    """Return for each worker, at this mean, whether a task would cost no more than the last one planned."""
     s = np.minimum(cv, 1.0) * low
     _, loss = tail_and_loss((plan.limit - low) / s)
     return np.asarray(loss * s + plan.price * low <= plan.threshold)
 
 
 def untried_pay(k: int, mu: Array, plan: Plan, budget: int, count: int) -> bool:
-    """Return whether a round with `count` untried workers pays, if they are like those tried, of means mu.
+    """Return whether a round with `count` untried workers pays off, if they are like those of means mu.
 
-    As many rounds are to come as there were: of runs with all lengths equally likely on a logarithmic scale,
-    half of those with k rounds behind them have as many ahead.
+    It is assumed that k more rounds follow: if all lengths of a run are equally likely on a logarithmic
+    scale, half of the runs that have done k rounds do as many again.
     """
     longest = float(np.quantile(mu, count / (count + 1.0)))  # the longest mean of so many
     return k * _saving_by_more(mu, budget, count) >= longest - plan.length

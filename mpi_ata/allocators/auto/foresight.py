@@ -1,4 +1,4 @@
-"""Foreseeing a round: how long quotas would take, by a normal approximation of each worker's time."""
+"""Predicts how long a round with given quotas takes, by a normal approximation of each worker's time."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What ATA-Auto knows of its workers: speeds, and changes of them; who was idle; what stops cost."""
+"""What ATA-Auto knows about its workers: speeds and their changes, who was idle, and what stops cost."""
 
 import logging
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Knowledge:
         self.overhead = overhead  # whether the overhead of orders counts as time of their tasks
         self.model = TaskModel(n)
         self.heard = np.zeros(n, np.int64)  # the last round in which each worker did something
-        self.blocked = np.zeros(n)  # rounds in which each worker was still at a task that had been stopped
+        self.blocked = np.zeros(n)  # rounds in which each worker was still busy with a stopped task
         self.speed_changes: list[SpeedChange] = []  # noticed since they were last cleared
         self.suspects = Suspects(n)
         self._detector = ChangeDetector(n)
@@ -79,7 +79,7 @@ class Knowledge:
     def _recovered(self, workers: IntArray, seconds: Array) -> list[tuple[int, float]]:
         """Return suspects with a task that took less than their slow mean by a deviation, and its seconds.
 
-        Waiting for more of them would take long, since they are rarely asked; a mistake costs little.
+        Waiting for more such tasks would take long, since suspects are rarely tried; a mistake costs little.
         """
         found = self.suspects.among(workers)
         if not len(found):
@@ -97,16 +97,16 @@ class Knowledge:
         workers = [worker for worker in unbegun if worker not in self._finished]
         if workers and not self.blocked.any():
             log.warning(
-                "ata-auto: tasks of worker %d ran on after they had been stopped; "
-                "spares will be ordered only where they pay in spite of that",
+                "ata-auto: tasks of worker %d kept running after they had been stopped; "
+                "spares will be ordered only where they still pay off",
                 workers[0],
             )
         self.blocked[workers] += 1.0
 
     def delays(self, workers: IntArray, length: float) -> Array:
-        """Return how long workers are still busy when a round of some length begins, if they were stopped.
+        """Return how long stopped workers are still busy when a round of some length begins.
 
-        As far as it shows: those that were not back in a whole round, of all the times they were stopped.
+        The estimate is `length` times the share of stops after which a worker was not back for a whole round.
         """
         return length * self.blocked[workers] / np.maximum(self.model.stops[workers], 1.0)
 

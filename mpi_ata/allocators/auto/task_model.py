@@ -1,4 +1,4 @@
-"""What is known of each worker's task times: a mean, how much single tasks deviate, how sure the mean is."""
+"""Estimates of each worker's task times: mean, deviation of single tasks, and error of the mean."""
 
 from typing import NamedTuple
 
@@ -26,12 +26,12 @@ class Speeds(NamedTuple):
         return Speeds(self.mu[workers], self.sd[workers], self.un[workers])
 
     def shrunk(self) -> "Speeds":
-        """Return means that also count how much workers differ at all (empirical Bayes).
+        """Return means shrunk towards a common centre, by how little workers differ (empirical Bayes).
 
         The logarithms of the means vary because workers differ, and because means of few tasks are not
-        exact.  What the second explains is taken back, from each worker as far as its mean is inexact.
+        exact.  The second part is removed: the less exact a worker's mean, the more it is shrunk.
         """
-        if len(self.mu) < 3:  # too few to tell how much they differ
+        if len(self.mu) < 3:  # too few to show how much they differ
             return self
         logs, errors = np.log(self.mu), np.square(self.un / self.mu)
         between = max(float(logs.var(ddof=1) - errors.mean()), 0.0)
@@ -106,20 +106,20 @@ class TaskModel:
         mu, sd, _ = self.speeds(workers).capped()
         self.T[workers] += c
         self.N[workers] += 1.0 - np.maximum(mu - c, sd) / mu
-        # One that went on for longer than most also says how much tasks deviate: by about one sd more.
+        # One that ran longer than most also shows how much tasks deviate: by about one sd more.
         longer = c > mu - sd
         deviation = (np.minimum((c - mu) / sd, 2.0) + 1.0) * sd / mu
         self.SS[workers] += longer * deviation**2
         self.DF[workers] += longer
 
     def _guess(self, workers: IntArray) -> None:
-        """Let workers that never finished a task take one deviation longer than they were ever seen to."""
+        """Guess that workers that never finished a task take one deviation longer than their longest."""
         cv = min(float(np.sqrt(self._pooled_variance())), 1.0)
         self.N[workers] = self.stops[workers] / (1.0 + cv)
         self.T[workers] = self.stops[workers] * self.longest[workers]
 
     def begin_again(self, worker: int, tasks: float, seconds: float) -> None:
-        """Let a worker's estimates be those of its latest tasks alone; their deviation is not yet known."""
+        """Base a worker's estimates on its latest tasks alone; their deviation is not yet known."""
         self.N[worker], self.T[worker], self.SS[worker], self.DF[worker] = tasks, seconds, 0.0, 0.0
 
     def inherit(self, tasks: IntArray, seconds: Array, squares: Array, unfinished: Array) -> None:

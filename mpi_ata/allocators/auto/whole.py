@@ -11,7 +11,7 @@ SECTIONS, STAGES = 8, 3  # 9^-3 of the interval: L to about 0.2 %, far below any
 WIDEST = 4.0  # standard deviations beyond the mean where a task is as good as done
 PRICES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # of worker time, over the number of busy workers
 TIE = 1e-6  # of its end: among tasks that cost the same, the earliest is taken
-NEGLIGIBLE = 1e-3  # more worker time than W0: not worth a search for what it buys
+NEGLIGIBLE = 1e-3  # relative excess of worker time over W0 that is not worth a search
 
 
 def plan_whole(speeds: Speeds, budget: int, price: float = 1.0) -> tuple[Plan, float]:
@@ -48,8 +48,8 @@ def _shortest(tasks: Tasks, budget: int, lowest: float, highest: float, price: f
     """Return the B tasks with the least sum of L + lateness beyond L, least over L too.
 
     That sum is an upper bound of the expected maximum of all ends.  It falls as L grows while the expected
-    number of late workers exceeds 1, so the L at which it is 1 is found by dividing an interval again
-    and again.
+    number of late workers exceeds 1, so the L at which it is 1 is found by dividing an interval
+    repeatedly.
     """
     base = tasks.mu * price + TIE * tasks.m
     for _ in range(STAGES):
