@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mpi_ata.arrays import Array, BoolArray, IntArray, State
+from mpi_ata.arrays import Array, BoolArray, IntArray, State, blocks
 from mpi_ata.clusters.identity import WorkerIdentity
 from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.errors import BadResultError, RunError, in_users_code
@@ -114,6 +114,21 @@ def surely_finite(result: Array) -> bool:
     return math.isfinite(np.vdot(result, result))
 
 
+def add_up(total: Array, result: Array, first: bool) -> bool:
+    """Add a result to a total, or put it there first; return whether the total is surely finite.
+
+    Large arrays are passed through the cache once for both.
+    """
+    fine = True
+    for part, added in blocks(total, result):
+        if first:
+            np.copyto(part, added)
+        else:
+            np.add(part, added, out=part)
+        fine = fine and surely_finite(part)
+    return fine
+
+
 def finite(result: Array, x: Array) -> bool:
     """Return whether a result at x is finite; where x is out of range the run has diverged, so True."""
     if surely_finite(result):
@@ -134,11 +149,6 @@ def check_result(result: Array, seconds: Sequence[float], x: Array, where: str, 
     if not finite(result, x):
         rule = "check gradient(), or try a smaller step_size"
         raise BadResultError(f"{where}: a result is not finite; {rule}")
-    check_times(seconds, where, longest)
-
-
-def check_times(seconds: Sequence[float], where: str, longest: float) -> None:
-    """Reject task times that are not from 0 to `longest` seconds."""
     if not (min(seconds) >= 0 and math.fsum(seconds) <= longest):
         rule = f"must be from 0 to {longest:.3g} seconds; check the clock of that host"
         raise BadResultError(f"{where}: the reported task times {list(seconds)[:3]} {rule}")

@@ -16,6 +16,7 @@ from mpi_ata.clusters.channel import (
     END,
     FAILED,
     FINAL,
+    INLINE,
     LOST,
     REACHABLE,
     READY,
@@ -26,7 +27,7 @@ from mpi_ata.clusters.channel import (
 from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.handshake import identities
 from mpi_ata.clusters.health import FaultPolicy, Health
-from mpi_ata.clusters.interface import Arrival, Back, Lost, check_times, named, set_up
+from mpi_ata.clusters.interface import Arrival, Back, Lost, check_result, named, set_up, surely_finite
 from mpi_ata.clusters.ledger import Ledger, in_flight
 from mpi_ata.clusters.mpi import MPI
 from mpi_ata.clusters.orders import Order, Orders
@@ -205,28 +206,31 @@ class MPICluster:
         """Book the results of a running order."""
         now, reported = time.perf_counter(), message.seconds
         seconds = math.fsum(reported)
-        turnaround = now - order.latest
-        if not 0.0 <= seconds <= now - order.sent + self._slack or min(reported) < 0.0:
-            return self._reject(worker, order, message, now - order.sent)
+        turnaround, longest = now - order.latest, now - order.sent + self._slack
+        result = message.payload if order.result is None else order.result
+        if (
+            not 0.0 <= seconds <= longest
+            or min(reported) < 0.0
+            or (result.nbytes <= INLINE and not surely_finite(result))  # large ones are checked by workers
+        ):
+            try:
+                check_result(result, reported, order.x, f"round {order.round}", longest)
+            except BadResultError as error:
+                return self._reject(worker, order, message, error)
         order.latest, order.excused = now, self._connections.suspended
         order.left -= message.tasks
         if not order.left:
             del self._orders.running[worker]
-        result = message.payload if order.result is None else order.result
         overhead = max(turnaround - seconds, 0.0)
         self.ledger.deliver(worker, reported, seconds, overhead)
         return Arrival(worker, result, reported, overhead)
 
-    def _reject(self, worker: int, order: Order, message: Message, longest: float) -> Lost | None:
-        """Reject results whose times cannot be true."""
+    def _reject(self, worker: int, order: Order, message: Message, error: BadResultError) -> Lost | None:
+        """Reject results that cannot be used."""
         order.left -= message.tasks
-        self.ledger.stop(worker, message.tasks, 0.0)
+        self.ledger.stop(worker, message.tasks, min(_seconds(message), self.now() - order.sent))
         self._orders.withdraw(worker)
-        try:
-            check_times(message.seconds, f"round {order.round}", longest + self._slack)
-        except BadResultError as error:
-            return self._failed(worker, message.tasks, error, order.round)
-        return None
+        return self._failed(worker, message.tasks, error, order.round)
 
     def _fail(self, worker: int, message: Message) -> Lost | None:
         """Handle a failed task or setup."""
@@ -272,6 +276,11 @@ class MPICluster:
         self.ledger.stop(worker, message.tasks, seconds)
         if message.kind == FAILED:
             return self._failure(worker, message, order.round)
+        try:
+            result = message.payload if order.result is None else order.result
+            check_result(result, message.seconds, order.x, f"round {order.round}", math.inf)
+        except BadResultError as error:
+            return self._failed(worker, message.tasks, error, order.round)
         return self._health.answered(worker, seconds)
 
     def _lose(self, worker: int) -> Lost:

@@ -15,6 +15,7 @@ from mpi_ata.clusters.channel import (
     END,
     FAILED,
     FINAL,
+    INLINE,
     ORDER,
     REACHABLE,
     READY,
@@ -26,7 +27,7 @@ from mpi_ata.clusters.channel import (
 )
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
 from mpi_ata.clusters.handshake import handshake, shared_buffers
-from mpi_ata.clusters.interface import check_result, compute, set_up, surely_finite
+from mpi_ata.clusters.interface import add_up, check_result, compute, set_up, surely_finite
 from mpi_ata.clusters.lifeline import Lifeline
 from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.layout import MANAGER, worker_of, workers_in
@@ -135,15 +136,14 @@ class Worker:
                 break
             self._number += len(seconds)
             due = not (left and together)
-            if unsent:
-                np.add(total, result, out=total)
-            elif order.result_slot != NOWHERE or not due:
-                np.copyto(total, result)
+            small = total.nbytes <= INLINE  # the manager checks those
+            if unsent or order.result_slot != NOWHERE or not due:
+                fine = add_up(total, result, first=not unsent)
             else:  # it is sent as it is
-                total = result
+                total, fine = result, small or surely_finite(result)
             unsent += seconds
             if due:
-                if not surely_finite(total):
+                if not (fine or small):
                     check_result(total, unsent, x, f"round {order.round}", math.inf)
                 self._deliver(order, unsent, total)
                 unsent.clear()
