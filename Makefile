@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 QUICK := -m "not slow and not cluster"
+# Ranks mostly wait; two files of tests at once still leave each rank enough of a core.
+FILES := -n 2 --dist loadfile
 
 export PIP_CACHE_DIR := $(CURDIR)/.venv-cache
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -20,7 +22,7 @@ test: $(VENV)/ready
 
 slow: $(VENV)/ready
 	$(BIN)/pytest -n auto --dist loadgroup -m "slow and not cluster" --ignore=tests/mpi
-	$(BIN)/pytest -m slow tests/mpi
+	$(BIN)/pytest $(FILES) -m slow tests/mpi
 
 # Kills running jobs, again and again, for about ten minutes, and then does all kinds of harm to the workers of
 # runs on real ranks, for about half an hour; `make soak KILLS=100000 FAULTS=50000` for a night.
@@ -35,7 +37,7 @@ soak: $(VENV)/ready
 # library has a say.
 RANKS := tests/mpi --ignore=tests/mpi/test_paper_on_ranks.py --ignore=tests/mpi/test_warm_start_on_ranks.py
 mpich: .venv-mpich/ready
-	.venv-mpich/bin/pytest $(QUICK) $(RANKS)
+	.venv-mpich/bin/pytest $(FILES) $(QUICK) $(RANKS)
 
 # Networks and data sets.  Versions of PyTorch up to this one are known to pip without CUDA on some machines;
 # `make torch TORCH=torch` takes the newest.
@@ -47,7 +49,7 @@ torch: .venv-torch/ready
 	.venv-torch/bin/pytest tests/mpi/test_networks.py
 
 system-mpi: .venv-system/ready
-	.venv-system/bin/pytest $(QUICK) $(RANKS)
+	.venv-system/bin/pytest $(FILES) $(QUICK) $(RANKS)
 
 # Jobs on a private Slurm of five nodes, one for each process of pytest's; they mostly wait.
 slurm-test: $(VENV)/ready .venv-mpich/ready .venv-system/ready

@@ -48,6 +48,11 @@ METHODS: dict[str, Callable[[Array], Method]] = {
 }
 
 
+# These differ from others only in how they choose quotas.
+SLOW = ("sgd, m-sync", "sgd, bandit", "sgd, proportional", "mindflayer, gta")
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in METHODS]
+
+
 def run(name: str, deaths: dict[int, float], seed: int, rounds: int) -> tuple[Array, list[Round], Any]:
     problem = Quadratic(4, noise=0.5)
     method = METHODS[name](problem.x0)
@@ -57,7 +62,7 @@ def run(name: str, deaths: dict[int, float], seed: int, rounds: int) -> tuple[Ar
     return method.x, [method.step(cluster) for _ in range(rounds)], (method, cluster)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=40, deadline=None)
 @given(
     deaths=st.dictionaries(st.integers(0, N - 1), st.floats(0.0, 40.0), max_size=N - 1),
@@ -83,7 +88,7 @@ def test_whoever_dies_each_round_uses_b_tasks_and_every_task_is_accounted_for(
     assert run(name, deaths, seed, 6)[2][0].x.tobytes() == method.x.tobytes()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=15, deadline=None)
 @given(
     deaths=st.dictionaries(st.integers(0, N - 1), st.floats(0.0, 40.0), max_size=N - 1),
@@ -165,7 +170,7 @@ def mishaps(name: str, seed: int) -> tuple[list[Round], VirtualCluster, Method, 
 
 
 @pytest.mark.parametrize("seed", range(30))
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_whatever_happens_each_round_uses_b_tasks_and_every_task_is_accounted_for(
     name: str, seed: int
 ) -> None:
@@ -261,7 +266,7 @@ def test_where_workers_own_their_data_a_loss_ends_the_run(make: Callable[[Array]
         method.step(cluster)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_without_any_worker_left_the_run_ends_with_the_way_out(name: str) -> None:
     with pytest.raises(RunError, match="all 5 workers are lost or suspended; resume the run"):
         run(name, {worker: 0.5 + worker for worker in range(N)}, 1, 100)

@@ -24,7 +24,17 @@ COMBINATIONS: list[tuple[str, str | None]] = [
     ("malenia", None),
     ("ringmaster", None),
 ]
-CASES = [(method, allocator, update) for method, allocator in COMBINATIONS for update in UPDATES]
+# Every method and allocator with one update, every update with some of them; all pairs are tested if slow.
+EACH_UPDATE = [("sgd", "ata-empirical"), ("asgd", "ata"), ("mindflayer", "gta"), ("ringmaster", None)]
+CASES = [
+    pytest.param(
+        *combination,
+        update,
+        marks=() if update == "plain" or combination in EACH_UPDATE else pytest.mark.slow,
+    )
+    for combination in COMBINATIONS
+    for update in UPDATES
+]
 KEYS: dict[str, dict[str, Any]] = {
     "ata": {"alpha": 8.0},
     "malenia": {"S": 1.5 * N},

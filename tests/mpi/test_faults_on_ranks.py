@@ -33,7 +33,7 @@ def events_of(scene: Scene) -> set[tuple[int, str]]:
     return {(event.worker, event.kind) for event in record_of(scene.out).events}
 
 
-@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=SLOW) for seed in range(3, 13))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in range(2, 5))])
 def test_whatever_happens_to_its_workers_a_run_comes_to_the_right_result(seed: int) -> None:
     plan = drawn(seed, deaths=3 if outlives_deaths() else 1, ends=seed % 2)
     assert disturbed(plan).total() >= 18  # the others were due after the last task of their worker
