@@ -60,12 +60,15 @@ def test_a_worker_may_die_in_any_way_and_is_named() -> None:
 def test_where_the_mpi_ends_all_ranks_one_sentence_names_the_worker_and_the_run_is_resumed(kind: str) -> None:
     scene = scene_of(Fault(0, 2, 15, kind))
     part = scene.part()
-    assert part.code == 1
-    assert "Error: worker 2 (host " in part.err
-    assert (
-        "has died, and this MPI has ended all ranks; what it saved can be resumed with --resume" in part.err
-    )
-    part = scene.part("--resume")
+    if part.code == 1:
+        assert "Error: worker 2 (host " in part.err
+        rest = "has died, and this MPI has ended all ranks; what it saved can be resumed with --resume"
+        assert rest in part.err
+    else:  # Open MPI 4 gives the manager time to save, or even to finish
+        assert part.code in (0, 85)
+        assert "lost worker 2 (host " in part.err
+    if part.code:
+        part = scene.part("--resume")
     assert part.code == 0, part.err
     check_result(scene, summary(part))
 
