@@ -15,10 +15,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 run: $(VENV)/ready
 	$(BIN)/mpi-ata compare jobs/emulated.toml
 
-# What is timed runs by itself, the rest on all cores.
+# Tests of ranks run two files at a time, the rest on all cores.
 test: $(VENV)/ready
 	$(BIN)/pytest -n auto $(QUICK) --ignore=tests/mpi
-	$(BIN)/pytest $(QUICK) tests/mpi
+	$(BIN)/pytest $(FILES) $(QUICK) tests/mpi
 
 slow: $(VENV)/ready
 	$(BIN)/pytest -n auto --dist loadgroup -m "slow and not cluster" --ignore=tests/mpi

@@ -107,6 +107,7 @@ def test_when_the_manager_is_killed_all_ranks_end_whatever_they_are_doing() -> N
 
 
 @SURVIVES
+@SLOW
 def test_a_run_goes_on_without_a_worker_that_dies_in_setup() -> None:
     scene = scene_of(Fault(0, 2, 0, "kill"))
     part = scene.part()
@@ -149,6 +150,7 @@ def test_a_run_that_has_lost_a_worker_can_be_interrupted_and_resumed() -> None:
 
 
 @TIMED
+@SLOW
 def test_where_workers_own_their_data_the_run_is_saved_and_names_the_one_that_died() -> None:
     scene = scene_of(Fault(0, 2, 15, "kill"), way="owned")
     part = scene.part()
