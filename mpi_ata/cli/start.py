@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -30,8 +30,9 @@ class Notes(logging.Handler):
         if self._once and text in self._printed:
             return
         self._printed.add(text)
-        self._line.clear()
-        click.echo(f"Note: {text}", err=True)
+        with suppress(OSError):  # a launcher that has ended reads nothing; that must not end the run too
+            self._line.clear()
+            click.echo(f"Note: {text}", err=True)
 
 
 @contextmanager

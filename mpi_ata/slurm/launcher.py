@@ -28,9 +28,7 @@ def choose_launcher(library: str, offered: Sequence[str], mpirun: str | None, ra
     gpus_per_rank = "SLURM_GPUS_PER_TASK" in os.environ  # only srun binds GPUs to ranks
     if mpirun is not None and "Open MPI" in library and not (gpus_per_rank and "pmix" in offered):
         # It works with Slurm whichever PMIx either was built with.
-        # On several nodes a run that survives dead ranks may not be requeued when a whole node dies.
-        alone = os.environ.get("SLURM_JOB_NUM_NODES") == "1"
-        return [mpirun, *(fault_tolerance(mpirun) if alone else ()), "-n", str(ranks)]
+        return [mpirun, *fault_tolerance(mpirun), "-n", str(ranks)]
     for name in supported_mpi_types(library):
         if name in offered:
             return srun(name, ranks)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import mpi_ata
 from mpi_ata.arrays import State
 from mpi_ata.clusters.identity import WorkerIdentity, drawn_identity
 from mpi_ata.clusters.stats import TaskTimeStats
@@ -15,8 +16,8 @@ from mpi_ata.runfile.record import Event
 from mpi_ata.view.hosts import flagged_text, hosts_text
 
 XEON, EPYC = "Xeon, 8 of 8 cores, 1 threads", "EPYC, 8 of 8 cores, 1 threads"
-SPEEDS = Path(__file__).with_name("speeds")
-TABLES = ["longhorn-resnet", "longhorn-sgemm", "frontera-resnet", "ls6-resnet"]
+SPEEDS = Path(mpi_ata.__file__).parent / "times" / "machines"
+TABLES = ["longhorn-resnet", "longhorn-sgemm", "frontera-resnet", "lonestar6-resnet"]
 
 
 def on_hosts(count: int, ranks: int = 1, hardware: str = XEON, prefix: str = "n") -> list[WorkerIdentity]:
@@ -59,7 +60,7 @@ def table(name: str) -> tuple[list[float], list[float]]:
     """Return relative times and coefficients of variation of GPUs."""
     with (SPEEDS / f"{name}.csv").open() as file:
         rows = list(csv.DictReader(file))
-    return [float(row["relative"]) for row in rows], [float(row["cv"]) for row in rows]
+    return [float(row["relative"]) for row in rows], [float(row["cv"] or 0) for row in rows]
 
 
 def test_a_host_that_is_2_2_times_slower_is_flagged_with_the_reason() -> None:

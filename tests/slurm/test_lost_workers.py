@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.site import BOTH, FOUR, OPEN_MPI, Site, kinds, record
+from tests.slurm.site import BOTH, FOUR, Site, kinds, record
 
 pytestmark = pytest.mark.cluster
 
@@ -30,10 +30,7 @@ class Own:
 )
 def test_the_others_finish_a_run_whose_worker_dies(site: Site, command: Path, death: str) -> None:
     job = site.own(DYING.format(death=death))
-    asked = (
-        {"MPI_ATA_LAUNCHER": f"{OPEN_MPI.with_name('mpirun')} --with-ft ulfm"} if command == OPEN_MPI else {}
-    )
-    submitted = site.submit(job, *FOUR, "--set", "stop.rounds=60", command=command, **asked)
+    submitted = site.submit(job, *FOUR, "--set", "stop.rounds=60", command=command)
     assert site.wait_over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
     found = record(submitted["run"])
     assert (found.summary["rounds"], found.summary["tasks_used"]) == (60, 60 * 6)
