@@ -132,7 +132,7 @@ def test_the_training_loss_is_the_mean_over_the_tasks() -> None:
         model = normed()
         model.load_state_dict(problem.state_dict(x))
         inputs, targets = samples()[task(number).rng.integers(0, 40, 8)]
-        losses.append(float(nn.functional.cross_entropy(model(inputs), targets)))
+        losses.append(nn.functional.cross_entropy(model(inputs), targets).item())
     y = problem.bind(Plain(0.1))(x, mean_result(problem, x))
     assert problem.logged(y)["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     assert problem.evaluate(y)["train_loss"] == problem.logged(y)["loss"]
@@ -242,7 +242,7 @@ def test_fp16_skips_steps_that_overflow_and_halves_the_loss_scale() -> None:
     x, scale = problem.x0, problem.layout.scale
     first = update(x, mean_result(problem, x))
     assert first[: problem.layout.weights].tolist() == x[: problem.layout.weights].tolist()
-    assert (x[scale], first[scale], update.state()["t"]) == (2**16, 2**15, 0)
+    assert (x[scale], first[scale], int(update.state()["t"])) == (2**16, 2**15, 0)
     while not update.state()["t"]:
         x = first
         first = update(x, mean_result(problem, x))
