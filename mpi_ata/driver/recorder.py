@@ -13,6 +13,7 @@ from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.ledger import in_flight
 from mpi_ata.driver.plan import Plan
 from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
+from mpi_ata.driver.task_map import TaskMap
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import LossError, TakenError, UsageError, diverged, in_short
 from mpi_ata.methods import Method, Round
@@ -35,6 +36,7 @@ class RunRecorder:
         self._method, self._cluster, self._trace, self._job = method, cluster, trace, job
         self._checkpoints = Checkpoints(file, job.run.checkpoint_rounds, job.run.checkpoint_seconds)
         self._record = plan.earlier or Record(secrets.token_hex(16), job.source, (), {}, prior=plan.prior)
+        self._map = TaskMap(cluster.n)
         missing = missing_state(method)
         self.resumable = not missing
         if missing:
@@ -47,6 +49,7 @@ class RunRecorder:
         record = self._record
         record.job, record.identities, record.reason = self._job.source, self._cluster.identities, ""
         record.failure = ""
+        self._map.restore(record.task_map, self._cluster.ledger.stats.state()["tasks"])
         self._checkpoints.save_first(self._filled())
 
     def event(self, kind: str, text: str, worker: int = -1) -> None:
@@ -56,7 +59,10 @@ class RunRecorder:
             log.info("%s %s", kind, text)
 
     def note(self, round: Round) -> None:
-        """Record who was lost or came back in a round, and whose speed changed."""
+        """Record who did how much in a round, was lost or came back, and whose speed changed."""
+        if self._map.due(round.number):
+            tasks = self._cluster.ledger.stats.state()["tasks"]
+            self._map.add(round.number, self._trace.clock, tasks)
         for lost in round.losses:
             self._worker_event(lost.kind, lost)
         for back in round.returns:
@@ -152,6 +158,7 @@ class RunRecorder:
         record.allocator = allocator.state() if self.resumable and allocator is not None else {}
         record.cluster = cluster.state()
         record.workers = cluster.ledger.stats.state() | {"unfinished": cluster.ledger.stopped_time.copy()}
+        record.task_map = self._map.state()
         record.totals, record.trace, record.metrics = trace.totals(), trace.history(), trace.evaluations()
         record.summary = trace.summary() | {"workers": cluster.n, "saving": self._checkpoints.cost}
         record.reason = reason
