@@ -79,6 +79,9 @@ class Cluster(Protocol):
     def stop(self, workers: IntArray) -> Array:
         """Stop what these workers have not delivered and return the seconds that each spent on it."""
 
+    def overruns(self) -> dict[int, float]:
+        """Return the seconds that workers spent on stopped tasks, after the stop, since the last call."""
+
     def idle(self) -> IntArray:
         """Return the workers that hold no order."""
 

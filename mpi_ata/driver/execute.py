@@ -11,13 +11,14 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import Cluster, VirtualCluster
+from mpi_ata.driver.failure import RoundBoundary, saved_on_failure
 from mpi_ata.driver.loop import run
 from mpi_ata.driver.observers import Observer, Observers
 from mpi_ata.driver.plan import Plan
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import allocator_of, begin
 from mpi_ata.driver.trace import Regret, Trace
-from mpi_ata.errors import CONTINUE, LossError, RunError, TakenError, UsageError, in_users_code
+from mpi_ata.errors import CONTINUE, RunError, UsageError, in_users_code
 from mpi_ata.job import Job, Parts
 from mpi_ata.job.build import fault_policy
 from mpi_ata.job.demand import check_simulation
@@ -25,8 +26,6 @@ from mpi_ata.job.schema import prefix_errors
 from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.layout import MANAGER, ranks_for
-from mpi_ata.methods import Method
-from mpi_ata.methods.base import WorkersLostError
 from mpi_ata.runfile.hosts import HostReport
 
 log = logging.getLogger("mpi_ata")
@@ -172,9 +171,10 @@ class _Drive:
     def _run_rounds(self) -> None:
         job, every = self._plan.job, self._plan.job.run.evaluate_every
         rounds = run(self._method, self._cluster, self._problem, job.stop, every, self._trace)
-        with _saying_what_remains(self._method, self._recorder), self._saving_completed_rounds():
+        boundary = RoundBoundary(self._method, self._cluster, self._trace)
+        with saved_on_failure(boundary, self._method, self._recorder):
             for round in self._stop_request.enforced_on(rounds):
-                self._boundary, self._x = self._cluster.ledger.mark(), self._method.x
+                boundary.note()
                 self._observers.on_round(round, self._trace)
                 if self._recorder:
                     self._recorder.note(round)
@@ -182,27 +182,6 @@ class _Drive:
                     break
                 if self._recorder:
                     self._recorder.save_if_due(round)
-
-    @contextmanager
-    def _saving_completed_rounds(self) -> Iterator[None]:
-        """Save a run that lacks workers, unless its x has moved since the latest completed round.
-
-        What the others did in the round that failed is wasted.
-        """
-        ledger, trace = self._cluster.ledger, self._trace
-        self._boundary, self._x = ledger.mark(), self._method.x
-        unused = -int(ledger.stats.state()["tasks"].sum()) + trace.used
-        try:
-            yield
-        except WorkersLostError as error:
-            if self._method.x is not self._x:
-                raise
-            self._cluster.stop(np.arange(self._cluster.n))
-            trace.settle(ledger, self._boundary)
-            trace.wasted += unused + int(ledger.stats.state()["tasks"].sum()) - trace.used
-            if self._recorder:
-                self._recorder.save_completed(error.losses)
-            raise
 
     def _end(self, reason: str | None) -> None:
         """Save for the last time; the cluster of a finished run is closed first."""
@@ -219,20 +198,6 @@ class _Drive:
         self._trace.end()
         if recorder:
             recorder.save_summary()
-
-
-@contextmanager
-def _saying_what_remains(method: Method, recorder: RunRecorder | None) -> Iterator[None]:
-    """Where rounds fail, say what is left of the run."""
-    try:
-        yield
-    except (GraceExpired, UsageError, TakenError):
-        raise
-    except Exception as error:
-        if not isinstance(error, RunError):  # in an allocator or a method of the user's own
-            error = in_users_code(f"round {method.k + 1} failed", error)
-        kind = LossError if isinstance(error, LossError) else RunError
-        raise (kind(f"{error}\n{recorder.remains()}") if recorder else error) from None
 
 
 def _log_notes(plan: Plan) -> None:

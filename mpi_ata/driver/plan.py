@@ -40,6 +40,10 @@ class Plan:
         """Build what the run consists of; here the user's code is imported."""
         return build_parts(self.job, n)
 
+    def with_seed(self, seed: int) -> "Plan":
+        """Return the same plan with another seed."""
+        return replace(self, job=self.job.with_seed(seed))
+
     def with_allocators(self, names: Sequence[str]) -> list["Plan"]:
         """Return the same plan under other allocators."""
         return [replace(self, job=job) for job in self.job.with_allocators(names)]

@@ -68,7 +68,8 @@ def build_times(job: Job, n: int) -> DrawnTimes | None:
         return None
     seed, law = job.run.seed, build_law(job.times, n, job.run.seed)
     try:
-        times = DrawnTimes(law, seed, job.times.unit, job.times.label(seed), job.times.changes)
+        label, changes, stoppable = job.times.label(seed), job.times.changes, job.times.stoppable
+        times = DrawnTimes(law, seed, job.times.unit, label, changes, stoppable)
     except ValueError as error:
         raise UsageError(f"[[times.changes]] {one_line(error)}") from None
     if not times.representable():
