@@ -54,7 +54,7 @@ from mpi_ata.times import (
     lonestar6,
     longhorn,
 )
-from mpi_ata.torch import TorchProblem
+from mpi_ata.torch import TorchProblem, TorchUpdate
 from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain, Update
 from mpi_ata.version import __version__
 
@@ -110,6 +110,7 @@ __all__ = [
     "Stop",
     "Task",
     "TorchProblem",
+    "TorchUpdate",
     "Trace",
     "Update",
     "UsageError",

@@ -1,5 +1,6 @@
 """The optimizers of PyTorch as updates: each works on the tensors of the model, not on one long vector."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,12 @@ class TorchUpdate:
         self._parameters: list[Any] = []  # in the order of x
         self._saved: State = {}
         self._mean: Array | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "TorchUpdate":
+        """Return a copy that has made no step; an optimizer that was passed in stays that of its model."""
+        if self.optimizer is not None:
+            raise UsageError(f"{type(self).__name__} is in use by another run; build a new one for each run")
+        return copy.copy(self)
 
     def bind(self, model: "torch.nn.Module") -> None:
         """Build the optimizer for a model, whose trained weights are x, in their order."""
