@@ -21,6 +21,10 @@ class BadResultError(RunError):
     """A task has returned something that cannot be used."""
 
 
+class DivergedError(RunError):
+    """A run whose point or loss is no longer finite."""
+
+
 class DamagedError(UsageError):
     """A file that is not, or no longer, what a run wrote."""
 
@@ -38,10 +42,10 @@ def in_users_code(what: str, error: BaseException) -> RunError:
     return RunError(f"{what}:\n{lines}")
 
 
-def diverged(round: int, loss: float | None = None) -> RunError:
+def diverged(round: int, loss: float | None = None) -> DivergedError:
     """Return the error for a run whose point or loss is no longer finite."""
     at_loss = "" if loss is None else f", with loss {loss}"
-    return RunError(f"the run diverged by round {round}{at_loss}; try a smaller step_size")
+    return DivergedError(f"the run diverged by round {round}{at_loss}; try a smaller step_size")
 
 
 def one_line(error: BaseException) -> str:

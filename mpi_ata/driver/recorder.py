@@ -10,11 +10,12 @@ import numpy as np
 from mpi_ata.clusters import Back, Cluster, Lost
 from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.ledger import in_flight
-from mpi_ata.driver.plan import Plan
+from mpi_ata.driver.plan import Start
 from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import diverged
+from mpi_ata.errors import diverged, one_line
 from mpi_ata.methods import Method, Round
+from mpi_ata.methods.base import WorkersLostError
 from mpi_ata.runfile.checkpoints import Checkpoints
 from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
 from mpi_ata.runfile.record import Record
@@ -26,7 +27,7 @@ log = logging.getLogger("mpi_ata")
 class RunRecorder:
     """Saves a run before its first round, whenever a save is due, and at its end."""
 
-    def __init__(self, plan: Plan, file: RunFile, method: Method, cluster: Cluster, trace: Trace) -> None:
+    def __init__(self, plan: Start, file: RunFile, method: Method, cluster: Cluster, trace: Trace) -> None:
         job = plan.job
         self.path = file.path
         self._method, self._cluster, self._trace, self._job = method, cluster, trace, job
@@ -70,10 +71,13 @@ class RunRecorder:
         who = named(found.worker, self._cluster.identities[found.worker])
         self._record.event(time.time(), kind, f"{who}: {found.why}", found.worker)
 
-    def save_completed(self, losses: Sequence[Lost]) -> None:
-        """Save the completed rounds, when these losses make it impossible to complete the current one."""
+    def save_completed(self, error: Exception) -> None:
+        """Save the completed rounds, with the error for which the current one could not be completed."""
+        losses = error.losses if isinstance(error, WorkersLostError) else ()
         for lost in losses:
             self._worker_event(lost.kind, lost)
+        if not losses:
+            self.event("ended", f"by a failure: {one_line(error)}")
         self._checkpoints.save(self._filled())
 
     def finish(self, reason: str) -> None:
