@@ -28,15 +28,18 @@ from mpi_ata.allocators import (
 )
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, VirtualCluster
-from mpi_ata.clusters.context import cluster
-from mpi_ata.driver.loop import run
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.stop import Stop
+from mpi_ata.launch.leaving import leave_at_exit
 from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Method, MindFlayer, Ringmaster, Round
 from mpi_ata.problems import Problem, Quadratic, Task
 from mpi_ata.runfile.load import SavedRun, load
+from mpi_ata.script.cluster import cluster
+from mpi_ata.script.minimize import minimize
+from mpi_ata.script.result import Result
+from mpi_ata.script.run import run
 from mpi_ata.times import (
     Constant,
     DrawnTimes,
@@ -102,6 +105,7 @@ __all__ = [
     "Proportional",
     "Quadratic",
     "Recorded",
+    "Result",
     "Ringmaster",
     "Round",
     "RunError",
@@ -124,8 +128,18 @@ __all__ = [
     "load",
     "lonestar6",
     "longhorn",
+    "minimize",
     "run",
 ]
+
+
+def _leave_ranks() -> None:
+    from mpi_ata.clusters.calls import leave_world
+
+    leave_world()
+
+
+leave_at_exit(_leave_ranks)
 
 
 def __getattr__(name: str) -> object:

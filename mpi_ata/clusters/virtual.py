@@ -25,6 +25,7 @@ from mpi_ata.clusters.interface import (
 from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.clusters.simulated import Order, SimulatedWorkers
 from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.launch.leaving import note_simulation
 from mpi_ata.launch.signals import GraceExpired
 from mpi_ata.problems import Problem, Task, task_streams
 from mpi_ata.times import DrawnTimes
@@ -49,6 +50,7 @@ class VirtualCluster:
         faults: Sequence[Fault] = (),
         policy: FaultPolicy | None = None,
     ) -> None:
+        note_simulation()
         self.n = times.n
         self.ledger = Ledger(self.n)
         self.grace_expired: Callable[[], bool] = lambda: False  # whether to give up waiting

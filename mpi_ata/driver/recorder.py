@@ -11,7 +11,7 @@ import numpy as np
 from mpi_ata.clusters import Back, Cluster, Lost
 from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.ledger import in_flight
-from mpi_ata.driver.plan import Plan
+from mpi_ata.driver.plan import Start
 from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
 from mpi_ata.driver.task_map import TaskMap
 from mpi_ata.driver.trace import Trace
@@ -29,7 +29,7 @@ log = logging.getLogger("mpi_ata")
 class RunRecorder:
     """Saves a run before its first round, whenever a save is due, and at its end."""
 
-    def __init__(self, plan: Plan, file: RunFile, method: Method, cluster: Cluster, trace: Trace) -> None:
+    def __init__(self, plan: Start, file: RunFile, method: Method, cluster: Cluster, trace: Trace) -> None:
         job = plan.job
         self.path, self._file = file.path, file
         self._new, self._removed = plan.earlier is None, False

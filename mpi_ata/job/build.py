@@ -38,7 +38,7 @@ def build_parts(job: Job, n: int | None = None, problem: Problem | None = None) 
     with prefix_errors(job.path):
         check_workers(n)
         problem = build_problem(job) if problem is None else problem
-        _check_problem(problem, job.stop)
+        check_problem(problem, job.stop)
         times = build_times(job, n)
         method = _build_method(job, problem, n, times)
         fault_policy(job, method)
@@ -119,7 +119,7 @@ def _known(job: Job, n: int, times: DrawnTimes | None) -> dict[str, Any]:
     return {"n": n, "seed": job.run.seed} | ({"means": times.means} if times else {})
 
 
-def _check_problem(problem: Problem, stop: Stop) -> None:
+def check_problem(problem: Problem, stop: Stop) -> None:
     """Reject a problem that lacks what the run will ask of it."""
     x0 = getattr(problem, "x0", None)
     if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
