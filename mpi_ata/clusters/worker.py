@@ -13,6 +13,8 @@ from mpi_ata.clusters.channel import (
     ARRIVAL,
     BAD_RESULT,
     END,
+    EVALUATE,
+    EVALUATED,
     FAILED,
     FINAL,
     INLINE,
@@ -27,7 +29,7 @@ from mpi_ata.clusters.channel import (
 )
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
 from mpi_ata.clusters.handshake import handshake, shared_buffers
-from mpi_ata.clusters.interface import add_up, check_result, compute, set_up, surely_finite
+from mpi_ata.clusters.interface import add_up, check_result, compute, evaluated_part, set_up, surely_finite
 from mpi_ata.clusters.lifeline import Lifeline
 from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.layout import MANAGER, worker_of, workers_in
@@ -85,6 +87,8 @@ class Worker:
             message = self._bell.wait(self._channel.poll)
             if message is not None and message.kind == ORDER:
                 self._carry_out(message)
+            elif message is not None and message.kind == EVALUATE:
+                self._evaluate(message)
             elif message is not None:
                 self._obey(message)
         self._lifeline.release()
@@ -120,6 +124,17 @@ class Worker:
             self._number += self._in_task
             tasks, spent = len(unsent) + self._in_task, time.perf_counter() - began
             self._report_failure(error, tasks=tasks, seconds=[spent])
+        self._order = 0
+
+    def _evaluate(self, order: Message) -> None:
+        """Evaluate the parts from order.round to order.tasks."""
+        self._order, x, found = order.order, self._point(order), list[float]()
+        try:
+            for part in range(order.round, order.tasks):
+                found += evaluated_part(self._problem, x, part)
+            self._send(EVALUATED, order.order, seconds=found)
+        except RunError as error:
+            self._report_failure(error)
         self._order = 0
 
     def _do_tasks(self, order: Message, x: Array, total: Array, unsent: list[float]) -> None:
