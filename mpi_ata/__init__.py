@@ -27,15 +27,25 @@ from mpi_ata.allocators import (
     Proportional,
 )
 from mpi_ata.arrays import Array
-from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, VirtualCluster
+from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, Result, VirtualCluster
 from mpi_ata.clusters.context import cluster
 from mpi_ata.driver.loop import run
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.stop import Stop
-from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Method, MindFlayer, Ringmaster, Round
-from mpi_ata.problems import Problem, Quadratic, Task
+from mpi_ata.methods import (
+    ASGD,
+    SGD,
+    HeterogeneousDataSGD,
+    Malenia,
+    Map,
+    Method,
+    MindFlayer,
+    Ringmaster,
+    Round,
+)
+from mpi_ata.problems import Computation, Problem, Quadratic, Task
 from mpi_ata.runfile.load import SavedRun, load
 from mpi_ata.times import (
     Constant,
@@ -77,6 +87,7 @@ __all__ = [
     "Back",
     "Bandit",
     "Cluster",
+    "Computation",
     "Constant",
     "DrawnTimes",
     "Exponential",
@@ -91,6 +102,7 @@ __all__ = [
     "MPICluster",
     "MSync",
     "Malenia",
+    "Map",
     "Method",
     "MindFlayer",
     "Mix",
@@ -102,6 +114,7 @@ __all__ = [
     "Proportional",
     "Quadratic",
     "Recorded",
+    "Result",
     "Ringmaster",
     "Round",
     "RunError",

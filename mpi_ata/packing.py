@@ -1,7 +1,7 @@
 """Values made of arrays and numbers as one array of bytes, and back.
 
-A packed value is a header, a description in JSON, and the raw data of its arrays, all aligned.  Sizes are checked
-before anything is read.  Nothing is pickled, and reading never executes anything.
+A packed value is a header, a description in JSON, and the raw data of its arrays, all aligned.  Sizes are
+checked before anything is read.  Nothing is pickled, and reading never executes anything.
 """
 
 import json
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mpi_ata.errors import BadResultError
 
-Packed = npt.NDArray[np.uint8]
+Packed = npt.NDArray[Any]  # of uint8
 
 HEADER = Struct("<qq")  # bytes in all, and of the description
 ALIGNMENT = 16
@@ -126,7 +126,7 @@ def _first(data: Packed) -> tuple[Any, int]:
     """Return the first value in packed bytes, and how many bytes it takes."""
     if len(data) < HEADER.size:
         raise BadResultError(f"a packed value is cut off after {len(data)} bytes")
-    size, length = HEADER.unpack_from(data)
+    size, length = HEADER.unpack(data[: HEADER.size].tobytes())
     if not (0 <= length <= size - HEADER.size and size <= len(data) and size % ALIGNMENT == 0):
         raise BadResultError(f"a packed value claims {size} bytes, of which {length} describe it")
     arrays = _Arrays(data[_aligned(HEADER.size + length) : size])

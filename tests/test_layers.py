@@ -18,6 +18,7 @@ ROOT = Path(mpi_ata.__file__).parent
 LAYERS: list[list[str]] = [
     ["errors", "arrays", "version", "randomness", "layout"],
     ["limits", "packing", "runfile.hdf5"],
+    ["named_arrays"],
     ["launch", "runfile.store"],
     ["problems", "times", "allocators", "updates"],
     ["clusters", "torch"],

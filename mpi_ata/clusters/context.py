@@ -8,7 +8,7 @@ from mpi_ata.clusters.interface import Cluster
 from mpi_ata.clusters.virtual import VirtualCluster
 from mpi_ata.errors import UsageError
 from mpi_ata.launch import under_launcher
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 from mpi_ata.times import DrawnTimes
 
 NO_RANKS = (
@@ -18,7 +18,7 @@ NO_RANKS = (
 
 
 @contextmanager
-def cluster(problem: Problem, times: DrawnTimes | None = None, seed: int = 0) -> Iterator[Cluster]:
+def cluster(problem: AnyProblem, times: DrawnTimes | None = None, seed: int = 0) -> Iterator[Cluster]:
     """Open a cluster for a loop of your own: all ranks that mpirun or srun started must call this.
 
     Rank 0 continues as the manager.  All others are workers: they serve the manager here, and their process

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mpi_ata.arrays import Array
 from mpi_ata.clusters import Cluster, VirtualCluster
 from mpi_ata.driver.loop import run
 from mpi_ata.driver.observers import Observer, Observers
@@ -38,7 +37,7 @@ class Outcome:
 
     workers: int
     trace: Trace
-    x: Array
+    x: Any
     reason: str | None  # the limit that was reached; None where it was stopped early
     signal: str = ""  # that stopped it
     out: Path | None = None  # where it was saved

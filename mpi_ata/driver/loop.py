@@ -8,13 +8,13 @@ from mpi_ata.driver.observers import Observer, Observers
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job.stop import Stop
 from mpi_ata.methods import Method, Round
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 
 
 def run(
     method: Method,
     cluster: Cluster,
-    problem: Problem | None = None,
+    problem: AnyProblem | None = None,
     stop: Stop | None = None,
     evaluate_every: int = 10,
     trace: Trace | None = None,

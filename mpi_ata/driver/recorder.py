@@ -109,7 +109,8 @@ class RunRecorder:
 
     def _filled(self, reason: str = "") -> Record:
         method, cluster, trace, record = self._method, self._cluster, self._trace, self._record
-        if not np.isfinite(method.x).all():  # what was saved before is still good
+        may_diverge = not getattr(method, "any_x", False)
+        if may_diverge and not np.isfinite(method.x).all():  # what was saved before is still good
             raise diverged(method.k)
         allocator = allocator_of(method)
         record.method = {"k": np.array(method.k)} | (method.state() if self.resumable else {"x": method.x})
