@@ -1,7 +1,7 @@
 """What every cluster promises, and what it returns."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -91,6 +91,12 @@ class Cluster(Protocol):
 
     def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None:
         """Start from what is saved of other workers: `rows` pairs a worker here with its row there."""
+
+    def map(self, function: Callable[..., Any], *items: Iterable[Any], ordered: bool = True) -> Iterator[Any]:
+        """Yield function(item) for each item, in order; or pairs of index and result as they come.
+
+        The cluster must have been opened without a problem.
+        """
 
     def close(self) -> None:
         """End all work for good."""

@@ -26,6 +26,7 @@ from mpi_ata.clusters.channel import (
     Message,
 )
 from mpi_ata.clusters.connections import Connections
+from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.handshake import identities
 from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.interface import (
@@ -59,7 +60,7 @@ SLACK = 1.0  # seconds by which clocks of two processes may differ
 ENDED = "its process has ended: it was killed, crashed, exited or ran out of memory"
 
 
-class MPICluster:
+class MPICluster(Farming):
     """Real workers on the ranks of a communicator, whose manager constructs this.
 
     `grace_expired` says whether to give up waiting, `drawn` whether reported times are not measured.

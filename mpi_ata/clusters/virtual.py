@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
+from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.faults import Fault, FaultScript
 from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.identity import VIRTUAL, WorkerIdentity, drawn_identity
@@ -35,7 +36,7 @@ from mpi_ata.times import DrawnTimes
 REFRESH = 32  # rounds after which deadlines are known to be about right
 
 
-class VirtualCluster:
+class VirtualCluster(Farming):
     """Simulates n workers in one process; the same seed gives the same run, bit for bit.
 
     `faults` happen to workers at times on the virtual clock; `deaths`, which maps workers to the time at
