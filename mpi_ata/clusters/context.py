@@ -23,7 +23,9 @@ NO_RANKS = (
 def cluster(
     problem: AnyProblem | None = None, times: DrawnTimes | None = None, seed: int = 0
 ) -> Iterator[Cluster]:
-    """Open a cluster for a loop of your own, or without a problem for cluster.map(function, items): all ranks that mpirun or srun started must call this.
+    """Open a cluster for a loop of your own: all ranks that mpirun or srun started must call this.
+
+    Without a problem, it is a farm: use cluster.map(function, items).
 
     Rank 0 continues as the manager.  All others are workers: they serve the manager here, and their process
     ends when the manager leaves.  With `times`, tasks last as long as drawn; without a launcher, workers are

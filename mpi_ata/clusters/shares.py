@@ -1,4 +1,4 @@
-"""Learned speeds, and dividing items among workers of unequal speed so that all are done as soon as possible."""
+"""Learned speeds of workers, and how to divide items among them so that all are done as soon as possible."""
 
 import numpy as np
 
