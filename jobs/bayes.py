@@ -1,7 +1,7 @@
 """Approximate Bayesian computation: a posterior sample without a likelihood.
 
-Used by jobs/bayes.toml.  A task draws rates from the prior, simulates with each what was observed, and returns
-the rates that reproduce it: their number differs from task to task.  combine() collects them.
+Used by jobs/bayes.toml.  A task draws rates from the prior, simulates with each what was observed, and
+returns the rates that reproduce it: their number differs from task to task.  combine() collects them.
 """
 
 from collections.abc import Sequence
