@@ -1,7 +1,7 @@
 """An evolution strategy, for a loss that has no gradient.
 
 Used by jobs/evolution.toml.  The loss is the share of points on the wrong side of a plane: it is piecewise
-constant, so its gradient is 0 wherever it exists.  A task tries one random plane and returns it with its loss;
+constant, so its gradient is 0 wherever it exists.  A task tries one random plane and returns it and its loss;
 combine() moves mean and spread of the next generation toward the best of this one.
 """
 

@@ -1,7 +1,7 @@
 """Monte Carlo with an error bar: the price of an Asian call option, which has no formula.
 
 Used by jobs/monte_carlo.toml.  A task simulates some paths of the stock and returns their number and the sums
-of the payoffs and of their squares; combine() adds them up.  The run stops when the error bar is short enough.
+of payoffs and of their squares; combine() adds them up.  The run stops when the error bar is short enough.
 """
 
 from collections.abc import Sequence

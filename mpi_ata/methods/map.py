@@ -25,6 +25,7 @@ class Map(AllocatorMethod):
     Results are sorted by worker and task number, so that quotas that sum to B give the same list again.
     """
 
+    x: Any
     any_x = True  # x is whatever combine() returns: it may contain NaN, and need not be an array
 
     def __init__(self, x0: Any, allocator: Allocator, combine: Combine | None = None) -> None:
