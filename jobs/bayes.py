@@ -17,17 +17,17 @@ Sample = dict[str, Any]
 class Calls:
     """The rate of calls per hour, known from the calls in some hours; x holds the accepted rates."""
 
-    def __init__(self, calls: int = 42, hours: int = 10, tolerance: int = 0, draws: int = 5000) -> None:
-        if not (calls >= 0 and hours >= 1 and tolerance >= 0 and 1 <= draws <= 1_000_000):
-            raise ValueError(f"{calls=}, {hours=}, {tolerance=} or {draws=} is out of range")
-        self.calls, self.hours, self.tolerance, self.draws = calls, hours, tolerance, draws
+    def __init__(self, calls: int = 42, hours: int = 10, draws: int = 5000) -> None:
+        if not (0 <= calls <= 10_000 and 1 <= hours <= 100 and 1 <= draws <= 100_000):
+            raise ValueError(f"{calls=}, {hours=} or {draws=} is out of range")
+        self.calls, self.hours, self.draws = calls, hours, draws
         self.x0: Sample = {"rates": np.zeros(0), "tried": 0}
 
     def compute(self, x: Sample, task: Task) -> Sample:
         """One task: rates from the prior, an exponential law of mean 5, that explain the observation."""
         rates = task.rng.exponential(5.0, self.draws)
         simulated = task.rng.poisson(rates[:, None], (self.draws, self.hours)).sum(axis=1)
-        return {"rates": rates[abs(simulated - self.calls) <= self.tolerance], "tried": self.draws}
+        return {"rates": rates[simulated == self.calls], "tried": self.draws}
 
     def combine(self, x: Sample, results: Sequence[Result]) -> Sample:
         """Append the rates that a round's tasks accepted."""

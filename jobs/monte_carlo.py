@@ -18,8 +18,8 @@ class AsianCall:
     """The right to buy at `strike` what cost more on average; x holds the sums so far."""
 
     def __init__(self, strike: float = 100.0, volatility: float = 0.3, rate: float = 0.05, paths: int = 1000):
-        if not (strike > 0 and volatility > 0 and 1 <= paths <= 1_000_000):
-            raise ValueError(f"{strike=}, {volatility=} or {paths=} is out of range")
+        if not (0 < strike < 1e6 and 0 < volatility <= 3 and 0 <= rate <= 1 and 1 <= paths <= 100_000):
+            raise ValueError(f"{strike=}, {volatility=}, {rate=} or {paths=} is out of range")
         self.strike, self.volatility, self.rate, self.paths = strike, volatility, rate, paths
         self.x0: Sums = {"paths": 0, "sum": 0.0, "squares": 0.0}
 
