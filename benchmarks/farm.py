@@ -3,7 +3,7 @@
 python -m benchmarks.farm [--repeats 5] [--items 120] [--json]
 
 A worker of slowness s takes s times as long for each item, which cannot be interrupted: it sleeps, so that 4
-workers fit on any machine.  Every repeat begins cold, without knowledge of the workers, and the contenders take
+workers fit on any machine.  Every repeat begins cold, without knowledge of the workers; the contenders take
 turns.  Clock is from the call of map to its last result; worker time is the sum of the seconds that workers
 spent on items, dropped ones included.  Nobody can beat the bound: all workers busy until the end, and nothing
 done twice.
@@ -126,8 +126,8 @@ def summary(rows: list[Row], items: int, repeats: int) -> list[list[Any]]:
             lines.append([f"{name}, {kind} items", "bound", f"{bound:.3f}", ""])
             for who in CONTENDERS:
                 mine = [row for row in rows if row[:3] == (name, kind, who)]
-                medians = [statistics.median(row[place] for row in mine) for place in (3, 4)]
-                lines.append(["", who, *(f"{median:.3f}" for median in medians)])
+                columns = ([row.clock for row in mine], [row.worker_time for row in mine])
+                lines.append(["", who, *(f"{statistics.median(column):.3f}" for column in columns)])
     return lines
 
 
