@@ -155,7 +155,7 @@ class SimulatedWorkers:
         self.due[workers] = np.inf
         self.orders[workers] = None
 
-    def state(self, x0: Array) -> State:
+    def state(self, template: Array) -> State:
         """Return all orders in flight; a point shared by several orders is saved once."""
         running = np.flatnonzero(self.left)
         orders = list(self.orders[running])
@@ -169,18 +169,29 @@ class SimulatedWorkers:
             **{name: getattr(self, name).copy() for name in self._saved},
             "together": together,
             "point": point,
-            "points": np.array(list(points.values()), x0.dtype).reshape(-1, *x0.shape),
+            "points": _stacked(list(points.values()), template),
         }
 
-    def restore(self, state: State, x0: Array) -> None:
+    def restore(self, state: State, template: Array) -> None:
         """Resume from an earlier state, bit for bit as if there had been no break."""
         saved = {name: entry(state, name, getattr(self, name)) for name in self._saved}
         now, point = entry(state, "now", self.now), entry(state, "point", self.round)
         together = entry(state, "together", np.zeros(self._n, np.bool_))
-        points = entry(state, "points", np.broadcast_to(x0, (point.max() + 1, *x0.shape)))
+        shape = template.shape if template.size else state["points"].shape[1:]
+        points = entry(state, "points", np.empty((point.max() + 1, *shape), template.dtype))
         points.flags.writeable = False
         vars(self).update(saved, now=now.item(), orders=np.full(self._n, None, object), events=[])
         running = np.flatnonzero(self.left).tolist()
         for i in running:
             self.orders[i] = Order(points[point[i]], self.round.item(i), together.item(i))
         self._expect(self.due[running].tolist(), running)
+
+
+def _stacked(points: list[Array], template: Array) -> Array:
+    """Return points like the template as one array; packed ones, of unequal lengths, are padded."""
+    if template.size:
+        return np.array(points, template.dtype).reshape(-1, *template.shape)
+    stacked = np.zeros((len(points), max(map(len, points), default=0)), template.dtype)
+    for row, point in zip(stacked, points, strict=True):
+        row[: len(point)] = point
+    return stacked
