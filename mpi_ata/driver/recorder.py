@@ -147,10 +147,8 @@ class RunRecorder:
         return f"{where}; after fixing it, continue with --out {self.path} --resume"
 
     def _finite(self) -> bool:
-        any_x = getattr(
-            self._method, "any_x", False
-        )  # such a point is not moved by updates: it cannot diverge
-        return any_x or bool(np.isfinite(self._method.x).all())
+        # A point that no update moves cannot diverge.
+        return getattr(self._method, "any_x", False) or bool(np.isfinite(self._method.x).all())
 
     def _filled(self, reason: str = "") -> Record:
         method, cluster, trace, record = self._method, self._cluster, self._trace, self._record

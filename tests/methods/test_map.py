@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from mpi_ata import GTA, Fault, FaultPolicy, Map, Stop, TaskResult, VirtualCluster
+from mpi_ata import GTA, Fault, FaultPolicy, Map, Stop, TaskResult, VirtualCluster, run
 from mpi_ata.clusters import Task
-from mpi_ata.driver.loop import run
 from mpi_ata.errors import RunError
 from mpi_ata.named_arrays import from_state
 from mpi_ata.times import Constant, DrawnTimes, Sqrt
