@@ -123,7 +123,8 @@ class Farm:
             spent = now - self._began.item(i)
             if not self._speeds.tasks[i]:  # it takes at least as long as it has taken so far
                 means[i] = max(means.item(i), spent)
-            ready[i] = max(len(left) * means.item(i) - spent, (len(left) - 1) * means.item(i))
+            # An item that takes longer than usual is likely to take as much longer again.
+            ready[i] = (len(left) - 1) * means.item(i) + abs(means.item(i) - spent)
         able = np.flatnonzero(self._cluster.available)
         share = np.zeros(self._cluster.n, np.int64)
         share[able] = shares(ready[able], means[able], len(self._waiting))
@@ -143,17 +144,22 @@ class Farm:
 
     def _late(self) -> list[int]:
         """Return items that take much longer than any has taken, and that nobody else has."""
-        limit = self._cluster.now() - SLOW * self._speeds.longest
-        late = [left[0] for i, left in self._undelivered.items() if self._began.item(i) <= limit]
+        now = self._cluster.now()
+        late = [left[0] for i, left in self._undelivered.items() if self._slow_at(i) <= now]
         return [index for index in late if index in self._open and index not in self._copied]
 
+    def _slow_at(self, worker: int) -> float:
+        """Return when the current item of a worker has taken so long that another one should try it."""
+        return self._began.item(worker) + SLOW * self._speeds.longest
+
     def _patience(self) -> float | None:
-        """Return after how many seconds an idle worker may be of use; None if all are busy."""
-        busy = [i for i, left in self._undelivered.items() if left[0] not in self._copied]
-        if self._waiting or not busy or len(self._orders) == np.count_nonzero(self._cluster.available):
+        """Return after how many seconds idle workers may be of use; None where there are none to use."""
+        now, longest = self._cluster.now(), self._speeds.longest
+        if not longest or len(self._orders) == np.count_nonzero(self._cluster.available):
             return None
-        first = min(self._began.item(i) for i in busy) + SLOW * self._speeds.longest
-        return max(first - self._cluster.now(), 0.0) if self._speeds.longest else None
+        if self._waiting:  # for others, who may turn out to be slow
+            return longest
+        return min((at - now for i in self._undelivered if (at := self._slow_at(i)) > now), default=None)
 
 
 def _in_order(results: Iterator[tuple[int, Any]]) -> Iterator[Any]:

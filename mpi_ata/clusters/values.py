@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mpi_ata.arrays import Array
-from mpi_ata.errors import BadResultError, RunError, in_users_code
+from mpi_ata.errors import BadResultError, RunError, UsageError, in_users_code
 from mpi_ata.packing import EMPTY, Packed, pack, unpack, unpack_all
 from mpi_ata.problems import AnyProblem, Task, returns_values
 
@@ -40,6 +40,8 @@ def results_of(worker: int, data: Packed, seconds: Sequence[float], where: str) 
 
 def template_of(problem: AnyProblem) -> Array:
     """Return an array like those that are sent, or an empty one where they are packed values of any size."""
+    if not (hasattr(problem, "gradient") or hasattr(problem, "compute")):
+        raise UsageError(f"{type(problem).__name__} needs gradient(x, task), or compute(x, task) for Map")
     return EMPTY if returns_values(problem) else problem.x0
 
 

@@ -92,6 +92,13 @@ def test_an_item_of_a_worker_that_hangs_is_given_to_an_idle_one_too() -> None:
     assert cluster.now() < 40
 
 
+def test_items_that_wait_for_a_worker_that_hangs_are_done_by_a_slow_one() -> None:
+    faults, policy = [Fault(4.5, 0, "hang", duration=1e6)], FaultPolicy(deadline=0.0)
+    cluster = farm_of(1.0, 10.0, faults=faults, policy=policy)
+    assert list(cluster.map(square, range(12))) == [i * i for i in range(12)]
+    assert cluster.now() < 200
+
+
 def test_a_function_that_fails_is_reported_with_its_item_and_line() -> None:
     with pytest.raises(RunError, match=r"(?s)failing failed for item 3.*test_farm\.py.*ZeroDivisionError"):
         list(farm_of(1.0).map(failing, range(5)))
