@@ -27,7 +27,7 @@ from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.schema import from_tree, to_tree
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven
-from tests.faults.scene import METHODS, differing, own_problem, record_of, substance, written
+from tests.faults.scene import METHODS, differing, own_problem, record_of, saved_again, substance, written
 
 OUT = Path("run.h5")
 
@@ -78,6 +78,7 @@ def test_an_existing_file_is_never_overwritten_unasked(job: Path) -> None:
     before = OUT.read_bytes()
     assert "run.h5: exists; continue it with --resume, or choose another --out" in run(job, code=2)
     assert OUT.read_bytes() == before
+    saved_again(OUT)
     OUT.unlink()
     assert "run.h5.previous: exists; continue it with --resume" in run(job, code=2)
 
@@ -96,6 +97,7 @@ def test_resuming_what_is_not_there_starts_afresh_and_says_so(job: Path) -> None
 def test_a_run_whose_newest_file_is_broken_goes_on_from_the_one_before_and_says_so(job: Path) -> None:
     run(job)
     expected = substance(OUT)
+    saved_again(OUT)
     OUT.write_bytes(OUT.read_bytes()[:1000])
     said = run(job, "--resume").splitlines()
     assert said[0].startswith("Note: run.h5: is truncated: 488 of ")
@@ -124,7 +126,6 @@ def test_a_finished_run_is_not_begun_again_but_shown_with_the_way_to_more(job: P
 def test_a_broken_file_with_nothing_before_it_is_refused_with_a_way_out(job: Path) -> None:
     run(job)
     OUT.write_bytes(OUT.read_bytes()[:1000])
-    RunFile(OUT).previous.unlink()
     way_out = " bytes; restore a copy of it, or start a new run with another --out\n"
     assert refused(job).endswith(way_out)
     shown = called("show", OUT)
@@ -168,7 +169,7 @@ def test_a_second_run_with_the_same_file_ends_the_first(tmp_path: Path) -> None:
     assert (first.returncode, out) == (1, "")
     assert err == "Error: run.h5 was written by another run in the meantime\n"
     assert OUT.read_bytes() == expected
-    assert sorted(path.name for path in tmp_path.glob("run.h5*")) == ["run.h5", "run.h5.previous"]
+    assert sorted(path.name for path in tmp_path.glob("run.h5*")) == ["run.h5"]
 
 
 # What may change.
@@ -419,7 +420,6 @@ def test_a_part_of_ones_own_that_cannot_be_saved_is_recorded_but_not_resumed(
     more = refused(job, "--set", "stop.rounds=20")
     assert f"run.h5: cannot be resumed: {name} has no state() and restore(state)" in more
     OUT.unlink()
-    Path("run.h5.previous").unlink()
     outcome = driven(job, look=lambda trace: os.kill(os.getpid(), signal.SIGTERM), output=OutputOptions(OUT))
     assert (outcome.reason, outcome.resumable) == (None, False)
 
