@@ -36,7 +36,8 @@ class RoundBoundary:
         method, trace = self._method, self._trace
         if trace.round == method.k > self._k:  # the round is complete: what failed is its evaluation
             return not isinstance(error, DivergedError)
-        replayed = isinstance(self._cluster, VirtualCluster) and not isinstance(error, LossError)
+        taken = isinstance(self._cluster, VirtualCluster) or hasattr(method, "point_per_worker")
+        replayed = taken and not isinstance(error, LossError)
         if replayed or method.x is not self._x or method.k != self._k:
             return False
         self._cluster.stop(np.arange(self._cluster.n))

@@ -80,7 +80,7 @@ def _resume(job: Path, settings: Sequence[str], output: OutputOptions) -> Plan:
     assert output.out is not None
     file = RunFile(output.out)
     record, complaint = load_named(file)
-    resumed, changes = resume_job(job, record.job, settings)
+    resumed, changes = resume_job(job, record.job, settings, output.accept_changes)
     notes = [complaint] if complaint else []
     if output.warm_start:
         notes.append(f"{file.path} is resumed with what it has learned; --warm-start is for new runs")

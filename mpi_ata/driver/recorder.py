@@ -134,7 +134,8 @@ class RunRecorder:
         if not self.resumable:
             return f"{self.path} has recorded it up to round {self._checkpoints.latest:,}"
         where = f"{self.path} holds it up to round {self._checkpoints.latest:,}"
-        return f"{where}; after fixing it, continue with --out {self.path} --resume"
+        edited = "adding --accept-changes if you edited a file"
+        return f"{where}; after fixing it, continue with --out {self.path} --resume, {edited}"
 
     def _finite(self) -> bool:
         return bool(np.isfinite(self._method.x).all())

@@ -181,7 +181,8 @@ def test_another_job_is_refused_naming_the_keys(job: Path) -> None:
     job.write_text(text.replace("budget = 7", "budget = 8").replace("noise = 0.1", "noise = 0.2"))
     said = refused(job)
     assert (
-        "differs from the job of that run in problem.noise, allocator.budget; change keys with --set" in said
+        "differs from the job of that run in problem.noise, allocator.budget; resume with these changes"
+        in said
     )
     job.write_text(text.replace("seed = 5", "seed = 6"))
     assert "in run.seed;" in refused(job)
@@ -209,11 +210,48 @@ def test_another_problem_file_is_refused(tmp_path: Path) -> None:
     job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "pass"))
     run(job)
     own_problem(tmp_path, "time.sleep(0)")
-    assert "differs from the job of that run in the file own.py; change keys" in refused(job)
+    assert refused(job).endswith(
+        "differs from the job of that run in the file own.py; resume with these changes by --accept-changes, "
+        "or start a new run with another --out\n"
+    )
     own_problem(tmp_path, "pass")
     run(job, "--resume")
     own_problem(tmp_path, "time.sleep(0)")  # whoever means it says so
     run(job, "--resume", "--set", "problem.file=own.py")
+
+
+def test_changes_are_accepted_on_request_and_recorded_as_a_difference(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "pass"))
+    run(job, "--set", "stop.rounds=5")
+    own_problem(tmp_path, "time.sleep(0)")
+    job.write_text(job.read_text().replace("step_size = 0.4", "step_size = 0.3"))
+    lines = [
+        "@@ -7,3 +7,3 @@",
+        "     def gradient(self, x, task):",
+        "-        pass",
+        "+        time.sleep(0)",
+    ]
+    difference = "\n".join(["the file own.py:", *lines])
+    said = run(job, "--resume", "--set", "stop.rounds=10", "--accept-changes")
+    assert f"Note: changed {difference}" in said
+    changed = [event.text for event in record_of(OUT).events if event.kind == "changed"]
+    assert changed[:2] == ["method.step_size: 0.4 -> 0.3", "stop.rounds: 5 -> 10"]
+    assert changed[2].startswith(difference)
+    assert "\n    +        time.sleep(0)\n" in called("show", OUT).stdout
+    assert run(job, "--resume").startswith("Note: run.h5 is already finished"), "they need no option again"
+
+
+def test_comments_and_formatting_of_the_problem_may_change(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "pass"))
+    run(job, "--set", "stop.rounds=5")
+    own = tmp_path / "own.py"
+    own.write_text("# why\n" + own.read_text().replace("noise=0.1", "noise = 0.1,  # small\n"))
+    assert "own.py" not in run(job, "--resume", "--set", "stop.rounds=10")
+    assert record_of(OUT).job.files["problem.file"] == own.read_text()
+
+
+def test_changes_are_accepted_only_when_a_run_is_resumed(job: Path) -> None:
+    assert "--accept-changes is about --resume" in run(job, "--accept-changes", code=2)
 
 
 def test_what_is_set_when_resuming_is_taken_over_and_kept_as_an_event(job: Path) -> None:
