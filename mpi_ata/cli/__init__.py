@@ -14,6 +14,7 @@ COMMANDS = {  # where each is; only the one that is called is imported, since ev
     "batch": ("slurm", "batch_command"),
     "compare": ("compare", "compare"),
     "doctor": ("doctor", "doctor_command"),
+    "explain": ("see", "explain_command"),
     "paper": ("paper", "paper"),
     "plot": ("see", "plot_command"),
     "run": ("runs", "run_command"),

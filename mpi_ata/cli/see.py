@@ -10,6 +10,8 @@ from mpi_ata.cli.options import errors_in_one_sentence, show
 from mpi_ata.runfile.load import load_named
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
+from mpi_ata.view.explain import explain
+from mpi_ata.view.explain_text import explanation_text
 from mpi_ata.view.plots import PANELS, check_panels, draw_runs
 from mpi_ata.view.plots_data import plotted, run_names
 from mpi_ata.view.plots_style import check_figure_path
@@ -87,3 +89,20 @@ def what_if_command(
     answer = what_if(load_run(run), run, question, begins)
     line.clear()
     show(json.dumps(answer) if as_json else what_if_table(answer))
+
+
+@click.command(name="explain")
+@run_argument
+@click.option("--worker", type=int, help="Explain this worker only, in whole sentences.")
+@json_option
+@errors_in_one_sentence
+def explain_command(run: Path, worker: int | None, as_json: bool) -> None:
+    """Explain why workers get as many tasks as they do, or none.
+
+    \b
+    Examples:
+      mpi-ata explain runs/mine.h5
+      mpi-ata explain runs/mine.h5 --worker 7
+    """
+    answer = explain(load_run(run), worker)
+    show(json.dumps(answer) if as_json else explanation_text(answer, one=worker is not None))
