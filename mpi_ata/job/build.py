@@ -111,7 +111,7 @@ def _build_method(job: Job, problem: AnyProblem, n: int, times: DrawnTimes | Non
     return built
 
 
-def bound_update(problem: Problem, update: Update) -> Update:
+def bound_update(problem: AnyProblem, update: Update) -> Update:
     """Return the update for the points of a problem, which may have parts that no update should move."""
     bound: Update = problem.bind(update) if hasattr(problem, "bind") else update
     return bound
