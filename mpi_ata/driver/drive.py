@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from mpi_ata.arrays import Array
 from mpi_ata.clusters import Cluster
 from mpi_ata.driver.failure import RoundBoundary, saved_on_failure
 from mpi_ata.driver.loop import rounds
@@ -19,7 +18,7 @@ from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError, in_users_code
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.methods import Method, Round
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 from mpi_ata.runfile.hosts import HostReport
 
 BY_CALLER = "leaving the loop"  # what ended a run that neither a limit nor a signal ended
@@ -31,7 +30,7 @@ class Outcome:
 
     workers: int
     trace: Trace
-    x: Array
+    x: Any
     reason: str | None  # the limit that was reached; None where it was stopped early
     signal: str = ""  # that stopped it
     out: Path | None = None  # where it was saved
@@ -54,7 +53,7 @@ class Drive:
         self,
         start: Start,
         method: Method,
-        problem: Problem | None,
+        problem: AnyProblem | None,
         cluster: Cluster,
         trace: Trace,
         observers: Sequence[Observer],

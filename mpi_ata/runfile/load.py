@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpi_ata.arrays import Array
 from mpi_ata.errors import DamagedError
+from mpi_ata.named_arrays import from_state
 from mpi_ata.runfile.describe import describe
 from mpi_ata.runfile.frames import Columns, Rows
 from mpi_ata.runfile.record import Record
@@ -20,7 +20,7 @@ log = logging.getLogger("mpi_ata")
 class SavedRun:
     """What a run file holds, as plain values and arrays."""
 
-    x: Array  # the point
+    x: Any  # the point: an array, or whatever combine(x, results) returned last
     summary: dict[str, Any]  # rounds, clock, worker_time, loss, ... and whether it is finished
     history: Columns  # one array per column: round, clock, worker_time, loss, ...; it has to_pandas()
     metrics: Columns  # what the problem's evaluate(x) returned, one array per name, in the rows of `history`
@@ -40,7 +40,7 @@ def load(path: str | Path) -> SavedRun:
     apart = {name: described.pop(name) for name in ("workers_table", "hosts", "events", "job", "settings")}
     metrics = {name: column for name, column in record.metrics.items() if not name.startswith("latest.")}
     return SavedRun(
-        x=record.method["x"],
+        x=_point(record, path),
         summary=described,
         history=Columns(record.trace),
         metrics=Columns(metrics),
@@ -50,6 +50,13 @@ def load(path: str | Path) -> SavedRun:
         job=apart["job"],
         settings=apart["settings"],
     )
+
+
+def _point(record: Record, path: str | Path) -> Any:
+    try:
+        return from_state(record.method, "x")
+    except ValueError as error:
+        raise DamagedError(f"{path}: is not a complete run file: {error}") from None
 
 
 def load_record(file: RunFile) -> tuple[Record, str]:

@@ -17,7 +17,7 @@ from mpi_ata.job.source import JobText
 from mpi_ata.job.stop import Stop
 from mpi_ata.job.tables import Table, Tables
 from mpi_ata.methods import Method
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 from mpi_ata.script.toml import to_toml
 from mpi_ata.times import DrawnTimes
 from mpi_ata.version import __version__
@@ -54,7 +54,7 @@ class ScriptRun(Description):
 
 
 def describe_run(
-    method: Method, problem: Problem | None, stop: Stop, run: RunTable, times: DrawnTimes | None = None
+    method: Method, problem: AnyProblem | None, stop: Stop, run: RunTable, times: DrawnTimes | None = None
 ) -> ScriptRun:
     """Return the description of a run from its parts."""
     parts = {
@@ -90,7 +90,8 @@ def described(part: object) -> Table:
 
 def described_point(x: Any) -> Table:
     """Return what kind of point a run moves."""
-    x = np.asarray(x)
+    if not isinstance(x, np.ndarray):
+        return {"x0": f"of type {type(x).__name__}"}
     return {"x0": f"{x.dtype} of shape {x.shape}"}
 
 

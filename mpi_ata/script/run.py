@@ -17,7 +17,7 @@ from mpi_ata.errors import CONTINUE, UsageError
 from mpi_ata.job.stop import Stop
 from mpi_ata.launch.signals import StopRequest, current_stop_request, open_stop_request
 from mpi_ata.methods import Method, Round
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 from mpi_ata.script.description import describe_run, run_table
 from mpi_ata.script.ending import end_process
 from mpi_ata.script.record import Paths, output_options, plan_script
@@ -29,7 +29,7 @@ GRACE = 20.0  # seconds that a round may still take after a signal
 def run(
     method: Method,
     cluster: Cluster,
-    problem: Problem | None = None,
+    problem: AnyProblem | None = None,
     stop: Stop | None = None,
     evaluate_every: int = 10,
     trace: Trace | None = None,
