@@ -50,6 +50,7 @@ from mpi_ata.script.cluster import cluster
 from mpi_ata.script.minimize import minimize
 from mpi_ata.script.result import Result
 from mpi_ata.script.run import run
+from mpi_ata.script.trainer import Trainer
 from mpi_ata.times import (
     Constant,
     DrawnTimes,
@@ -129,6 +130,7 @@ __all__ = [
     "TorchProblem",
     "TorchUpdate",
     "Trace",
+    "Trainer",
     "Update",
     "UsageError",
     "VirtualCluster",
