@@ -14,6 +14,7 @@ from mpi_ata.launch.environment import (
     under_launcher,
     world_size,
 )
+from mpi_ata.launch.rank_process import hold_signals_of_starter
 from mpi_ata.launch.mpirun import (
     FAILURE,
     TERMINAL,
@@ -37,6 +38,7 @@ __all__ = [
     "assign_gpus",
     "exec_launcher",
     "find_mpirun",
+    "hold_signals_of_starter",
     "host_name",
     "local_rank",
     "local_size",
