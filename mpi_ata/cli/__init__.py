@@ -14,6 +14,7 @@ COMMANDS = {  # where each is; only the one that is called is imported, since ev
     "batch": ("slurm", "batch_command"),
     "compare": ("runs", "compare"),
     "doctor": ("doctor", "doctor_command"),
+    "export": ("export", "export_command"),
     "paper": ("paper", "paper"),
     "run": ("runs", "run_command"),
     "show": ("runs", "show_command"),

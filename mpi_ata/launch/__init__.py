@@ -14,7 +14,6 @@ from mpi_ata.launch.environment import (
     under_launcher,
     world_size,
 )
-from mpi_ata.launch.rank_process import hold_signals_of_starter
 from mpi_ata.launch.mpirun import (
     FAILURE,
     TERMINAL,
@@ -27,6 +26,7 @@ from mpi_ata.launch.mpirun import (
     start_ranks,
     start_script,
 )
+from mpi_ata.launch.rank_process import hold_signals_of_starter
 from mpi_ata.launch.subprocesses import CommandResult, run_command
 
 __all__ = [

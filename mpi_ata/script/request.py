@@ -145,7 +145,7 @@ class Request:
             given = getattr(allocator, "n", "no"), getattr(allocator, "budget", "no")
             raise UsageError(
                 f"the allocator is for {given[0]} workers and a budget of {given[1]}, but the run has {n} "
-                f"and {self.budget}; pass a function of n, as in allocator=lambda n: ATA(n, budget=8)"
+                f"and {self.budget}; pass a function of n, as in allocator=lambda n: UTA(n, budget=8)"
             )
         found: Allocator = allocator
         return found

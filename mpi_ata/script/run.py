@@ -20,10 +20,8 @@ from mpi_ata.methods import Method, Round
 from mpi_ata.problems import Problem
 from mpi_ata.script.description import describe_run, run_table
 from mpi_ata.script.ending import end_process
-from mpi_ata.script.record import Paths, output_options, plan_script
+from mpi_ata.script.record import output_options, plan_script
 from mpi_ata.script.words import in_python
-
-GRACE = 20.0  # seconds that a round may still take after a signal
 
 
 def run(
@@ -37,12 +35,12 @@ def run(
     *,
     out: str | Path | None = None,
     resume: bool = False,
-    warm_start: Paths = (),
+    warm_start: str | Path | Sequence[str | Path] = (),
     prior_weight: float = 1.0,
     any_problem: bool = False,
     checkpoint_rounds: int | None = None,
     checkpoint_seconds: float | None = None,
-    grace: float = GRACE,
+    grace: float = 20.0,
 ) -> Iterator[Round]:
     """Yield one round after another until a limit of `stop` is reached; without one, for as long as you ask.
 
