@@ -28,14 +28,24 @@ from mpi_ata.allocators import (
     Proportional,
 )
 from mpi_ata.arrays import Array
-from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, VirtualCluster
+from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, TaskResult, VirtualCluster
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.stop import Stop
 from mpi_ata.launch.rank_process import leave_at_exit
-from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Method, MindFlayer, Ringmaster, Round
-from mpi_ata.problems import Problem, Quadratic, Task
+from mpi_ata.methods import (
+    ASGD,
+    SGD,
+    HeterogeneousDataSGD,
+    Malenia,
+    Map,
+    Method,
+    MindFlayer,
+    Ringmaster,
+    Round,
+)
+from mpi_ata.problems import Computation, Problem, Quadratic, Task
 from mpi_ata.runfile.load import SavedRun, load
 from mpi_ata.script.cluster import cluster
 from mpi_ata.script.minimize import minimize
@@ -58,7 +68,7 @@ from mpi_ata.times import (
     lonestar6,
     longhorn,
 )
-from mpi_ata.torch import TorchProblem
+from mpi_ata.torch import TorchProblem, TorchUpdate
 from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain, Update
 from mpi_ata.version import __version__
 
@@ -81,6 +91,7 @@ __all__ = [
     "Back",
     "Bandit",
     "Cluster",
+    "Computation",
     "Constant",
     "DrawnTimes",
     "Exponential",
@@ -95,6 +106,7 @@ __all__ = [
     "MPICluster",
     "MSync",
     "Malenia",
+    "Map",
     "Method",
     "MindFlayer",
     "Mix",
@@ -114,7 +126,9 @@ __all__ = [
     "Sqrt",
     "Stop",
     "Task",
+    "TaskResult",
     "TorchProblem",
+    "TorchUpdate",
     "Trace",
     "Update",
     "UsageError",

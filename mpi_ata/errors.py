@@ -2,6 +2,7 @@
 
 import traceback
 
+LONGEST_SHORT = 300  # characters of a message that is shown in a list
 CONTINUE = 85  # exit code of a run that was stopped early and can be resumed
 
 
@@ -17,12 +18,12 @@ class LossError(RunError):
     """A run has lost workers that it cannot continue without; it can be resumed on others."""
 
 
+class DivergedError(RunError):
+    """The point or the loss of a run is no longer finite."""
+
+
 class BadResultError(RunError):
     """A task has returned something that cannot be used."""
-
-
-class DivergedError(RunError):
-    """A run whose point or loss is no longer finite."""
 
 
 class DamagedError(UsageError):
@@ -51,3 +52,9 @@ def diverged(round: int, loss: float | None = None) -> DivergedError:
 def one_line(error: BaseException) -> str:
     """Return the message of an exception without line breaks."""
     return " ".join(str(error).split())
+
+
+def in_short(error: BaseException) -> str:
+    """Return the first line of a message, and where a traceback follows also its last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(dict.fromkeys([lines[0], lines[-1]]))[:LONGEST_SHORT]

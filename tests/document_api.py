@@ -21,11 +21,11 @@ generates this page from their docstrings. [scripts.md](scripts.md) shows how to
 """
 GROUPS = {
     "Running": "minimize cluster run load Result SavedRun Stop Observer Trace Round",
-    "Problems": "Problem Task Quadratic TorchProblem Array",
+    "Problems": "Problem Computation Task Quadratic TorchProblem Array",
     "Allocators": "Allocator ATAAuto ATA ATAEmpirical GTA UTA OFTA MSync Bandit Proportional",
-    "Methods": "Method SGD HeterogeneousDataSGD Malenia MindFlayer ASGD Ringmaster",
-    "Updates": "Update GradientUpdate Plain Momentum Nesterov Adam",
-    "Clusters": "Cluster MPICluster VirtualCluster FaultPolicy Fault Arrival Lost Back",
+    "Methods": "Method SGD Map HeterogeneousDataSGD Malenia MindFlayer ASGD Ringmaster",
+    "Updates": "Update GradientUpdate Plain Momentum Nesterov Adam TorchUpdate",
+    "Clusters": "Cluster MPICluster VirtualCluster FaultPolicy Fault Arrival TaskResult Lost Back",
     "Errors": "UsageError RunError",
 }
 REST = "Task times"  # the group of all names that are in no other

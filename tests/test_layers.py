@@ -17,7 +17,8 @@ ROOT = Path(mpi_ata.__file__).parent
 # is named with its folder: the run file as bytes and arrays knows nothing of jobs, so they can read one.
 LAYERS: list[list[str]] = [
     ["errors", "arrays", "version", "randomness", "layout"],
-    ["limits", "runfile.hdf5"],
+    ["limits", "packing", "runfile.hdf5"],
+    ["named_arrays"],
     ["launch", "runfile.store"],
     ["problems", "times", "allocators", "updates"],
     ["clusters", "torch"],

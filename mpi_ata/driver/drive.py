@@ -1,25 +1,24 @@
 """One run being driven: from where it starts to its last save."""
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mpi_ata.arrays import Array
 from mpi_ata.clusters import Cluster
+from mpi_ata.driver.failure import RoundBoundary, saved_on_failure
 from mpi_ata.driver.loop import rounds
 from mpi_ata.driver.observers import Observer, Observers
 from mpi_ata.driver.plan import Start
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import begin
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import DivergedError, LossError, RunError, TakenError, UsageError, in_users_code
+from mpi_ata.errors import RunError, UsageError, in_users_code
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.methods import Method, Round
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 from mpi_ata.runfile.hosts import HostReport
 
 BY_CALLER = "leaving the loop"  # what ended a run that neither a limit nor a signal ended
@@ -31,7 +30,7 @@ class Outcome:
 
     workers: int
     trace: Trace
-    x: Array
+    x: Any
     reason: str | None  # the limit that was reached; None where it was stopped early
     signal: str = ""  # that stopped it
     out: Path | None = None  # where it was saved
@@ -54,7 +53,7 @@ class Drive:
         self,
         start: Start,
         method: Method,
-        problem: Problem | None,
+        problem: AnyProblem | None,
         cluster: Cluster,
         trace: Trace,
         observers: Sequence[Observer],
@@ -114,9 +113,10 @@ class Drive:
         loop = rounds(
             self._method, self._cluster, self._problem, job.stop, job.run.evaluate_every, self._trace
         )
-        with _saying_what_remains(self._method, recorder), self._saving_completed_rounds():
+        boundary = RoundBoundary(self._method, self._cluster, self._trace)
+        with saved_on_failure(boundary, self._method, recorder):
             for round in stop_request.enforced_on(loop):
-                self._boundary, self._x = self._cluster.ledger.mark(), self._method.x
+                boundary.note()
                 self._observers.on_round(round, self._trace)
                 if recorder:
                     recorder.note(round)
@@ -125,30 +125,6 @@ class Drive:
                 yield round
                 if stop_request:
                     break
-
-    @contextmanager
-    def _saving_completed_rounds(self) -> Iterator[None]:
-        """Where a round fails, save those before it."""
-        ledger = self._cluster.ledger
-        self._boundary, self._x = ledger.mark(), self._method.x
-        unused = -int(ledger.stats.state()["tasks"].sum()) + self._trace.used
-        try:
-            yield
-        except (UsageError, TakenError, DivergedError):
-            raise
-        except Exception as error:
-            if self._method.x is self._x:
-                self._waste_round(unused)
-            if self._recorder and (self._method.x is self._x or self._method.k == self._trace.round):
-                self._recorder.save_completed(error)
-            raise
-
-    def _waste_round(self, unused: int) -> None:
-        """Book what was done in a round that failed as wasted."""
-        ledger, trace = self._cluster.ledger, self._trace
-        self._cluster.stop(np.arange(self._cluster.n))
-        trace.settle(ledger, self._boundary)
-        trace.wasted += unused + int(ledger.stats.state()["tasks"].sum()) - trace.used
 
     def _end(self) -> None:
         """Save for the last time; a cluster that belongs to a finished run is closed first."""
@@ -173,17 +149,3 @@ class Drive:
             self._cluster.close()
         else:
             self._cluster.stop(np.arange(self._cluster.n))
-
-
-@contextmanager
-def _saying_what_remains(method: Method, recorder: RunRecorder | None) -> Iterator[None]:
-    """Where rounds fail, say what is left of the run."""
-    try:
-        yield
-    except (GraceExpired, UsageError, TakenError):
-        raise
-    except Exception as error:
-        if not isinstance(error, RunError):  # in an allocator or a method of the user's own
-            error = in_users_code(f"round {method.k + 1} failed", error)
-        kind = LossError if isinstance(error, LossError) else RunError
-        raise (kind(f"{error}\n{recorder.remains()}") if recorder else error) from None

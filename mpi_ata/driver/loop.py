@@ -7,11 +7,16 @@ from mpi_ata.driver.evaluation import evaluate
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job.stop import Stop
 from mpi_ata.methods import Method, Round
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 
 
 def rounds(
-    method: Method, cluster: Cluster, problem: Problem | None, stop: Stop, evaluate_every: int, trace: Trace
+    method: Method,
+    cluster: Cluster,
+    problem: AnyProblem | None,
+    stop: Stop,
+    evaluate_every: int,
+    trace: Trace,
 ) -> Iterator[Round]:
     """Yield one round after another until a limit of `stop` is reached; without one, for as long as asked.
 

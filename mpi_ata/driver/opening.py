@@ -9,7 +9,7 @@ from mpi_ata.errors import RunError
 from mpi_ata.launch import allocated_cores
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.layout import ranks_for
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 from mpi_ata.times import DrawnTimes
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened_ranks(
-    problem: Problem,
+    problem: AnyProblem,
     times: DrawnTimes | None,
     seed: int,
     digest: bytes,

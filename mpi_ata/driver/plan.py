@@ -62,6 +62,10 @@ class Plan(Start):
         """Build what the run consists of; here the user's code is imported."""
         return build_parts(self.job, n)
 
+    def with_seed(self, seed: int) -> "Plan":
+        """Return the same plan with another seed."""
+        return replace(self, job=self.job.with_seed(seed))
+
     def with_allocators(self, names: Sequence[str]) -> list["Plan"]:
         """Return the same plan under other allocators."""
         return [replace(self, job=job) for job in self.job.with_allocators(names)]
@@ -102,7 +106,7 @@ def _resume(job: Path, settings: Sequence[str], output: OutputOptions) -> Plan:
     assert output.out is not None
     file = RunFile(output.out)
     record, complaint = load_named(file)
-    resumed, changes = resume_job(job, record.job, settings)
+    resumed, changes = resume_job(job, record.job, settings, output.accept_changes)
     notes = resume_notes(output, complaint)
     return Plan(resumed, file, record, bool(complaint), tuple(changes), notes=tuple(notes))
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpi_ata.arrays import Array
 from mpi_ata.errors import DamagedError
+from mpi_ata.named_arrays import from_state
 from mpi_ata.runfile.describe import describe
 from mpi_ata.runfile.frames import Columns, Rows
 from mpi_ata.runfile.record import Record
@@ -23,7 +23,7 @@ COLUMNS += ("lost", "loss", "gap", "regret", "mean_delay", "largest_delay")
 class SavedRun:
     """What a run file holds, as plain values and arrays."""
 
-    x: Array  # the point
+    x: Any  # the point: an array, or whatever combine(x, results) returned last
     summary: dict[str, Any]  # rounds, clock, worker_time, loss, ... and whether it is finished
     history: Columns  # one array per column: round, clock, worker_time, loss, ...; it has to_pandas()
     metrics: Columns  # what the problem's evaluate(x) returned, one array per name, in the rows of `history`
@@ -43,7 +43,7 @@ def load(path: str | Path) -> SavedRun:
     apart = {name: described.pop(name) for name in ("workers_table", "hosts", "events", "job", "settings")}
     metrics = {name: column for name, column in record.metrics.items() if not name.startswith("latest.")}
     return SavedRun(
-        x=record.method["x"],
+        x=_point(record, path),
         summary=described,
         history=Columns({name: record.trace[name] for name in sorted(record.trace, key=_column)}),
         metrics=Columns(metrics),
@@ -58,6 +58,13 @@ def load(path: str | Path) -> SavedRun:
 def _column(name: str) -> int:
     """Return where a column of the history stands."""
     return COLUMNS.index(name) if name in COLUMNS else len(COLUMNS)
+
+
+def _point(record: Record, path: str | Path) -> Any:
+    try:
+        return from_state(record.method, "x")
+    except ValueError as error:
+        raise DamagedError(f"{path}: is not a complete run file: {error}") from None
 
 
 def load_record(file: RunFile) -> tuple[Record, str]:

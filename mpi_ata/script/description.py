@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -17,7 +18,7 @@ from mpi_ata.job.source import JobText
 from mpi_ata.job.stop import Stop
 from mpi_ata.job.tables import Table, Tables
 from mpi_ata.methods import Method
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 from mpi_ata.script.toml import to_toml
 from mpi_ata.times import DrawnTimes
 from mpi_ata.version import __version__
@@ -54,7 +55,7 @@ class ScriptRun(Description):
 
 
 def describe_run(
-    method: Method, problem: Problem | None, stop: Stop, run: RunTable, times: DrawnTimes | None = None
+    method: Method, problem: AnyProblem | None, stop: Stop, run: RunTable, times: DrawnTimes | None = None
 ) -> ScriptRun:
     """Return the description of a run from its parts."""
     parts = {
@@ -90,7 +91,8 @@ def described(part: object) -> Table:
 
 def described_point(x: Any) -> Table:
     """Return what kind of point a run moves."""
-    x = np.asarray(x)
+    if not isinstance(x, np.ndarray):
+        return {"x0": f"of type {type(x).__name__}"}
     return {"x0": f"{x.dtype} of shape {x.shape}"}
 
 
@@ -118,7 +120,7 @@ def class_text(cls: type) -> str:
     if cls.__module__.split(".")[0] in ("mpi_ata", "builtins"):
         return ""
     try:
-        return inspect.getsource(cls)
+        return textwrap.dedent(inspect.getsource(cls))
     except (OSError, TypeError):  # typed at a prompt
         return ""
 

@@ -11,7 +11,7 @@ from mpi_ata.errors import RunError, UsageError, in_users_code
 from mpi_ata.job.tables import Tables
 from mpi_ata.launch.signals import StopRequest, open_stop_request
 from mpi_ata.layout import MANAGER
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 from mpi_ata.script.toml import to_toml
 from mpi_ata.times import DrawnTimes
 
@@ -61,7 +61,7 @@ def catching_signals(grace: float) -> AbstractContextManager[StopRequest]:
 
 @contextmanager
 def opened_cluster(
-    problem: Problem,
+    problem: AnyProblem,
     times: DrawnTimes | None,
     seed: int,
     digest: bytes,

@@ -108,9 +108,23 @@ def test_another_problem_or_seed_cannot_be_resumed(options: dict[str, Any], what
     minimized(out=OUT)
     with pytest.raises(UsageError) as error:
         minimized(out=OUT, rounds=40, resume=True, **options)
-    assert f"runs/mine.h5: cannot be resumed, since the run differs in {what}; change it back" in str(
-        error.value
-    )
+    assert f"runs/mine.h5: differs from that run in {what}; resume" in str(error.value)
+
+
+def fitted(factor: str, comment: str = "", **options: Any) -> Result:
+    """Minimize a problem in a file, which is written anew."""
+    lines = f"class Mine(mpi_ata.Quadratic):{comment}\n    factor = {factor}\n"
+    Path("my.py").write_text(f"import mpi_ata\n{lines}")
+    return minimized(problem="my.py:Mine", out=OUT, resume=True, **options)
+
+
+def test_edited_code_of_the_problem_is_resumed_on_request_and_comments_do_not_matter() -> None:
+    fitted("1")
+    assert fitted("1", "  # as before", rounds=31).summary["rounds"] == 31
+    with pytest.raises(UsageError, match=r"code of the problem's class; .* by accept_changes=True, or"):
+        fitted("2", rounds=32)
+    assert fitted("2", rounds=32, accept_changes=True).summary["rounds"] == 32
+    assert "factor = 2" in load(OUT).events[-2]["text"]
 
 
 def test_a_warm_start_takes_over_what_earlier_runs_learned_of_the_same_problem() -> None:
@@ -165,12 +179,11 @@ def test_a_run_that_fails_has_saved_its_completed_rounds_and_records_why() -> No
     with pytest.raises(RunError) as error:
         minimized(problem=Failing(20), out=OUT, checkpoint_seconds=1000)
     assert "on purpose" in str(error.value)
-    assert 'holds it up to round 10; after fixing it, continue with out="runs/mine.h5", resume=True' in str(
-        error.value
-    )
+    remains = 'holds it up to round 10; after fixing it, continue with out="runs/mine.h5", resume=True'
+    assert remains in str(error.value)
     run = load(OUT)
     assert run.summary["rounds"] == 10
-    assert run.events[-1]["kind"] == "ended"
+    assert run.events[-1]["kind"] == "failed"
     assert "ZeroDivisionError: on purpose" in run.events[-1]["text"]
 
 
