@@ -17,6 +17,7 @@ COMMANDS = {  # where each is; only the one that is called is imported, since ev
     "new": ("new", "new_command"),
     "paper": ("paper", "paper"),
     "run": ("runs", "run_command"),
+    "runs": ("listing", "runs_command"),
     "show": ("runs", "show_command"),
     "status": ("slurm", "status_command"),
     "stop": ("slurm", "stop_command"),

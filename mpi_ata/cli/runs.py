@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +89,7 @@ def show_command(run: Path, as_json: bool) -> None:
     if complaint:
         click.echo(f"Note: {complaint}", err=True)
     described = describe(record)
-    show(json.dumps(described) if as_json else format_run(described))
+    show(json.dumps(described) if as_json else format_run(described, run, record.method["x"]))
 
 
 @click.command()
@@ -97,20 +99,32 @@ def show_command(run: Path, as_json: bool) -> None:
     help="Comma-separated names; `own` is the job's own allocator.  "
     f"[default: those of {ALLOCATORS} that the method supports]",
 )
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A folder for the run file of each allocator, such as gta.h5.  [default: nothing is saved]",
+)
 def compare(
-    job: Path, settings: tuple[str, ...], virtual: bool, allocators: str | None, as_json: bool
+    job: Path,
+    settings: tuple[str, ...],
+    virtual: bool,
+    allocators: str | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Run a job under several allocators, and print one table.
 
     \b
     Examples:
       mpi-ata compare jobs/emulated.toml
+      mpi-ata compare jobs/emulated.toml --out runs/emulated
       mpi-ata compare jobs/quadratic.toml --virtual --workers 51 --allocators gta,ofta,ata-empirical
     """
     plan = resolve_here(virtual, job, settings)
     with checked_together():  # the user's code may fail on one rank only
         names, counterpart = compared_allocators(plan.job, allocators)
         variants = plan.with_allocators(names)
+        variants = variants if out is None else recorded_in(out, names, variants)
     if starts_ranks(virtual):
         start_ranks(variants)
     if virtual:
@@ -131,6 +145,15 @@ def compared_allocators(job: Job, allocators: str | None) -> tuple[list[str], st
     if counterpart:
         names.remove("gta")
     return names, counterpart
+
+
+def recorded_in(folder: Path, names: Sequence[str], variants: Sequence[Plan]) -> list[Plan]:
+    """Return the plans, each recorded in a file of this folder that does not exist yet."""
+    files = [folder / f"{name}.h5" for name in names]
+    if launch.rank() == MANAGER:
+        for file in files:
+            OutputOptions(file).check()
+    return [replace(plan, file=RunFile(file)) for plan, file in zip(variants, files, strict=True)]
 
 
 def run_variants(variants: dict[str, Plan], virtual: bool) -> list[dict[str, Any]]:

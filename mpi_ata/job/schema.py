@@ -77,7 +77,14 @@ class Job:
             own = self.allocator
             components = [own if name == "own" else exchanged(name, own.keys) for name in names]
             check_known(own.keys, [own, *components])
-        return [replace(self, allocator=component) for component in components]
+        jobs = [replace(self, allocator=component) for component in components]
+        return [job if name == "own" else job._named(name) for name, job in zip(names, jobs, strict=True)]
+
+    def _named(self, allocator: str) -> "Job":
+        """Return the job with the name of its exchanged allocator, as if --set had given it."""
+        settings = (*self.source.settings, f"allocator.name={allocator}")
+        tables = override_job(self.tables, {"allocator": {"name": allocator}})
+        return replace(self, tables=tables, source=replace(self.source, settings=settings))
 
 
 def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
