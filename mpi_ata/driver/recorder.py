@@ -12,8 +12,9 @@ from mpi_ata.arrays import State
 from mpi_ata.clusters import Back, Cluster, Lost, VirtualCluster
 from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.ledger import in_flight
-from mpi_ata.driver.plan import Plan
+from mpi_ata.driver.plan import Start
 from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
+from mpi_ata.driver.task_map import TaskMap
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import LossError, TakenError, diverged, in_short
 from mpi_ata.methods import Method, Round
@@ -30,7 +31,7 @@ FIRST = 100  # after each of these rounds the state is taken, later as often as 
 class RunRecorder:
     """Saves a run before its first round, whenever a save is due, and at its end."""
 
-    def __init__(self, plan: Plan, file: RunFile, method: Method, cluster: Cluster, trace: Trace) -> None:
+    def __init__(self, plan: Start, file: RunFile, method: Method, cluster: Cluster, trace: Trace) -> None:
         job = plan.job
         self.path, self._file = file.path, file
         self._new, self._removed = plan.earlier is None, False
@@ -40,6 +41,7 @@ class RunRecorder:
         self._method, self._cluster, self._trace, self._job = method, cluster, trace, job
         self._checkpoints = Checkpoints(file, job.run.checkpoint_rounds, job.run.checkpoint_seconds)
         self._record = plan.earlier or Record(secrets.token_hex(16), job.source, (), {}, prior=plan.prior)
+        self._map = TaskMap(cluster.n)
         missing = missing_state(method)
         self.resumable = not missing
         if missing:
@@ -52,6 +54,7 @@ class RunRecorder:
         record = self._record
         record.job, record.identities, record.reason = self._job.source, self._cluster.identities, ""
         record.failure = ""
+        self._map.restore(record.task_map, self._cluster.ledger.stats.state()["tasks"])
         self._checkpoints.save_first(self._filled())
 
     def event(self, kind: str, text: str, worker: int = -1) -> None:
@@ -61,7 +64,10 @@ class RunRecorder:
             log.info("%s %s", kind, text)
 
     def note(self, round: Round) -> None:
-        """Record who was lost or came back in a round, and whose speed changed."""
+        """Record who did how much in a round, was lost or came back, and whose speed changed."""
+        if self._map.due(round.number):
+            tasks = self._cluster.ledger.stats.state()["tasks"]
+            self._map.add(round.number, self._trace.clock, tasks)
         for lost in round.losses:
             self._worker_event(lost.kind, lost)
         for back in round.returns:
@@ -138,7 +144,8 @@ class RunRecorder:
         return f"{where}; after fixing it, continue with --out {self.path} --resume, {edited}"
 
     def _finite(self) -> bool:
-        return bool(np.isfinite(self._method.x).all())
+        # A point that no update moves cannot diverge.
+        return getattr(self._method, "any_x", False) or bool(np.isfinite(self._method.x).all())
 
     def _filled(self, reason: str = "") -> Record:
         method, cluster, trace, record = self._method, self._cluster, self._trace, self._record
@@ -151,6 +158,7 @@ class RunRecorder:
         record.allocator = _copied(allocator.state()) if self.resumable and allocator is not None else {}
         record.cluster = _copied(cluster.state())
         record.workers = _copied(stats) | {"unfinished": cluster.ledger.stopped_time.copy()}
+        record.task_map = self._map.state()
         record.totals, record.trace, record.metrics = trace.totals(), trace.history(), trace.evaluations()
         record.summary = trace.summary() | {"workers": cluster.n, "saving": self._checkpoints.cost}
         record.reason = reason

@@ -69,6 +69,12 @@ class Job:
         """Return a hash of what all ranks must agree on: version, tables, and the files they name."""
         return sha256(f"{__version__} {self.tables!r} {self.source.files!r}".encode()).digest()
 
+    def with_seed(self, seed: int) -> "Job":
+        """Return the same job with another seed."""
+        with prefix_errors(self.path):
+            table = self.tables.get("run", {}) | {"seed": seed}
+            return replace(self._set("run.seed", seed), run=build_table("run", RunTable, table))
+
     def with_allocators(self, names: Sequence[str]) -> list["Job"]:
         """Return the same job under other allocators ("own": its own), each with the keys it knows."""
         with prefix_errors(self.path):
@@ -78,13 +84,14 @@ class Job:
             components = [own if name == "own" else exchanged(name, own.keys) for name in names]
             check_known(own.keys, [own, *components])
         jobs = [replace(self, allocator=component) for component in components]
-        return [job if name == "own" else job._named(name) for name, job in zip(names, jobs, strict=True)]
+        named = zip(names, jobs, strict=True)
+        return [job if name == "own" else job._set("allocator.name", name) for name, job in named]
 
-    def _named(self, allocator: str) -> "Job":
-        """Return the job with the name of its exchanged allocator, as if --set had given it."""
-        settings = (*self.source.settings, f"allocator.name={allocator}")
-        tables = override_job(self.tables, {"allocator": {"name": allocator}})
-        return replace(self, tables=tables, source=replace(self.source, settings=settings))
+    def _set(self, key: str, value: str | int) -> "Job":
+        """Return the job with tables and text as if --set had given table.key; its parts stay as they are."""
+        setting = parse_setting(f"{key}={value}")
+        source = replace(self.source, settings=(*self.source.settings, setting.text))
+        return replace(self, tables=override_job(self.tables, group([setting])), source=source)
 
 
 def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
