@@ -20,6 +20,7 @@ COMMANDS = {  # where each is; only the one that is called is imported, since ev
     "paper": ("paper", "paper"),
     "plot": ("see", "plot_command"),
     "run": ("runs", "run_command"),
+    "runs": ("listing", "runs_command"),
     "show": ("runs", "show_command"),
     "status": ("slurm", "status_command"),
     "stop": ("slurm", "stop_command"),
