@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mpi_ata import Result, Task
+from mpi_ata import Task, TaskResult
 
 Sample = dict[str, Any]
 
@@ -29,7 +29,7 @@ class Calls:
         simulated = task.rng.poisson(rates[:, None], (self.draws, self.hours)).sum(axis=1)
         return {"rates": rates[simulated == self.calls], "tried": self.draws}
 
-    def combine(self, x: Sample, results: Sequence[Result]) -> Sample:
+    def combine(self, x: Sample, results: Sequence[TaskResult]) -> Sample:
         """Append the rates that a round's tasks accepted."""
         return {
             "rates": np.concatenate([x["rates"], *(result.value["rates"] for result in results)]),

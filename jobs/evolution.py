@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpi_ata import Result, Task
+from mpi_ata import Task, TaskResult
 from mpi_ata.arrays import Array
 
 Generation = dict[str, Array]
@@ -32,7 +32,7 @@ class WrongSide:
         plane = x["mean"] + x["spread"] * task.rng.standard_normal(len(x["mean"]))
         return self._wrong(plane), plane
 
-    def combine(self, x: Generation, results: Sequence[Result]) -> Generation:
+    def combine(self, x: Generation, results: Sequence[TaskResult]) -> Generation:
         """Move mean and spread toward those of the best planes."""
         ranked = sorted((result.value for result in results), key=lambda value: value[0])
         best = np.array([plane for _, plane in ranked[: max(2, round(self.best * len(ranked)))]])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mpi_ata import Result, Task
+from mpi_ata import Task, TaskResult
 
 Sums = dict[str, float]
 
@@ -31,7 +31,7 @@ class AsianCall:
         payoff = np.exp(-self.rate) * np.maximum(price.mean(axis=1) - self.strike, 0)
         return {"paths": self.paths, "sum": float(payoff.sum()), "squares": float((payoff**2).sum())}
 
-    def combine(self, x: Sums, results: Sequence[Result]) -> Sums:
+    def combine(self, x: Sums, results: Sequence[TaskResult]) -> Sums:
         """Add the sums of a round's tasks to those so far."""
         return {name: x[name] + sum(result.value[name] for result in results) for name in x}
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpi_ata import Result, Task
+from mpi_ata import Task, TaskResult
 from mpi_ata.arrays import Array
 
 Table = dict[str, Array]
@@ -36,7 +36,7 @@ class Epidemic:
         values = (infection, recovery, max(course) / self.people, int(np.argmax(course)))
         return dict(zip(COLUMNS, values, strict=True))
 
-    def combine(self, x: Table, results: Sequence[Result]) -> Table:
+    def combine(self, x: Table, results: Sequence[TaskResult]) -> Table:
         """Append a row for each task."""
         return {name: np.append(x[name], [result.value[name] for result in results]) for name in x}
 

@@ -27,13 +27,12 @@ from mpi_ata.allocators import (
     Proportional,
 )
 from mpi_ata.arrays import Array
-from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, Result, VirtualCluster
-from mpi_ata.clusters.context import cluster
-from mpi_ata.driver.loop import run
+from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, TaskResult, VirtualCluster
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.stop import Stop
+from mpi_ata.launch.leaving import leave_at_exit
 from mpi_ata.methods import (
     ASGD,
     SGD,
@@ -47,6 +46,10 @@ from mpi_ata.methods import (
 )
 from mpi_ata.problems import Computation, Problem, Quadratic, Task
 from mpi_ata.runfile.load import SavedRun, load
+from mpi_ata.script.cluster import cluster
+from mpi_ata.script.minimize import minimize
+from mpi_ata.script.result import Result
+from mpi_ata.script.run import run
 from mpi_ata.times import (
     Constant,
     DrawnTimes,
@@ -122,6 +125,7 @@ __all__ = [
     "Sqrt",
     "Stop",
     "Task",
+    "TaskResult",
     "TorchProblem",
     "Trace",
     "Update",
@@ -136,8 +140,18 @@ __all__ = [
     "load",
     "lonestar6",
     "longhorn",
+    "minimize",
     "run",
 ]
+
+
+def _leave_ranks() -> None:
+    from mpi_ata.clusters.calls import leave_world
+
+    leave_world()
+
+
+leave_at_exit(_leave_ranks)
 
 
 def __getattr__(name: str) -> object:

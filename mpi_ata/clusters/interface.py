@@ -20,7 +20,7 @@ class Arrival(NamedTuple):
     """Finished work coming back."""
 
     worker: int
-    result: Any  # the sum over its tasks, which the receiver may overwrite; of a computation a list of Result
+    result: Any  # the sum over its tasks, which the receiver may overwrite; or a list of TaskResult
     seconds: list[float]  # one entry per task
     overhead: float = 0.0  # turnaround of its order minus those seconds: transfer, queueing, waking up
 
@@ -80,6 +80,9 @@ class Cluster(Protocol):
     def stop(self, workers: IntArray) -> Array:
         """Stop what these workers have not delivered and return the seconds that each spent on it."""
 
+    def overruns(self) -> dict[int, float]:
+        """Return the seconds that workers spent on stopped tasks, after the stop, since the last call."""
+
     def idle(self) -> IntArray:
         """Return the workers that hold no order."""
 
@@ -122,7 +125,7 @@ def compute(problem: AnyProblem, x: Array, tasks: Sequence[Task], at_once: bool 
 def received(
     worker: int, result: Array, seconds: Sequence[float], x: Array, where: str, longest: float
 ) -> Any:
-    """Return a result, checked; of a computation, as a list of Result."""
+    """Return a result, checked; of a computation, as a list of TaskResult."""
     check_result(result, seconds, x, where, longest)
     return results_of(worker, result, seconds, where) if x.dtype == np.uint8 else result
 

@@ -282,7 +282,9 @@ class MPICluster(Farming):
 
     def _account_stopped(self, worker: int, message: Message) -> None:
         """Book what a worker did for an order that was stopped."""
-        self.ledger.stop(worker, message.tasks, _seconds(message))
+        seconds = _seconds(message)
+        self.ledger.stop(worker, message.tasks, seconds)
+        self._orders.account_unused(worker, seconds)
         if message.kind == STOPPED:
             self._orders.confirm_stop(worker)
 
@@ -336,6 +338,10 @@ class MPICluster(Farming):
     def stop(self, workers: IntArray) -> Array:
         """Stop what these workers have not delivered and return the seconds that each spent on it."""
         return np.array([self._orders.withdraw(worker) for worker in workers.tolist()], np.float64)
+
+    def overruns(self) -> dict[int, float]:
+        """Return the seconds that workers spent on stopped tasks, after the stop, since the last call."""
+        return self._orders.overruns()
 
     def idle(self) -> IntArray:
         """Return the workers that hold no order."""

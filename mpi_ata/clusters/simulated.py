@@ -11,6 +11,7 @@ from mpi_ata.clusters.faults import FaultScript
 from mpi_ata.times import DrawnTimes
 
 _SAVED = ("began", "due", "seconds", "left", "round", "number")  # arrays with one entry per worker
+_UNSTOPPABLE = ("free", "noted")  # saved too where tasks cannot be stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,10 @@ class SimulatedWorkers:
         self.left = np.zeros(n, np.int64)  # tasks it has not delivered
         self.round = np.full(n, -1)  # of its latest order
         self.number = np.zeros(n, np.int64)  # of its next task in that round
+        self.free = np.zeros(n)  # when it is done with a stopped task, which it cannot leave
+        self.noted = np.zeros(n)  # until when the time on that task is in overruns()
         self.events: list[tuple[float, int]] = []  # a heap of (due, worker); a stopped one is out of date
+        self._saved = _SAVED if times.stoppable else (*_SAVED, *_UNSTOPPABLE)
         self._n, self._times, self._script, self._scripted = n, times, script, bool(script)
 
     def order(self, workers: IntArray, order: Order, counts: IntArray | int) -> None:
@@ -47,12 +51,12 @@ class SimulatedWorkers:
         self.number[workers[self.round[workers] != round]] = 0
         self.round[workers] = round
         self.left[workers] = counts
-        self.began[workers] = self.now
+        self.began[workers] = began = np.maximum(self.free[workers], self.now)
         self.seconds[workers] = seconds = self._duration(workers, round, counts if together else 1)
-        due = self.now + seconds
+        due = began + seconds
         if self._scripted:
             self._script.begin_tasks(workers)
-            due += self._script.delays(workers, seconds, self.now)
+            due += self._script.delays(workers, seconds, began)
         self.due[workers] = due
         self._expect(due.tolist(), workers.tolist())
 
@@ -101,7 +105,7 @@ class SimulatedWorkers:
         due = self.now + seconds
         if self._scripted:
             self._script.begin_tasks(np.array([worker]))
-            due += self._script.delays(np.array([worker]), np.array([seconds]), self.now).item()
+            due += self._script.delays(np.array([worker]), np.array([seconds]), np.array([self.now])).item()
         self.delay(worker, due)
 
     def delay(self, worker: int, due: float) -> None:
@@ -121,6 +125,30 @@ class SimulatedWorkers:
         seconds = self._times.of(worker, order.round, self.number.item(worker), left)
         return 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
 
+    def finish(self, workers: IntArray, begun: IntArray) -> Array:
+        """Let workers end the task that they are at, and return how long that takes them.
+
+        begun[j] is the number of undelivered tasks that workers[j] has begun.
+        """
+        rest = np.zeros(len(workers))
+        for j in np.flatnonzero(begun).tolist():
+            worker, count = workers.item(j), begun.item(j)
+            unbegun = self.left.item(worker) - count if self.orders[worker].together else 0
+            first = self.number.item(worker) + count
+            end = self.due.item(worker) - sum(self._times.of(worker, self.round.item(worker), first, unbegun))
+            if self.now < end < np.inf:  # one that hangs for good has no end
+                rest[j] = end - self.now
+                self.free[worker], self.noted[worker] = end, self.now
+        return rest
+
+    def overruns(self) -> dict[int, float]:
+        """Return the seconds that workers spent on stopped tasks since the last call."""
+        late = np.flatnonzero(self.noted < self.free)
+        until = np.minimum(self.free[late], self.now)
+        seconds = until - self.noted[late]
+        self.noted[late] = until
+        return dict(zip(late.tolist(), seconds.tolist(), strict=True))
+
     def drop(self, workers: IntArray | int) -> None:
         """Drop the orders of these workers."""
         self.left[workers] = 0
@@ -138,7 +166,7 @@ class SimulatedWorkers:
         together[running] = [order.together for order in orders]
         return {
             "now": np.array(self.now),
-            **{name: getattr(self, name).copy() for name in _SAVED},
+            **{name: getattr(self, name).copy() for name in self._saved},
             "together": together,
             "point": point,
             "points": _stacked(list(points.values()), template),
@@ -146,7 +174,7 @@ class SimulatedWorkers:
 
     def restore(self, state: State, template: Array) -> None:
         """Resume from an earlier state, bit for bit as if there had been no break."""
-        saved = {name: entry(state, name, getattr(self, name)) for name in _SAVED}
+        saved = {name: entry(state, name, getattr(self, name)) for name in self._saved}
         now, point = entry(state, "now", self.now), entry(state, "point", self.round)
         together = entry(state, "together", np.zeros(self._n, np.bool_))
         shape = template.shape if template.size else state["points"].shape[1:]

@@ -9,7 +9,7 @@ from mpi_ata.packing import EMPTY, Packed, pack, unpack, unpack_all
 from mpi_ata.problems import AnyProblem, Task, returns_values
 
 
-class Result(NamedTuple):
+class TaskResult(NamedTuple):
     """What a task of a computation returned."""
 
     worker: int
@@ -29,13 +29,13 @@ def packed_result(problem: Any, x: Packed, task: Task) -> tuple[Packed, Packed]:
     return pack(task.number), pack(value, "what compute() returned")
 
 
-def results_of(worker: int, data: Packed, seconds: Sequence[float], where: str) -> list[Result]:
+def results_of(worker: int, data: Packed, seconds: Sequence[float], where: str) -> list[TaskResult]:
     """Return the results that packed_result() returned for tasks, joined end to end."""
     found = unpack_all(data)
     if len(found) != 2 * len(seconds):
         raise BadResultError(f"{where}: {len(found) // 2} results came for {len(seconds)} tasks")
     rows = zip(found[::2], found[1::2], seconds, strict=True)
-    return [Result(worker, number, value, second) for number, value, second in rows]
+    return [TaskResult(worker, number, value, second) for number, value, second in rows]
 
 
 def template_of(problem: AnyProblem) -> Array:

@@ -28,6 +28,7 @@ from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.clusters.simulated import Order, SimulatedWorkers
 from mpi_ata.clusters.values import template_of
 from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.launch.leaving import note_simulation
 from mpi_ata.launch.signals import GraceExpired
 from mpi_ata.packing import pack
 from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
@@ -53,6 +54,7 @@ class VirtualCluster(Farming):
         faults: Sequence[Fault] = (),
         policy: FaultPolicy | None = None,
     ) -> None:
+        note_simulation()
         self.n = times.n
         self.ledger = Ledger(self.n)
         self.grace_expired: Callable[[], bool] = lambda: False  # whether to give up waiting
@@ -132,7 +134,7 @@ class VirtualCluster(Farming):
     def _try_again(self, x: Array, round: int) -> None:
         """Give one task to each worker on probation whose time has come."""
         for worker in self.health.due(round):
-            if not self._workers.left[worker]:
+            if not self._workers.left[worker] and self._workers.free[worker] <= self._workers.now:
                 self._probes.add(worker)
                 self.health.tried(worker, round)
                 self._workers.order(np.array([worker]), Order(x, round, together=False), 1)
@@ -286,12 +288,13 @@ class VirtualCluster(Farming):
         workers, own = np.asarray(workers), self._workers
         if not workers.size:
             return np.zeros(0)
-        begun = (own.left[workers] > 0).astype(np.int64)
+        begun = ((own.left[workers] > 0) & (own.began[workers] <= own.now)).astype(np.int64)
         spent: Array = begun * (own.now - own.began[workers])
         for j, order in enumerate(own.orders[workers]):
             if order is not None and order.together:
                 begun[j] = own.begun(int(workers[j]))
-        self.ledger.stop(workers, begun, spent)
+        rest = 0.0 if self._times.stoppable else own.finish(workers, begun)
+        self.ledger.stop(workers, begun, spent + rest)
         own.number[workers] += begun
         self._drop(workers)
         return spent
@@ -303,6 +306,10 @@ class VirtualCluster(Farming):
             for worker in workers.tolist():
                 self._probes.discard(worker)
                 self._dropped.pop(worker, None)
+
+    def overruns(self) -> dict[int, float]:
+        """Return the seconds that workers spent on stopped tasks, after the stop, since the last call."""
+        return self._workers.overruns()
 
     def idle(self) -> IntArray:
         """Return the workers that hold no order."""

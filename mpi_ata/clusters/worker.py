@@ -60,6 +60,7 @@ class Worker:
     ) -> None:
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
         self._report_drawn = report_drawn and times is not None
+        self._stoppable = times is None or times.stoppable
         self._index, self._n = worker_of(comm.Get_rank()), workers_in(comm.Get_size())
         self._bell = Doorbell()
         self._computes = returns_values(problem)  # packed values, which are joined rather than added up
@@ -192,14 +193,24 @@ class Worker:
     def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
         """Do tasks; where a law of times is given, they last as long as it says."""
         numbers = range(self._number, self._number + count)
-        tasks = [Task(self._streams, self._round, self._index, number, self._poll_stop) for number in numbers]
+        poll_stop = self._poll_stop if self._stoppable else None
+        tasks = [Task(self._streams, self._round, self._index, number, poll_stop) for number in numbers]
         began = time.perf_counter()
         result = compute(self._problem, x, tasks, at_once=self._report_drawn)
         if self._times is None:
             return result, [time.perf_counter() - began]
         drawn = self._times.of(self._index, self._round, self._number, count)
-        self._bell.sleep_until(lambda: self._poll_stop() or None, until=began + math.fsum(drawn))
+        for end in [math.fsum(drawn)] if self._stoppable else accumulate(drawn):
+            if self._sleep_until(began + end):
+                break
         return result, drawn if self._report_drawn else [time.perf_counter() - began]
+
+    def _sleep_until(self, end: float) -> bool:
+        """Sleep to the end of a task, or until it is stopped, and return whether it was."""
+        if self._stoppable:
+            return bool(self._bell.sleep_until(lambda: self._poll_stop() or None, until=end))
+        time.sleep(max(end - time.perf_counter(), 0.0))
+        return self._poll_stop()
 
     def _report_stopped(self, unsent: list[float], seconds: list[float], spent: float) -> None:
         """Report a stopped order: tasks done but not sent, and those begun within the time spent."""

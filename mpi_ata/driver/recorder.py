@@ -4,19 +4,22 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from mpi_ata.clusters import Back, Cluster, Lost
 from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.ledger import in_flight
-from mpi_ata.driver.plan import Plan
+from mpi_ata.driver.plan import Start
 from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
+from mpi_ata.driver.task_map import TaskMap
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import diverged
+from mpi_ata.errors import LossError, TakenError, UsageError, diverged, in_short
 from mpi_ata.methods import Method, Round
 from mpi_ata.runfile.checkpoints import Checkpoints
 from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 
@@ -26,12 +29,14 @@ log = logging.getLogger("mpi_ata")
 class RunRecorder:
     """Saves a run before its first round, whenever a save is due, and at its end."""
 
-    def __init__(self, plan: Plan, file: RunFile, method: Method, cluster: Cluster, trace: Trace) -> None:
+    def __init__(self, plan: Start, file: RunFile, method: Method, cluster: Cluster, trace: Trace) -> None:
         job = plan.job
-        self.path = file.path
+        self.path, self._file = file.path, file
+        self._new, self._removed = plan.earlier is None, False
         self._method, self._cluster, self._trace, self._job = method, cluster, trace, job
         self._checkpoints = Checkpoints(file, job.run.checkpoint_rounds, job.run.checkpoint_seconds)
         self._record = plan.earlier or Record(secrets.token_hex(16), job.source, (), {}, prior=plan.prior)
+        self._map = TaskMap(cluster.n)
         missing = missing_state(method)
         self.resumable = not missing
         if missing:
@@ -43,6 +48,8 @@ class RunRecorder:
             self.event(note.kind, note.text)
         record = self._record
         record.job, record.identities, record.reason = self._job.source, self._cluster.identities, ""
+        record.failure = ""
+        self._map.restore(record.task_map, self._cluster.ledger.stats.state()["tasks"])
         self._checkpoints.save_first(self._filled())
 
     def event(self, kind: str, text: str, worker: int = -1) -> None:
@@ -52,7 +59,10 @@ class RunRecorder:
             log.info("%s %s", kind, text)
 
     def note(self, round: Round) -> None:
-        """Record who was lost or came back in a round, and whose speed changed."""
+        """Record who did how much in a round, was lost or came back, and whose speed changed."""
+        if self._map.due(round.number):
+            tasks = self._cluster.ledger.stats.state()["tasks"]
+            self._map.add(round.number, self._trace.clock, tasks)
         for lost in round.losses:
             self._worker_event(lost.kind, lost)
         for back in round.returns:
@@ -70,11 +80,38 @@ class RunRecorder:
         who = named(found.worker, self._cluster.identities[found.worker])
         self._record.event(time.time(), kind, f"{who}: {found.why}", found.worker)
 
-    def save_completed(self, losses: Sequence[Lost]) -> None:
-        """Save the completed rounds, when these losses make it impossible to complete the current one."""
-        for lost in losses:
+    def fail(self, error: Exception, whole: bool) -> None:
+        """Record why the run fails: with its completed rounds if it is `whole`, or else with its latest save.
+
+        A new run of which no completed round can be saved leaves no file.
+        """
+        self._note_failure(error)
+        whole = whole and self._finite()
+        if (
+            self._new
+            and not isinstance(error, LossError)
+            and not (self._method.k if whole else self._checkpoints.latest)
+        ):
+            self._removed = self._file.remove()
+            return
+        with suppress(TakenError, UsageError):  # where the file is gone there is nothing to add it to
+            self._checkpoints.save(self._filled() if whole else self._latest_save())
+
+    def _note_failure(self, error: Exception) -> None:
+        """Record a failure; one that is a loss of workers by what happened to them."""
+        self._record.failure = in_short(error)
+        for lost in getattr(error, "losses", ()):
             self._worker_event(lost.kind, lost)
-        self._checkpoints.save(self._filled())
+        if not isinstance(error, LossError):
+            self._record.event(time.time(), "failed", self._record.failure)
+
+    def _latest_save(self) -> Record:
+        """Return the record in the run file, with the events since then."""
+        record, _ = load_record(self._file)
+        if record.run != self._record.run:
+            raise TakenError(f"{self.path} was written by another run in the meantime")
+        record.events, record.failure = self._record.events, self._record.failure
+        return record
 
     def finish(self, reason: str) -> None:
         """Take the state at the end of a finished run, before its cluster is closed.
@@ -102,21 +139,26 @@ class RunRecorder:
 
     def remains(self) -> str:
         """Return what is left of a run that failed, and how to continue."""
+        if self._removed:
+            return f"no completed round could be saved, so {self.path} was removed"
         if not self.resumable:
             return f"{self.path} has recorded it up to round {self._checkpoints.latest:,}"
         where = f"{self.path} holds it up to round {self._checkpoints.latest:,}"
         return f"{where}; after fixing it, continue with --out {self.path} --resume"
 
+    def _finite(self) -> bool:
+        return getattr(self._method, "any_x", False) or bool(np.isfinite(self._method.x).all())
+
     def _filled(self, reason: str = "") -> Record:
         method, cluster, trace, record = self._method, self._cluster, self._trace, self._record
-        may_diverge = not getattr(method, "any_x", False)
-        if may_diverge and not np.isfinite(method.x).all():  # what was saved before is still good
+        if not self._finite():  # what was saved before is still good
             raise diverged(method.k)
         allocator = allocator_of(method)
         record.method = {"k": np.array(method.k)} | (method.state() if self.resumable else {"x": method.x})
         record.allocator = allocator.state() if self.resumable and allocator is not None else {}
         record.cluster = cluster.state()
         record.workers = cluster.ledger.stats.state() | {"unfinished": cluster.ledger.stopped_time.copy()}
+        record.task_map = self._map.state()
         record.totals, record.trace, record.metrics = trace.totals(), trace.history(), trace.evaluations()
         record.summary = trace.summary() | {"workers": cluster.n, "saving": self._checkpoints.cost}
         record.reason = reason

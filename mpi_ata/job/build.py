@@ -38,7 +38,7 @@ def build_parts(job: Job, n: int | None = None, problem: AnyProblem | None = Non
     with prefix_errors(job.path):
         check_workers(n)
         problem = build_problem(job) if problem is None else problem
-        _check_problem(problem, job.stop, any_x=bool(getattr(job.method.factory, "any_x", False)))
+        check_problem(problem, job.stop, any_x=bool(getattr(job.method.factory, "any_x", False)))
         times = build_times(job, n)
         method = _build_method(job, problem, n, times)
         fault_policy(job, method)
@@ -68,7 +68,8 @@ def build_times(job: Job, n: int) -> DrawnTimes | None:
         return None
     seed, law = job.run.seed, build_law(job.times, n, job.run.seed)
     try:
-        times = DrawnTimes(law, seed, job.times.unit, job.times.label(seed), job.times.changes)
+        label, changes, stoppable = job.times.label(seed), job.times.changes, job.times.stoppable
+        times = DrawnTimes(law, seed, job.times.unit, label, changes, stoppable)
     except ValueError as error:
         raise UsageError(f"[[times.changes]] {one_line(error)}") from None
     if not times.representable():
@@ -113,8 +114,8 @@ def _known(job: Job, n: int, times: DrawnTimes | None) -> dict[str, Any]:
     return {"n": n, "seed": job.run.seed} | ({"means": times.means} if times else {})
 
 
-def _check_problem(problem: AnyProblem, stop: Stop, any_x: bool) -> None:
-    """Reject a problem that lacks what the run will ask of it."""
+def check_problem(problem: AnyProblem, stop: Stop, any_x: bool = False) -> None:
+    """Reject a problem that lacks what the run will ask of it; `any_x` if its tasks are no gradients."""
     needs = check_computation(problem) if any_x else _check_gradients(problem)
     if stop.needs_loss and not hasattr(problem, "evaluate"):
         needs["loss"] = "loss(x), or evaluate(x) with an entry loss, to stop at a loss or gap"

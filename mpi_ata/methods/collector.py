@@ -23,6 +23,7 @@ class Collector:
         self.used = np.zeros(cluster.n, np.int64)
         self._cluster = cluster
         self._observe = None if allocator is None else allocator.observe
+        self._observe_overrun = getattr(allocator, "observe_overrun", None)
         self._losses: tuple[Lost, ...] = ()
         self._returns: tuple[Back, ...] = ()
         self._mark = cluster.ledger.mark()
@@ -95,6 +96,9 @@ class Collector:
             if orders is not None and b < B:
                 orders.start_next(worker, used)
         self.end()
+        if self._observe_overrun is not None:
+            for i, spent in cluster.overruns().items():
+                self._observe_overrun(i, spent)
         if not exact:
             self.stop(np.flatnonzero(used < (orders.ordered if orders else a)))
 

@@ -7,7 +7,7 @@ import numpy as np
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import IntArray, State
 from mpi_ata.clusters.interface import Back, Cluster, Lost
-from mpi_ata.clusters.values import Result
+from mpi_ata.clusters.values import TaskResult
 
 NO_DELAYS: IntArray = np.zeros(0, np.int64)
 
@@ -25,7 +25,7 @@ class Round(NamedTuple):
     delays: IntArray = NO_DELAYS  # of asynchronous updates: how many came between start and use
     losses: tuple[Lost, ...] = ()  # workers lost in this round, for good or for a while
     returns: tuple[Back, ...] = ()  # workers that came back in this round
-    results: tuple[Result, ...] = ()  # what the tasks of a computation returned, by worker and task number
+    results: tuple[TaskResult, ...] = ()  # of the tasks of a computation, by worker and task number
 
     @property
     def started(self) -> IntArray:

@@ -8,14 +8,14 @@ import numpy as np
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import State, entry
 from mpi_ata.clusters import Cluster
-from mpi_ata.clusters.values import Result
+from mpi_ata.clusters.values import TaskResult
 from mpi_ata.errors import RunError, in_users_code
 from mpi_ata.methods.base import AllocatorMethod
 from mpi_ata.methods.collector import Collector
 from mpi_ata.methods.interface import Round
 from mpi_ata.named_arrays import from_state, to_state
 
-Combine = Callable[[Any, Sequence[Result]], Any]
+Combine = Callable[[Any, Sequence[TaskResult]], Any]
 
 
 class Map(AllocatorMethod):
@@ -31,7 +31,7 @@ class Map(AllocatorMethod):
     def __init__(self, x0: Any, allocator: Allocator, combine: Combine | None = None) -> None:
         self.x, self.k = x0, 0
         self.allocator, self.combine = allocator, combine
-        self.results: tuple[Result, ...] = ()  # of the latest round
+        self.results: tuple[TaskResult, ...] = ()  # of the latest round
 
     def step(self, cluster: Cluster) -> Round:
         """Allocate, collect B results at x, learn the times, combine the results."""
@@ -71,9 +71,9 @@ class _Found:
     """The results of a round, as they come."""
 
     def __init__(self) -> None:
-        self.results: list[Result] = []
+        self.results: list[TaskResult] = []
 
-    def add(self, worker: int, results: list[Result]) -> None:
+    def add(self, worker: int, results: list[TaskResult]) -> None:
         """Keep the results of an arrival."""
         self.results += results
 

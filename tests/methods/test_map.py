@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from mpi_ata import GTA, Fault, FaultPolicy, Map, Result, Stop, VirtualCluster
+from mpi_ata import GTA, Fault, FaultPolicy, Map, Stop, TaskResult, VirtualCluster, run
 from mpi_ata.clusters import Task
-from mpi_ata.driver.loop import run
 from mpi_ata.errors import RunError
 from mpi_ata.named_arrays import from_state
 from mpi_ata.times import Constant, DrawnTimes, Sqrt
@@ -24,7 +23,7 @@ class Telling:
         length = task.worker + task.number
         return {"task": (task.worker, task.number), "x": x["sum"], "draw": task.rng.random(length)}
 
-    def combine(self, x: Any, results: Sequence[Result]) -> Any:
+    def combine(self, x: Any, results: Sequence[TaskResult]) -> Any:
         total = sum(float(result.value["draw"].sum()) for result in results)
         return {"sum": x["sum"] + total, "seen": [*x["seen"], len(results)]}
 
