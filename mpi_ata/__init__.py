@@ -67,7 +67,7 @@ from mpi_ata.times import (
     lonestar6,
     longhorn,
 )
-from mpi_ata.torch import TorchProblem
+from mpi_ata.torch import TorchProblem, TorchUpdate
 from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain, Update
 from mpi_ata.version import __version__
 
@@ -127,6 +127,7 @@ __all__ = [
     "Task",
     "TaskResult",
     "TorchProblem",
+    "TorchUpdate",
     "Trace",
     "Update",
     "UsageError",

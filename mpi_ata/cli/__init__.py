@@ -14,6 +14,8 @@ COMMANDS = {  # where each is; only the one that is called is imported, since ev
     "batch": ("slurm", "batch_command"),
     "compare": ("compare", "compare"),
     "doctor": ("doctor", "doctor_command"),
+    "explain": ("see", "explain_command"),
+    "new": ("new", "new_command"),
     "paper": ("paper", "paper"),
     "plot": ("see", "plot_command"),
     "run": ("runs", "run_command"),
@@ -21,6 +23,7 @@ COMMANDS = {  # where each is; only the one that is called is imported, since ev
     "status": ("slurm", "status_command"),
     "stop": ("slurm", "stop_command"),
     "submit": ("slurm", "submit_command"),
+    "what-if": ("see", "what_if_command"),
 }
 
 

@@ -20,7 +20,7 @@ class Arrival(NamedTuple):
     """Finished work coming back."""
 
     worker: int
-    result: Any  # the sum over its tasks, which the receiver may overwrite; or a list of TaskResult
+    result: Any  # the sum over its tasks, which may be overwritten; of a computation a list of TaskResult
     seconds: list[float]  # one entry per task
     overhead: float = 0.0  # turnaround of its order minus those seconds: transfer, queueing, waking up
 

@@ -42,7 +42,8 @@ class VirtualCluster(Farming):
 
     `faults` happen to workers at times on the virtual clock; `deaths`, which maps workers to the time at
     which they die, is short for faults of that kind.  `policy` says what is done about them; with neither
-    policy nor faults there are no deadlines, since nobody can hang.
+    policy nor faults there are no deadlines, since nobody can hang.  `overhead` is what each worker's orders
+    spend on the way, in seconds: none unless given.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class VirtualCluster(Farming):
         deaths: Mapping[int, float] | None = None,
         faults: Sequence[Fault] = (),
         policy: FaultPolicy | None = None,
+        overhead: Array | None = None,
     ) -> None:
         note_simulation()
         self.n = times.n
@@ -61,7 +63,7 @@ class VirtualCluster(Farming):
         dying = [Fault(time, worker, "die") for worker, time in (deaths or {}).items()]
         self._script = FaultScript(self.n, [*faults, *dying])
         self._scripted = bool(self._script)  # a plain bool is faster
-        self._workers = SimulatedWorkers(times, self._script)
+        self._workers = SimulatedWorkers(times, self._script, overhead)
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
         self._template, self._computes = template_of(problem), returns_values(problem)
         self._policy = policy
@@ -265,9 +267,10 @@ class VirtualCluster(Farming):
         if worker in self._probes:
             self._waste(worker, 1)
             return self.health.answered(worker, seconds[0])
-        self.ledger.deliver(worker, seconds, math.fsum(seconds))
+        overhead = own.overhead_of(worker, seconds)
+        self.ledger.deliver(worker, seconds, math.fsum(seconds), overhead)
         own.proceed(worker, count)
-        return Arrival(worker, result, seconds)
+        return Arrival(worker, result, seconds, overhead)
 
     def _reject(self, worker: int, count: int, error: RunError) -> Lost | None:
         """Report a task that failed, or whose result cannot be used."""

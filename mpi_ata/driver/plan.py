@@ -106,7 +106,7 @@ def _resume(job: Path, settings: Sequence[str], output: OutputOptions) -> Plan:
     assert output.out is not None
     file = RunFile(output.out)
     record, complaint = load_named(file)
-    resumed, changes = resume_job(job, record.job, settings)
+    resumed, changes = resume_job(job, record.job, settings, output.accept_changes)
     notes = resume_notes(output, complaint)
     return Plan(resumed, file, record, bool(complaint), tuple(changes), notes=tuple(notes))
 

@@ -20,6 +20,7 @@ from mpi_ata.limits import check_tasks
 from mpi_ata.methods import Method
 from mpi_ata.problems import AnyProblem
 from mpi_ata.times import DrawnTimes, Law
+from mpi_ata.updates import Update
 
 
 class Parts(NamedTuple):
@@ -103,11 +104,17 @@ def _build_method(job: Job, problem: AnyProblem, n: int, times: DrawnTimes | Non
         "x0": problem.x0,
         "combine": getattr(problem, "combine", None),
         "allocator": build_allocator(job, n, times),
-        "update": update and update.build(),
+        "update": update and bound_update(problem, update.build()),
     }
     built: Method = method.build(**known)
     check_tasks("[allocator] budget", tasks_per_round(built))  # an allocator of the user's may not have
     return built
+
+
+def bound_update(problem: AnyProblem, update: Update) -> Update:
+    """Return the update for the points of a problem, which may have parts that no update should move."""
+    bound: Update = problem.bind(update) if hasattr(problem, "bind") else update
+    return bound
 
 
 def _known(job: Job, n: int, times: DrawnTimes | None) -> dict[str, Any]:
@@ -115,7 +122,7 @@ def _known(job: Job, n: int, times: DrawnTimes | None) -> dict[str, Any]:
 
 
 def check_problem(problem: AnyProblem, stop: Stop, any_x: bool = False) -> None:
-    """Reject a problem that lacks what the run will ask of it; `any_x` if its tasks are no gradients."""
+    """Reject a problem that lacks what the run will ask of it."""
     needs = check_computation(problem) if any_x else _check_gradients(problem)
     if stop.needs_loss and not hasattr(problem, "evaluate"):
         needs["loss"] = "loss(x), or evaluate(x) with an entry loss, to stop at a loss or gap"

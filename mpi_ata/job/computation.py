@@ -15,9 +15,14 @@ def check_computation(problem: AnyProblem) -> dict[str, str]:
     if hasattr(problem, "gradient"):
         way_out = "remove it, or use another method"
         raise UsageError(f"[problem] {name} has gradient(), but the method map uses compute(); {way_out}")
+    check_sendable(problem)
+    return {"compute": "compute(x, task)", "combine": "combine(x, results), which returns the next x"}
+
+
+def check_sendable(problem: AnyProblem) -> None:
+    """Reject an x0 that cannot be sent to workers."""
     try:
         size = pack(problem.x0, "x0").nbytes
     except BadResultError as error:
         raise UsageError(f"[problem] {error}") from None
     check_memory(f"[problem] an x0 of {size:,} bytes", COPIES * size)
-    return {"compute": "compute(x, task)", "combine": "combine(x, results), which returns the next x"}

@@ -25,7 +25,7 @@ class Round(NamedTuple):
     delays: IntArray = NO_DELAYS  # of asynchronous updates: how many came between start and use
     losses: tuple[Lost, ...] = ()  # workers lost in this round, for good or for a while
     returns: tuple[Back, ...] = ()  # workers that came back in this round
-    results: tuple[TaskResult, ...] = ()  # of the tasks of a computation, by worker and task number
+    results: tuple[TaskResult, ...] = ()  # of a computation, by worker and task number
 
     @property
     def started(self) -> IntArray:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from mpi_ata.clusters import Cluster, FaultPolicy
 from mpi_ata.clusters.items import Items
 from mpi_ata.job.build import check_problem
-from mpi_ata.job.computation import check_computation
+from mpi_ata.job.computation import check_sendable
 from mpi_ata.job.stop import Stop
 from mpi_ata.problems import AnyProblem, returns_values
 from mpi_ata.script.description import Description, class_text, described, described_point, described_times
@@ -29,17 +29,18 @@ def cluster(
 ) -> Iterator[Cluster]:
     """Open a cluster for a loop of your own: all ranks that mpirun or srun started must call this.
 
+    Without a problem it is a farm: use cluster.map(function, items).
+
     Rank 0 continues as the manager.  All others are workers: they serve the manager here, and their process
     ends when the manager leaves.  Without a launcher, `workers` starts this script again on that many workers
     and a manager.  With `times`, tasks last as long as drawn; without ranks, workers are simulated.  `faults`
-    says what to do about workers that misbehave.  Without a problem, the cluster is a farm: see its method
-    `map`; there is no deadline then, unless `faults` sets one.  If a signal has ended a run, the script ends
-    with this block, with exit code 85 if the run can be resumed.
+    says what to do about workers that misbehave.  If a signal has ended a run, the script ends with this
+    block, with exit code 85 if the run can be resumed.
     """
     report_errors_in_one_sentence()
-    drawn = drawn_times(times, seed)
     if problem is None:
-        problem, faults = Items(), faults or FaultPolicy(deadline=0.0)
+        problem, faults = Items(), faults or FaultPolicy(deadline=0.0)  # items may take any time
+    drawn = drawn_times(times, seed)
     with in_python():
         call, _ = joined("cluster", lambda: _described(problem, drawn, seed, workers))
         if workers is not None and starts_ranks(workers):
@@ -58,7 +59,7 @@ def cluster(
 def _described(problem: AnyProblem, times: DrawnTimes | None, seed: int, workers: int | None) -> Description:
     """Return what all ranks must agree on, checked."""
     if returns_values(problem):
-        check_computation(problem)
+        check_sendable(problem)
     else:
         check_problem(problem, Stop())
     run = {"workers": count_workers(workers, times), "seed": seed}

@@ -90,8 +90,8 @@ def described(part: object) -> Table:
 
 def described_point(x: Any) -> Table:
     """Return what kind of point a run moves."""
-    if not isinstance(x, np.ndarray):  # of a computation
-        return {"x0": type(x).__name__}
+    if not isinstance(x, np.ndarray):
+        return {"x0": f"of type {type(x).__name__}"}
     return {"x0": f"{x.dtype} of shape {x.shape}"}
 
 

@@ -100,7 +100,8 @@ def _state(run: dict[str, Any]) -> str:
 
 def _event_row(event: dict[str, Any]) -> tuple[str, str]:
     who = f"worker {event['worker']} " if event["worker"] >= 0 else ""
-    return when(event["time"]), f"{who}{event['kind']}: {event['text']}"
+    text = event["text"].replace("\n", "\n    ")  # a difference of several lines
+    return when(event["time"]), f"{who}{event['kind']}: {text}"
 
 
 def workers_table(workers: Sequence[dict[str, Any]]) -> str:

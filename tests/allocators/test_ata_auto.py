@@ -247,7 +247,7 @@ def test_where_tasks_cannot_be_stopped_spares_are_given_up_with_one_message(
     with caplog.at_level(logging.WARNING, "mpi_ata"):
         played = play_rounds(allocator, Sqrt(16), 60, stoppable=False)
     assert [quota.sum() for quota in played.quotas[10:]] == [23] * 50
-    assert caplog.text.count("stopped tasks run on for") == 1
+    assert caplog.text.count("stopped tasks run to their end") == 1
     resumed = ATAAuto(16, 23, spares="auto")
     resumed.restore(allocator.state())
     assert resumed.allocate(everyone(resumed)).sum() == 23

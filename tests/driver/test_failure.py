@@ -36,7 +36,9 @@ def failed(job: Path) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("method", ["sgd uta", "sgd ata-empirical", "sgd gta", "asgd ata-empirical"])
+@pytest.mark.parametrize(
+    "method", ["sgd uta", "sgd ata-empirical", "sgd gta", "asgd ata-empirical", "malenia"]
+)
 def test_the_completed_rounds_are_saved_with_the_reason(tmp_path: Path, method: str) -> None:
     text = failed(failing(tmp_path, method))
     assert "run.h5 holds it up to round 6; after fixing it, continue with --out run.h5 --resume" in text
@@ -48,18 +50,14 @@ def test_the_completed_rounds_are_saved_with_the_reason(tmp_path: Path, method: 
     assert (last.kind, last.text, last.worker) == ("failed", record.failure, -1)
 
 
-def test_a_failed_run_can_be_resumed_and_its_accounts_are_complete(tmp_path: Path) -> None:
+def test_a_resumed_run_has_not_failed(tmp_path: Path) -> None:
     job = failing(tmp_path, "sgd uta")
     failed(job)
     Path("broken").unlink()
     driven(job, output=OutputOptions(OUT, resume=True))
     record = record_of(OUT)
-    assert (record.reason, record.failure) == ("20 rounds", ""), "a resumed run has not failed"
-    summary = record.summary
-    tasks = [summary[f"tasks_{name}"] for name in ("started", "used", "wasted", "lost")]
-    assert tasks[0] == sum(tasks[1:])
-    assert tasks[1] == 20 * 7
-    assert tasks[0] > tasks[1], "tasks of the round that failed are in the accounts"
+    assert (record.reason, record.failure) == ("20 rounds", "")
+    assert record.summary["tasks_used"] == 20 * 7
 
 
 def test_a_round_whose_evaluation_fails_is_saved_too(tmp_path: Path) -> None:
@@ -69,13 +67,6 @@ def test_a_round_whose_evaluation_fails_is_saved_too(tmp_path: Path) -> None:
     record = record_of(OUT)
     assert record.method["k"] == record.summary["rounds"] == 6, "evaluated at rounds 0, 3 and 6"
     assert record.failure == "loss() of the problem failed: ValueError: no loss today"
-
-
-def test_where_x_has_moved_in_a_broken_round_the_latest_save_is_kept_with_the_reason(tmp_path: Path) -> None:
-    failed(failing(tmp_path, "ringmaster", run="checkpoint_rounds = 4"))
-    record = record_of(OUT)
-    assert record.method["k"] == 4
-    assert record.failure.endswith("ValueError: no more data")
 
 
 def test_a_diverged_run_keeps_its_latest_save_and_the_reason(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import h5py
 import pytest
 
 from mpi_ata.runfile.store import FORMAT
-from tests.faults.scene import ROOT, mpi_ata, record_of, written
+from tests.faults.scene import ROOT, mpi_ata, record_of, saved_again, written
 
 FOLDER = Path(__file__).with_name("formats")
 FILES = sorted(FOLDER.glob("*.h5"))
@@ -178,6 +178,7 @@ def test_show_refuses_in_one_sentence(tmp_path: Path) -> None:
 def test_show_says_where_an_older_save_is_told_of(tmp_path: Path) -> None:
     job = written(tmp_path / "job.toml", rounds=6)
     assert mpi_ata("run", job, "--virtual", "--out", "a.h5").returncode == 0
+    saved_again(tmp_path / "a.h5")
     (tmp_path / "a.h5").write_bytes(b"")
     done = mpi_ata("show", "a.h5")
     assert done.returncode == 0

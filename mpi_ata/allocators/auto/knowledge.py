@@ -111,9 +111,8 @@ class Knowledge:
     def _give_up_stopping(self) -> None:
         self.stoppable = np.array(False)
         log.warning(
-            "ata-auto: stopped tasks run on for %.0f %% of the time that they have left: spares do not pay; "
-            'from now on as with spares = "none"',
-            100.0 * self.overrun.sum() / self.rest,
+            "ata-auto: stopped tasks run to their end, or nearly so: spares do not pay; "
+            'continuing as with spares = "none"'
         )
 
     def delays(self, workers: IntArray) -> Array:
