@@ -53,7 +53,34 @@ def test_an_evolution_strategy_gets_by_without_gradients() -> None:
     assert figures("evolution.toml", "stop.rounds=1")["loss"] > 0.2
     end = figures("evolution.toml")
     assert end["loss"] < 0.085
-    assert end["rounds"] < 500
+    assert end["rounds"] < 50
+
+
+def test_monte_carlo_stops_when_its_error_bar_is_short_and_is_right_by_it() -> None:
+    found = driven(JOBS / "monte_carlo.toml", ["stop.loss=0.03", "problem.volatility=0.2"])
+    summary = found.summary()
+    error = summary["loss"]
+    assert 0.02 < error < 0.03
+    # 400,000 other paths give 5.864 with a standard error of 0.013; five standard errors of the difference.
+    assert summary["evaluation"]["price"] == pytest.approx(5.864, abs=5 * (error**2 + 0.013**2) ** 0.5)
+    assert found.x["paths"] == 1000 * summary["tasks_used"]
+
+
+def test_approximate_bayes_samples_the_posterior_that_a_formula_gives() -> None:
+    found = driven(JOBS / "bayes.toml")
+    evaluation, rates = found.summary()["evaluation"], found.x["rates"]
+    # The posterior is a gamma law of shape 1 + 42 and rate 1 / 5 + 10; four standard errors of the mean.
+    mean, deviation = 43 / 10.2, 43**0.5 / 10.2
+    assert evaluation["mean"] == pytest.approx(mean, abs=4 * deviation / len(rates) ** 0.5)
+    assert evaluation["deviation"] == pytest.approx(deviation, rel=4 / (2 * len(rates)) ** 0.5)
+    assert len(rates) == round(evaluation["accepted"] * found.x["tried"])
+
+
+def test_a_parameter_study_collects_a_row_per_task() -> None:
+    table = driven(JOBS / "parameter_study.toml").x
+    assert {len(column) for column in table.values()} == {25 * 16}
+    spreading = table["infection"] > 2 * table["recovery"]
+    assert table["peak"][spreading].mean() > 5 * table["peak"][~spreading].mean()
 
 
 def test_on_real_machines_learned_shares_take_a_third_of_the_time_of_equal_ones() -> None:

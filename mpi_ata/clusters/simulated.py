@@ -1,5 +1,6 @@
 """Simulated workers: what each of them holds, and when it will be done."""
 
+import math
 from dataclasses import dataclass
 from heapq import heapify, heappush
 from itertools import accumulate
@@ -26,7 +27,7 @@ class Order:
 class SimulatedWorkers:
     """The orders of n simulated workers, and a queue of their deliveries on the virtual clock."""
 
-    def __init__(self, times: DrawnTimes, script: FaultScript) -> None:
+    def __init__(self, times: DrawnTimes, script: FaultScript, overhead: Array | None = None) -> None:
         n = times.n
         self.now = 0.0
         self.orders = np.full(n, None, object)  # what each worker holds
@@ -41,6 +42,7 @@ class SimulatedWorkers:
         self.events: list[tuple[float, int]] = []  # a heap of (due, worker); a stopped one is out of date
         self._saved = _SAVED if times.stoppable else (*_SAVED, *_UNSTOPPABLE)
         self._n, self._times, self._script, self._scripted = n, times, script, bool(script)
+        self._overhead = overhead  # seconds that an order of each worker spends on the way
 
     def order(self, workers: IntArray, order: Order, counts: IntArray | int) -> None:
         """Let workers begin an order now: counts[j] tasks of workers[j]."""
@@ -54,6 +56,8 @@ class SimulatedWorkers:
         self.began[workers] = began = np.maximum(self.free[workers], self.now)
         self.seconds[workers] = seconds = self._duration(workers, round, counts if together else 1)
         due = began + seconds
+        if self._overhead is not None:
+            due += self._overhead[workers]
         if self._scripted:
             self._script.begin_tasks(workers)
             due += self._script.delays(workers, seconds, began)
@@ -91,6 +95,12 @@ class SimulatedWorkers:
             if abs(slowness - 1.0) > 1e-9:  # not merely rounded
                 seconds = [second * slowness for second in seconds]
         return seconds
+
+    def overhead_of(self, worker: int, seconds: list[float]) -> float:
+        """Return how much of the time for what a worker delivers now was not spent on its tasks."""
+        if self._overhead is None:
+            return 0.0
+        return max(self.now - self.began.item(worker) - math.fsum(seconds), 0.0)
 
     def proceed(self, worker: int, count: int) -> None:
         """Let a worker that delivers `count` tasks now begin what is left of its order."""
@@ -155,7 +165,7 @@ class SimulatedWorkers:
         self.due[workers] = np.inf
         self.orders[workers] = None
 
-    def state(self, x0: Array) -> State:
+    def state(self, template: Array) -> State:
         """Return all orders in flight; a point shared by several orders is saved once."""
         running = np.flatnonzero(self.left)
         orders = list(self.orders[running])
@@ -169,18 +179,29 @@ class SimulatedWorkers:
             **{name: getattr(self, name).copy() for name in self._saved},
             "together": together,
             "point": point,
-            "points": np.array(list(points.values()), x0.dtype).reshape(-1, *x0.shape),
+            "points": _stacked(list(points.values()), template),
         }
 
-    def restore(self, state: State, x0: Array) -> None:
+    def restore(self, state: State, template: Array) -> None:
         """Resume from an earlier state, bit for bit as if there had been no break."""
         saved = {name: entry(state, name, getattr(self, name)) for name in self._saved}
         now, point = entry(state, "now", self.now), entry(state, "point", self.round)
         together = entry(state, "together", np.zeros(self._n, np.bool_))
-        points = entry(state, "points", np.broadcast_to(x0, (point.max() + 1, *x0.shape)))
+        shape = template.shape if template.size else state["points"].shape[1:]
+        points = entry(state, "points", np.empty((point.max() + 1, *shape), template.dtype))
         points.flags.writeable = False
         vars(self).update(saved, now=now.item(), orders=np.full(self._n, None, object), events=[])
         running = np.flatnonzero(self.left).tolist()
         for i in running:
             self.orders[i] = Order(points[point[i]], self.round.item(i), together.item(i))
         self._expect(self.due[running].tolist(), running)
+
+
+def _stacked(points: list[Array], template: Array) -> Array:
+    """Return points like the template as one array; packed ones, of unequal lengths, are padded."""
+    if template.size:
+        return np.array(points, template.dtype).reshape(-1, *template.shape)
+    stacked = np.zeros((len(points), max(map(len, points), default=0)), template.dtype)
+    for row, point in zip(stacked, points, strict=True):
+        row[: len(point)] = point
+    return stacked

@@ -5,10 +5,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from heapq import heappop
+from typing import Any
 
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
+from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.faults import Fault, FaultScript
 from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.identity import VIRTUAL, WorkerIdentity, drawn_identity
@@ -16,47 +18,54 @@ from mpi_ata.clusters.interface import (
     Arrival,
     Back,
     Lost,
-    check_result,
     compute,
     named,
+    received,
     set_up,
     surely_finite,
 )
 from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.clusters.simulated import Order, SimulatedWorkers
+from mpi_ata.clusters.values import template_of
 from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.launch.leaving import note_simulation
 from mpi_ata.launch.signals import GraceExpired
-from mpi_ata.problems import Problem, Task, task_streams
+from mpi_ata.packing import pack
+from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
 from mpi_ata.times import DrawnTimes
 
 REFRESH = 32  # rounds after which deadlines are known to be about right
 
 
-class VirtualCluster:
+class VirtualCluster(Farming):
     """Simulates n workers in one process; the same seed gives the same run, bit for bit.
 
     `faults` happen to workers at times on the virtual clock; `deaths`, which maps workers to the time at
     which they die, is short for faults of that kind.  `policy` says what is done about them; with neither
-    policy nor faults there are no deadlines, since nobody can hang.
+    policy nor faults there are no deadlines, since nobody can hang.  `overhead` is what each worker's orders
+    spend on the way, in seconds: none unless given.
     """
 
     def __init__(
         self,
-        problem: Problem,
+        problem: AnyProblem,
         times: DrawnTimes,
         seed: int = 0,
         deaths: Mapping[int, float] | None = None,
         faults: Sequence[Fault] = (),
         policy: FaultPolicy | None = None,
+        overhead: Array | None = None,
     ) -> None:
+        note_simulation()
         self.n = times.n
         self.ledger = Ledger(self.n)
         self.grace_expired: Callable[[], bool] = lambda: False  # whether to give up waiting
         dying = [Fault(time, worker, "die") for worker, time in (deaths or {}).items()]
         self._script = FaultScript(self.n, [*faults, *dying])
         self._scripted = bool(self._script)  # a plain bool is faster
-        self._workers = SimulatedWorkers(times, self._script)
+        self._workers = SimulatedWorkers(times, self._script, overhead)
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
+        self._template, self._computes = template_of(problem), returns_values(problem)
         self._policy = policy
         self._watched = policy is not None or bool(faults)  # whether orders have deadlines
         self._begin()
@@ -92,7 +101,7 @@ class VirtualCluster:
         return self._workers.now
 
     def start(
-        self, workers: IntArray, x: Array, round: int, counts: IntArray | int = 1, together: bool = False
+        self, workers: IntArray, x: Any, round: int, counts: IntArray | int = 1, together: bool = False
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
         workers, own = np.asarray(workers), self._workers
@@ -102,6 +111,7 @@ class VirtualCluster:
             raise RuntimeError("a worker holds one order at a time; stop it first")
         if not self.health.everyone and not self.available[workers].all():
             raise RuntimeError(f"workers {workers[~self.available[workers]]} are lost and cannot be started")
+        x = pack(x, "x") if self._computes else x
         x.flags.writeable = False  # for the caller too: tasks read it later
         x = x.view()  # which no task can make writeable again
         if not own.left.any():
@@ -245,21 +255,22 @@ class VirtualCluster:
             seconds = own.task_seconds(worker, count)
         tasks = [Task(self._streams, order.round, worker, u) for u in range(number, number + count)]
         try:
-            result = np.array(compute(self._problem, order.x, tasks, at_once=True))
+            result: Any = np.array(compute(self._problem, order.x, tasks, at_once=True))
             if self._scripted:
                 self._script.check_task(worker, order.round)
                 result, seconds = self._script.garbled(worker, result, seconds)
-            if self._scripted or not surely_finite(result):
+            if self._scripted or self._computes or not surely_finite(result):
                 where = f"{self._name(worker)} in round {order.round}"
-                check_result(result, seconds, order.x, where, math.inf)
+                result = received(worker, result, seconds, order.x, where, math.inf)
         except RunError as error:
             return self._reject(worker, count, error)
         if worker in self._probes:
             self._waste(worker, 1)
             return self.health.answered(worker, seconds[0])
-        self.ledger.deliver(worker, seconds, math.fsum(seconds))
+        overhead = own.overhead_of(worker, seconds)
+        self.ledger.deliver(worker, seconds, math.fsum(seconds), overhead)
         own.proceed(worker, count)
-        return Arrival(worker, result, seconds)
+        return Arrival(worker, result, seconds, overhead)
 
     def _reject(self, worker: int, count: int, error: RunError) -> Lost | None:
         """Report a task that failed, or whose result cannot be used."""
@@ -309,7 +320,7 @@ class VirtualCluster:
 
     def state(self) -> State:
         """Return clock, accounts and all orders in flight; a point shared by several orders is saved once."""
-        state = self.ledger.state() | self._workers.state(self._problem.x0)
+        state = self.ledger.state() | self._workers.state(self._template)
         if self._probes or self._dropped:
             state["unwanted"] = np.isin(np.arange(self.n), [*self._probes, *self._dropped])
         return state
@@ -321,7 +332,7 @@ class VirtualCluster:
         """
         nobody = np.zeros(self.n, np.bool_)
         unwanted = np.flatnonzero(entry({"unwanted": nobody} | state, "unwanted", nobody))
-        self._workers.restore(state, self._problem.x0)
+        self._workers.restore(state, self._template)
         self.ledger.restore(state, workers)
         self._begin()
         self.ledger.lose(unwanted, np.array([self._workers.begun(i) for i in unwanted.tolist()], np.int64))

@@ -27,11 +27,19 @@ from mpi_ata.clusters.channel import (
 )
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
 from mpi_ata.clusters.handshake import handshake, shared_buffers
-from mpi_ata.clusters.interface import add_up, check_result, compute, set_up, surely_finite
+from mpi_ata.clusters.interface import (
+    add_up,
+    check_result,
+    compute,
+    set_up,
+    surely_finite,
+)
 from mpi_ata.clusters.lifeline import Lifeline
+from mpi_ata.clusters.values import first_point, template_of
 from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.layout import MANAGER, worker_of, workers_in
-from mpi_ata.problems import Problem, Task, task_streams
+from mpi_ata.packing import EMPTY, Packed
+from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
 from mpi_ata.times import DrawnTimes
 
 if TYPE_CHECKING:
@@ -44,7 +52,7 @@ class Worker:
     def __init__(
         self,
         comm: "MPI.Comm",
-        problem: Problem,
+        problem: AnyProblem,
         times: DrawnTimes | None = None,
         seed: int = 0,
         report_drawn: bool = False,
@@ -55,7 +63,8 @@ class Worker:
         self._stoppable = times is None or times.stoppable
         self._index, self._n = worker_of(comm.Get_rank()), workers_in(comm.Get_size())
         self._bell = Doorbell()
-        template = problem.x0
+        self._computes = returns_values(problem)  # packed values, which are joined rather than added up
+        template = template_of(problem)
         manager = handshake(comm, self._bell, digest)[MANAGER]
         self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
         self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
@@ -64,6 +73,7 @@ class Worker:
         comm.Barrier()  # now everyone has opened the shared memory
         self._channel = Channel(comm, MANAGER, template)
         self._total = np.empty_like(template)  # the sum of results not sent yet
+        self._values: list[Packed] = []  # or those results themselves, packed
         self._order = 0  # the one being carried out
         self._in_task = False  # whether a task has begun that is not done
         self._round, self._number = -1, 0  # of the next task
@@ -103,7 +113,7 @@ class Worker:
     def _set_up(self) -> None:
         """Do what must not count as time of a task: imports, data, compilation, one untimed task."""
         set_up(self._problem, self._index, self._n)
-        compute(self._problem, self._problem.x0, [Task(self._streams, 0, self._index, 0)])
+        compute(self._problem, first_point(self._problem), [Task(self._streams, 0, self._index, 0)])
         self._bell.sleep(HEARING)  # the manager rings once, to find out who hears it
         flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None)
         self._send(READY, flags=flags)
@@ -138,7 +148,9 @@ class Worker:
             self._number += len(seconds)
             due = not (left and together)
             small = total.nbytes <= INLINE  # the manager checks those
-            if unsent or order.result_slot != NOWHERE or not due:
+            if self._computes:
+                total, fine = self._joined(result, first=not unsent, due=due), True
+            elif unsent or order.result_slot != NOWHERE or not due:
                 fine = add_up(total, result, first=not unsent)
             else:  # it is sent as it is
                 total, fine = result, small or surely_finite(result)
@@ -148,6 +160,13 @@ class Worker:
                     check_result(total, unsent, x, f"round {order.round}", math.inf)
                 self._deliver(order, unsent, total)
                 unsent.clear()
+
+    def _joined(self, result: Packed, first: bool, due: bool) -> Packed:
+        """Keep the packed results of a task, and join all that are kept if they are due."""
+        if first:
+            self._values.clear()
+        self._values.append(result)
+        return np.concatenate(self._values) if due else EMPTY
 
     def _point(self, order: Message) -> Array:
         """Return the point of an order, in this rank's own memory: a task may keep it."""

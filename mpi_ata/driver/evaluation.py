@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpi_ata.arrays import Array
 from mpi_ata.errors import UsageError, diverged, in_users_code
 from mpi_ata.methods import Method
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 
 
 class Evaluation(NamedTuple):
@@ -24,14 +23,16 @@ class Evaluation(NamedTuple):
 NOT_EVALUATED = Evaluation()
 
 
-def evaluate(problem: Problem | None, method: Method, needs_loss: bool = False) -> Evaluation:
+def evaluate(problem: AnyProblem | None, method: Method, needs_loss: bool = False) -> Evaluation:
     """Evaluate the problem at the method's point."""
-    x = method.x.view()
-    x.flags.writeable = False
+    x = method.x
+    if sums := not getattr(method, "any_x", False):  # a point that updates move, and that may diverge
+        x = x.view()
+        x.flags.writeable = False
     metrics = _call(problem, "evaluate", x) or {}
     loss = metrics.pop("loss", None)  # a problem that computes it anyway need not do so twice
     loss = _call(problem, "loss", x) if loss is None else loss
-    if not np.isfinite(x).all() or (loss is not None and not math.isfinite(loss)):
+    if sums and not (np.isfinite(x).all() and (loss is None or math.isfinite(loss))):
         raise diverged(method.k, loss)
     if loss is None and needs_loss:
         way_out = "let evaluate(x) return an entry 'loss', or add loss(x)"
@@ -41,7 +42,7 @@ def evaluate(problem: Problem | None, method: Method, needs_loss: bool = False) 
     return Evaluation(loss, loss - float(getattr(problem, "minimum", math.nan)), metrics)
 
 
-def _call(problem: Problem | None, name: str, x: Array) -> Any:
+def _call(problem: AnyProblem | None, name: str, x: Any) -> Any:
     """Return what a method of the problem says of x, as plain numbers; None where there is no such method."""
     if not hasattr(problem, name):
         return None

@@ -39,8 +39,13 @@ class TimesTable:
         file = f" of {sha256(self.content.encode()).hexdigest()[:16]}" if self.content else ""
         drawn = f" seed {seed}" if self.law.accepts("seed") else ""
         name = f"{self.law.factory.__name__}{file} {self.law.keys}{drawn}"
-        text = f"{name} x {self.unit:g} s{changes}".replace("'", "")
-        return text if len(text) <= 80 else f"{text[:60]} {sha256(text.encode()).hexdigest()[:16]}"
+        return short_label(f"{name} x {self.unit:g} s{changes}")
+
+
+def short_label(text: str) -> str:
+    """Return words that identify a law, cut to a length that fits into a run file."""
+    text = text.replace("'", "")
+    return text if len(text) <= 80 else f"{text[:60]} {sha256(text.encode()).hexdigest()[:16]}"
 
 
 def read_times(table: Table, folder: Path, content: str) -> TimesTable:
