@@ -17,6 +17,7 @@ COMMANDS = {  # where each is; only the one that is called is imported, since ev
     "explain": ("see", "explain_command"),
     "paper": ("paper", "paper"),
     "plot": ("see", "plot_command"),
+    "report": ("see", "report_command"),
     "run": ("runs", "run_command"),
     "show": ("runs", "show_command"),
     "status": ("slurm", "status_command"),
