@@ -8,7 +8,7 @@ import numpy as np
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.runfile.describe import describe
 from mpi_ata.runfile.record import Record
-from mpi_ata.view.plots_curves import CurvePanel, curve_panels
+from mpi_ata.view.plots_curves import CurvePanel, curve_panels, known_points
 from mpi_ata.view.plots_data import PlottedRun, Rows, plotted, task_rates, worker_rows
 from mpi_ata.view.plots_workers import WIDE, histograms
 from mpi_ata.view.text import when
@@ -33,16 +33,14 @@ def report_data(records: Sequence[Record], names: Sequence[str]) -> dict[str, An
 
 
 def _panel(panel: CurvePanel, runs: Sequence[PlottedRun]) -> dict[str, Any]:
-    curves = [_curve(number, *panel.curve(run)) for number, run in enumerate(runs)]
+    curves = [_curve(number, *known_points(panel, run)) for number, run in enumerate(runs)]
     positive = all(value > 0 for curve in curves for value in curve["y"])
     return {"x": panel.x, "y": panel.y, "log": positive and panel.y.startswith("gap"), "curves": curves}
 
 
 def _curve(run: int, x: Array, y: Array) -> dict[str, Any]:
-    known = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
-    step = max(1, -(-len(known) // MOST_POINTS))
-    kept = known[::step]
-    return {"run": run, "x": numbers(x[kept]), "y": numbers(y[kept])}
+    step = max(1, -(-len(x) // MOST_POINTS))
+    return {"run": run, "x": numbers(x[::step]), "y": numbers(y[::step])}
 
 
 def _run(number: int, record: Record, run: PlottedRun) -> dict[str, Any]:

@@ -13,9 +13,11 @@ from mpi_ata.layout import ranks_for
 from mpi_ata.runfile.hosts import flagged, report_hosts
 from mpi_ata.runfile.prior import counted, match_prior
 from mpi_ata.runfile.record import Record
+from mpi_ata.view.explain_rules import depends_on_means, planned
+from mpi_ata.view.learned import learned
 from mpi_ata.view.text import duration, share
 
-RARELY = 0.1  # of an equal share of the tasks: a worker below this was hardly used
+RARELY = 0.1  # of an equal share of the tasks: a worker below this hardly did any
 SPARE_TIME = 1.5  # the time limit to request, over the expected elapsed time
 SLOWER = 1.25  # than in earlier runs: worth a remark
 ENOUGH = 30  # tasks, then and now, to compare
@@ -75,20 +77,23 @@ def _simulated(record: Record) -> bool:
     return all(identity.host == VIRTUAL for identity in record.identities)
 
 
-def hardly_used(record: Record) -> IntArray:
-    """Return the workers that did less than a tenth of an equal share of the tasks."""
-    tasks = record.workers["tasks"]
-    return np.flatnonzero(tasks < RARELY * tasks.sum() / len(tasks))
+def not_worth_using(record: Record) -> IntArray:
+    """Return the workers that a learning allocator leaves idle by now, or that hardly did any tasks."""
+    tasks, known = record.workers["tasks"], learned(record)
+    rarely = tasks < RARELY * tasks.sum() / len(tasks)
+    if known.allocator is not None and depends_on_means(known.allocator) and known.available.any():
+        rarely = planned(known.allocator, known.available) == 0
+    return np.flatnonzero(rarely & known.available)
 
 
 def _idle(record: Record) -> list[str]:
-    workers = hardly_used(record)
+    workers = not_worth_using(record)
     if not len(workers) or not record.workers["tasks"].any():
         return []
     part = share(record.workers["tasks"][workers].sum(), record.workers["tasks"].sum())
     names = listed([f"{worker}" for worker in workers.tolist()])
     noun = "Worker" if len(workers) == 1 else "Workers"
-    return [f"{noun} {names} did {part} of all tasks: not worth requesting for this job."]
+    return [f"{noun} {names} did {part} of all tasks and would get none or few: not worth requesting again."]
 
 
 def _hosts(record: Record) -> list[str]:
@@ -123,7 +128,7 @@ def _request(record: Record, path: Path) -> list[tuple[str, str]]:
     """Return what to submit next time, where the run was on real hosts."""
     if _simulated(record):
         return []
-    workers = len(record.identities) - len(hardly_used(record))
+    workers = len(record.identities) - len(not_worth_using(record))
     ranks, limit = ranks_for(max(workers, 1)), time_limit(record)
     bad = [host.host for host in flagged(report_hosts(record))]
     exclude = f" --exclude-slow {path}" if bad else ""
