@@ -19,6 +19,7 @@ COMMANDS = {  # where each is; only the one that is called is imported, since ev
     "new": ("new", "new_command"),
     "paper": ("paper", "paper"),
     "plot": ("see", "plot_command"),
+    "report": ("see", "report_command"),
     "run": ("runs", "run_command"),
     "runs": ("listing", "runs_command"),
     "show": ("runs", "show_command"),
