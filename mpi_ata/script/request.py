@@ -69,6 +69,7 @@ class Request:
     warm_start: Paths
     prior_weight: float
     any_problem: bool
+    accept_changes: bool
     evaluate_every: int
     checkpoint_rounds: int | None
     checkpoint_seconds: float | None
@@ -93,8 +94,9 @@ class Request:
     def _start(self, described: ScriptRun) -> Start:
         if is_worker():
             return Start(described)
-        options = self.out, self.resume, self.warm_start, self.prior_weight, self.any_problem
-        return plan_script(described, output_options(*options))
+        earlier = self.warm_start, self.prior_weight, self.any_problem
+        output = output_options(self.out, self.resume, *earlier, self.accept_changes)
+        return plan_script(described, output)
 
     def limits(self) -> Stop:
         """Return when the run is finished."""
@@ -145,7 +147,7 @@ class Request:
             given = getattr(allocator, "n", "no"), getattr(allocator, "budget", "no")
             raise UsageError(
                 f"the allocator is for {given[0]} workers and a budget of {given[1]}, but the run has {n} "
-                f"and {self.budget}; pass a function of n, as in allocator=lambda n: ATA(n, budget=8)"
+                f"and {self.budget}; pass a function of n, as in allocator=lambda n: UTA(n, budget=8)"
             )
         found: Allocator = allocator
         return found
