@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import FaultPolicy
 from mpi_ata.driver.drive import Drive
@@ -22,9 +23,8 @@ from mpi_ata.job.stop import Stop
 from mpi_ata.methods import Round
 from mpi_ata.script.ending import end_process, report_errors_in_one_sentence
 from mpi_ata.script.place import start_ranks, starts_ranks
-from mpi_ata.script.record import Paths
-from mpi_ata.script.request import AnyAllocator, Prepared, Request
-from mpi_ata.script.run import GRACE, quiet
+from mpi_ata.script.request import Prepared, Request
+from mpi_ata.script.run import quiet
 from mpi_ata.script.together import catching_signals, joined, opened_cluster
 from mpi_ata.script.words import in_python
 from mpi_ata.times import DrawnTimes, Law
@@ -59,18 +59,19 @@ class Trainer:
         rounds: int | None = None,
         stop: Stop | None = None,
         logs: Sequence[str] = ("loss",),
-        allocator: AnyAllocator | None = None,
+        allocator: str | Allocator | Callable[[int], Allocator] | None = None,
         workers: int | None = None,
         times: DrawnTimes | Law | None = None,
         seed: int = 0,
         out: str | Path | None = None,
         resume: bool = False,
-        warm_start: Paths = (),
+        warm_start: str | Path | Sequence[str | Path] = (),
+        accept_changes: bool = False,
         evaluate_every: int | None = None,
         observers: Sequence[Observer] = (),
         checkpoint_rounds: int | None = None,
         checkpoint_seconds: float | None = None,
-        grace: float = GRACE,
+        grace: float = 20.0,
         faults: FaultPolicy | None = None,
         **options: Any,
     ) -> None:
@@ -93,6 +94,7 @@ class Trainer:
             warm_start=warm_start,
             prior_weight=1.0,
             any_problem=False,
+            accept_changes=accept_changes,
             evaluate_every=evaluate_every or NEVER,
             checkpoint_rounds=checkpoint_rounds,
             checkpoint_seconds=checkpoint_seconds,
