@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpi_ata.allocators import Allocator
+from mpi_ata.arrays import described
 from mpi_ata.clusters import FaultPolicy
-from mpi_ata.errors import UsageError, one_line
+from mpi_ata.errors import UsageError, describe_error, one_line
 from mpi_ata.job.demand import check_point, check_workers, tasks_per_round
 from mpi_ata.job.method_table import check_allocator, split_update
 from mpi_ata.job.schema import Job, prefix_errors
@@ -113,12 +114,7 @@ def _known(job: Job, n: int, times: DrawnTimes | None) -> dict[str, Any]:
 
 def _check_problem(problem: Problem, stop: Stop) -> None:
     """Reject a problem that lacks what the run will ask of it."""
-    x0 = getattr(problem, "x0", None)
-    if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
-        raise UsageError(f"[problem] x0 must be a numpy array of float32 or float64, not {_kind(x0)}")
-    check_point(x0)
-    if not x0.size or not x0.ndim or not np.isfinite(x0).all():
-        raise UsageError("[problem] x0 must be a list of at least one number, all finite")
+    _check_x0(problem)
     needs = {"gradient": "gradient(x, task)"}
     if stop.needs_loss and not hasattr(problem, "evaluate"):
         needs["loss"] = "loss(x), or evaluate(x) with an entry loss, to stop at a loss or gap"
@@ -129,7 +125,21 @@ def _check_problem(problem: Problem, stop: Stop) -> None:
             raise UsageError(f"[problem] {type(problem).__name__} needs {what}")
 
 
-def _kind(value: Any) -> str:
-    return (
-        f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"of type {type(value).__name__}"
-    )
+def _check_x0(problem: Problem) -> None:
+    """Reject a point that a run cannot start from."""
+    name = type(problem).__name__
+    try:
+        x0: Any = problem.x0
+    except Exception as error:
+        rule = f"set self.x0 = np.zeros(dimension) in {name}.__init__"
+        raise UsageError(
+            f"[problem] {name} has no x0 to start from: {describe_error(error)}; {rule}"
+        ) from None
+    if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
+        rule = "must be a numpy array of float32 or float64, as np.array([1.0, 2.0])"
+        raise UsageError(f"[problem] x0 of {name} {rule}, not {described(x0)}")
+    check_point(x0)
+    if not x0.size or not x0.ndim:
+        raise UsageError(f"[problem] x0 of {name} has shape {x0.shape}; it must have at least one entry")
+    if not np.isfinite(x0).all():
+        raise UsageError(f"[problem] x0 of {name} contains NaN or infinite numbers; a run cannot start there")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpi_ata.errors import UsageError, one_line
+from mpi_ata.errors import UsageError, describe_error, one_line, users_line
 from mpi_ata.job.tables import Table
-from mpi_ata.job.user_class import UserClass, describe_error
+from mpi_ata.job.user_class import UserClass
 from mpi_ata.job.values import check_keys, checked, described_type
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -59,7 +59,8 @@ class Component:
         try:
             return self.factory(**given, **keys)
         except ValueError as error:
-            raise UsageError(f"[{self.table}] {one_line(error)}") from None
+            place = users_line(error)
+            raise UsageError(f"[{self.table}] {one_line(error)}{f' ({place})' if place else ''}") from None
         except MemoryError as error:
             rule = f"needs more memory than there is: {one_line(error)}; choose smaller numbers"
             raise UsageError(f"[{self.table}] {_name(self.factory)} {rule}") from None
