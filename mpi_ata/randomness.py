@@ -6,6 +6,8 @@ and the lowest word counts what is drawn.  So streams are reproducible and never
 state is ever saved, and any rank can create any stream.
 """
 
+import pickle
+import random
 from enum import IntEnum
 
 import numpy as np
@@ -47,3 +49,8 @@ class Streams:
         """Return the stream of this round, worker and task number, from its beginning."""
         self._counter[1], self._counter[2], self._counter[3] = number, worker, round
         return Generator(Philox(self._key, counter=self._counter))  # type: ignore[arg-type]  # any ISeedSequence will do
+
+
+def global_states() -> tuple[object, bytes]:
+    """Return the states of the generators that all who call random.* and np.random.* share."""
+    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))  # noqa: NPY002  (see who uses it)

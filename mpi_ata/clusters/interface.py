@@ -13,6 +13,7 @@ from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.errors import BadResultError, RunError, describe_error, in_users_code, users_line
 from mpi_ata.problems import Problem, Task
 
+DRAWS_GLOBALLY = "tasks draw from random or np.random: results will not repeat; draw from task.rng instead"
 FEW = 8  # numbers that Python looks at faster than a library: its code may not be in the cache
 
 

@@ -15,6 +15,7 @@ from mpi_ata.clusters.channel import (
     END,
     FAILED,
     FINAL,
+    GLOBAL_RANDOM,
     INLINE,
     ORDER,
     REACHABLE,
@@ -32,6 +33,7 @@ from mpi_ata.clusters.lifeline import Lifeline
 from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.problems import Problem, Task, task_streams
+from mpi_ata.randomness import global_states
 from mpi_ata.times import DrawnTimes
 
 if TYPE_CHECKING:
@@ -102,9 +104,11 @@ class Worker:
     def _set_up(self) -> None:
         """Do what must not count as time of a task: imports, data, compilation, one untimed task."""
         set_up(self._problem, self._index, self._n)
+        before = global_states()
         compute(self._problem, self._problem.x0, [Task(self._streams, 0, self._index, 0)])
+        drew = global_states() != before
         self._bell.sleep(HEARING)  # the manager rings once, to find out who hears it
-        flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None)
+        flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None) | GLOBAL_RANDOM * drew
         self._send(READY, flags=flags)
 
     def _carry_out(self, order: Message) -> None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import Cluster, VirtualCluster
+from mpi_ata.driver.advice import ExchangeAdvice
+from mpi_ata.driver.evaluation import evaluate
 from mpi_ata.driver.loop import run
 from mpi_ata.driver.observers import Observer, Observers
 from mpi_ata.driver.plan import Plan
@@ -44,6 +46,7 @@ class Outcome:
     out: Path | None = None  # where it was saved
     resumable: bool = False  # from there
     flagged_hosts: Sequence[HostReport] = ()  # slow, flaky or lost
+    saved: int = 0  # the round up to which it was saved
 
     def summary(self) -> dict[str, Any]:
         """Return the result in plain numbers; None where one is not known."""
@@ -116,7 +119,7 @@ def _set_up_in_time(stop_request: StopRequest) -> Iterator[None]:
     try:
         yield
     except GraceExpired:
-        raise RunError(f"{stop_request.name} came before all workers were set up: nothing was done") from None
+        raise RunError(f"{stop_request.word} came before all workers were set up: nothing was done") from None
 
 
 class _Drive:
@@ -133,7 +136,7 @@ class _Drive:
     ) -> None:
         self._plan, self._cluster, self._stop_request, self._trace = plan, cluster, stop_request, trace
         self._problem, times, self._method = parts
-        self._observers = Observers(observers)
+        self._observers = Observers([*observers, ExchangeAdvice()])
         self._recorder: RunRecorder | None = None
         cluster.grace_expired = stop_request.grace_expired
         allocator = allocator_of(self._method)
@@ -157,9 +160,13 @@ class _Drive:
             raise in_users_code(f"round {self._method.k + 1} failed", error) from None
         finally:
             self._observers.on_end(self._trace, reason)
-        recorder, signal = self._recorder, self._stop_request.name
-        saved = (recorder.path, recorder.resumable, recorder.flagged_hosts()) if recorder else ()
-        return Outcome(self._cluster.n, self._trace, self._method.x, reason, signal, *saved)
+        outcome = Outcome(self._cluster.n, self._trace, self._method.x, reason, self._stop_request.name)
+        if (found := self._recorder) is None:
+            return outcome
+        hosts = found.flagged_hosts()
+        return replace(
+            outcome, out=found.path, resumable=found.resumable, flagged_hosts=hosts, saved=found.saved
+        )
 
     def _begin(self) -> None:
         plan, method, cluster, trace = self._plan, self._method, self._cluster, self._trace
@@ -210,13 +217,23 @@ class _Drive:
         if reason is None:
             self._trace.end()
             if recorder:
-                recorder.interrupt(self._stop_request.name)
+                recorder.interrupt(self._stop_request.word)
+            self._evaluate_last(recorder)
             return
         if recorder:
             recorder.finish(reason)
         self._cluster.close()
         self._trace.settle(self._cluster.ledger, before)
         self._trace.end()
+        if recorder:
+            recorder.save_summary()
+
+    def _evaluate_last(self, recorder: RunRecorder | None) -> None:
+        """Evaluate where a run was stopped; it is saved by now, so nothing is lost if that takes too long."""
+        if self._trace.is_evaluated():
+            return
+        with _saying_what_remains(self._method, recorder), self._stop_request.enforced():
+            self._trace.conclude(evaluate(self._problem, self._method))
         if recorder:
             recorder.save_summary()
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpi_ata.layout import ranks_for
-from mpi_ata.view.text import ratio, share, table
+from mpi_ata.view.text import ratio, share, significant, table
 
 HEADER = ["allocator", "rounds", "clock [s]", "worker time [s]", "wasted tasks", "waste"]
 RATIO_HEADER = ["clock / greedy", "greedy / worker time"]
@@ -22,8 +22,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [
         row["allocator"],
         f"{row['rounds']:,}",
-        f"{row['clock']:,.4g}",
-        f"{row['worker_time']:,.4g}",
+        significant(row["clock"], 4),
+        significant(row["worker_time"], 4),
         f"{row['tasks_wasted']:,}",
         share(row["waste"], row["worker_time"]),
     ]

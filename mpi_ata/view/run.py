@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mpi_ata.launch.signals import signal_word
 from mpi_ata.runfile.hosts import HostReport
 from mpi_ata.runfile.prior import counted
 from mpi_ata.view.hosts import flagged_text, hosts_text
-from mpi_ata.view.text import aligned, duration, share, table, when
+from mpi_ata.view.text import aligned, duration, share, significant, table, when
 
 if TYPE_CHECKING:
     from mpi_ata.driver.execute import Outcome
@@ -18,10 +19,18 @@ WORKER_HEADER = ["worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "o
 
 def closing_table(outcome: "Outcome") -> str:
     """Return the table printed at the end of a run."""
-    by = "Ctrl-C" if outcome.signal in ("", "SIGINT") else outcome.signal
-    ended = f"at {outcome.reason}" if outcome.reason else f"early, by {by}"
-    hint = "; resume it with --resume" if outcome.resumable and not outcome.reason else ""
-    return summary_table(ended, outcome.summary(), hint, outcome.flagged_hosts)
+    ended = f"at {outcome.reason}" if outcome.reason else f"early, by {signal_word(outcome.signal)}"
+    if not outcome.trace.is_evaluated() and outcome.summary()["loss"] is not None:
+        ended += ", before its last rounds were evaluated"
+    return summary_table(ended, outcome.summary(), _hint(outcome), outcome.flagged_hosts)
+
+
+def _hint(outcome: "Outcome") -> str:
+    """Return how far a run that ended early was saved, if not to its end, and how to resume it."""
+    if outcome.reason:
+        return ""
+    far = f", up to round {outcome.saved:,}" if outcome.saved != outcome.trace.round else ""
+    return far + ("; resume it with --resume" if outcome.resumable else "")
 
 
 def summary_table(
@@ -37,7 +46,7 @@ def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the summary of a run as names and texts."""
     return [
         ("rounds", f"{summary['rounds']:,}"),
-        ("clock", f"{summary['clock']:,.6g} s"),
+        ("clock", f"{significant(summary['clock'], 6)} s"),
         *_worker_rows(summary),
         ("loss", "not known" if summary["loss"] is None else f"{summary['loss']:.8g}"),
         ("gap", "not known" if summary["gap"] is None else f"{summary['gap']:.3g}"),
@@ -51,8 +60,8 @@ def _worker_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     waste, worker_time = summary["waste"], summary["worker_time"]
     tasks = {name: f"{summary[f'tasks_{name}']:,}" for name in ("started", "used", "wasted", "lost")}
     return [
-        ("worker time", f"{worker_time:,.6g} s on {counted(summary['workers'], 'worker')}"),
-        ("waste", f"{waste:,.6g} s, {share(waste, worker_time)} of worker time"),
+        ("worker time", f"{significant(worker_time, 6)} s on {counted(summary['workers'], 'worker')}"),
+        ("waste", f"{significant(waste, 6)} s, {share(waste, worker_time)} of worker time"),
         ("tasks started", "{started} = {used} used + {wasted} wasted + {lost} lost".format(**tasks)),
         *_delay_row(summary),
     ]
@@ -115,4 +124,4 @@ def _worker_cells(number: int, worker: dict[str, Any]) -> list[Any]:
 
 
 def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+    return "-" if value is None else significant(value, 3)
