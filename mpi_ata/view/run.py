@@ -20,9 +20,8 @@ WORKER_HEADER = ["worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "o
 def closing_table(outcome: "Outcome") -> str:
     """Return the table printed at the end of a run."""
     ended = f"at {outcome.reason}" if outcome.reason else f"early, by {signal_word(outcome.signal)}"
-    if not outcome.trace.is_evaluated() and outcome.summary()["loss"] is not None:
-        ended += ", before its last rounds were evaluated"
-    return summary_table(ended, outcome.summary(), _hint(outcome), outcome.flagged_hosts)
+    stale = "" if outcome.trace.is_evaluated() else ", before the last rounds"
+    return summary_table(ended, outcome.summary(), _hint(outcome), outcome.flagged_hosts, stale)
 
 
 def _hint(outcome: "Outcome") -> str:
@@ -34,21 +33,28 @@ def _hint(outcome: "Outcome") -> str:
 
 
 def summary_table(
-    ended: str, summary: dict[str, Any], hint: str = "", flagged_hosts: Sequence[HostReport] = ()
+    ended: str,
+    summary: dict[str, Any],
+    hint: str = "",
+    flagged_hosts: Sequence[HostReport] = (),
+    stale: str = "",
 ) -> str:
-    """Return how a run ended, its summary, its bad hosts, and where it was saved, followed by a hint."""
+    """Return how a run ended, its summary, its bad hosts, and where it was saved, followed by a hint.
+
+    `stale` says so if the loss is not that of the last round.
+    """
     hosts = [("hosts", flagged_text(flagged_hosts))] if flagged_hosts else []
     saved = [("saved", f"{summary['out']}{hint}")] if summary["out"] else []
-    return aligned([("ended", ended), *summary_rows(summary), *hosts, *saved])
+    return aligned([("ended", ended), *summary_rows(summary, stale), *hosts, *saved])
 
 
-def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+def summary_rows(summary: dict[str, Any], stale: str = "") -> list[tuple[str, str]]:
     """Return the summary of a run as names and texts."""
     return [
         ("rounds", f"{summary['rounds']:,}"),
         ("clock", f"{significant(summary['clock'], 6)} s"),
         *_worker_rows(summary),
-        ("loss", "not known" if summary["loss"] is None else f"{summary['loss']:.8g}"),
+        ("loss", "not known" if summary["loss"] is None else f"{summary['loss']:.8g}{stale}"),
         ("gap", "not known" if summary["gap"] is None else f"{summary['gap']:.3g}"),
         *((name, _evaluation(value)) for name, value in summary["evaluation"].items()),
         ("elapsed", duration(summary["elapsed"])),

@@ -99,7 +99,7 @@ def test_workers_that_are_never_set_up_are_abandoned_after_a_signal() -> None:
         _, err = ended(process, job)
         assert time.monotonic() - began < 30
     assert process.returncode not in (0, 85)
-    assert "SIGUSR1 came before all workers were set up: nothing was done" in err
+    assert "SIGTERM came before all workers were set up: nothing was done" in err
 
 
 @TIMED
