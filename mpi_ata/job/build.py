@@ -130,11 +130,12 @@ def _check_x0(problem: Problem) -> None:
     name = type(problem).__name__
     try:
         x0: Any = problem.x0
+    except AttributeError as error:
+        way_out = f"set self.x0 = np.zeros(dimension) in {name}.__init__"
+        why = f"{describe_error(error)}; {way_out}"
+        raise UsageError(f"[problem] {name} has no x0 to start from: {why}") from None
     except Exception as error:
-        rule = f"set self.x0 = np.zeros(dimension) in {name}.__init__"
-        raise UsageError(
-            f"[problem] {name} has no x0 to start from: {describe_error(error)}; {rule}"
-        ) from None
+        raise UsageError(f"[problem] x0 of {name} cannot be read: {describe_error(error)}") from None
     if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
         rule = "must be a numpy array of float32 or float64, as np.array([1.0, 2.0])"
         raise UsageError(f"[problem] x0 of {name} {rule}, not {described(x0)}")

@@ -68,8 +68,7 @@ def test_mistakes_in_a_task_are_told_in_one_sentence(body: str, sentence: str) -
 
 
 def test_a_setup_that_exits_on_one_worker_ends_the_run_with_a_sentence() -> None:
-    code, err = run_on_ranks(
-        "return x\n    def setup(self, worker, n):\n        if worker == 1: raise SystemExit"
-    )
+    setup = "def setup(self, worker, n):\n        if worker == 1: raise SystemExit"
+    code, err = run_on_ranks(f"return x\n    {setup}")
     assert code == 1
     assert "setup(worker, n) of the problem failed: mine.py:7 calls sys.exit(); raise an exception" in err
