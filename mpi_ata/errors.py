@@ -1,8 +1,10 @@
 """Errors for the user, each with a message of one sentence."""
 
+import difflib
 import os
 import sysconfig
 import traceback
+from collections.abc import Iterable
 
 _EXTRAS = ("torch", "sklearn")  # libraries that our extras of the same name install
 CONTINUE = 85  # exit code of a run that was stopped early and can be resumed
@@ -87,3 +89,12 @@ def diverged(round: int, loss: float | None = None) -> RunError:
 def one_line(error: BaseException) -> str:
     """Return the message of an exception without line breaks."""
     return " ".join(str(error).split())
+
+
+def did_you_mean(word: object, valid: Iterable[str]) -> str:
+    """Return "; did you mean ...?" if a word that a user wrote is close to a valid one."""
+    if not isinstance(word, str):
+        return ""
+    names = {name.lower(): name for name in valid}
+    close = difflib.get_close_matches(word.lower(), names, n=1)
+    return f"; did you mean {names[close[0]]}?" if close else ""

@@ -6,7 +6,6 @@ and the lowest word counts what is drawn.  So streams are reproducible and never
 state is ever saved, and any rank can create any stream.
 """
 
-import pickle
 import random
 from enum import IntEnum
 
@@ -51,6 +50,7 @@ class Streams:
         return Generator(Philox(self._key, counter=self._counter))  # type: ignore[arg-type]  # any ISeedSequence will do
 
 
-def global_states() -> tuple[object, bytes]:
+def global_states() -> tuple[object, ...]:
     """Return the states of the generators that all who call random.* and np.random.* share."""
-    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))  # noqa: NPY002  (see who uses it)
+    state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002  (to see whether somebody uses it)
+    return random.getstate(), *(np.asarray(part).tobytes() for part in state.values())

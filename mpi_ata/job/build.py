@@ -21,6 +21,8 @@ from mpi_ata.methods import Method
 from mpi_ata.problems import Problem
 from mpi_ata.times import DrawnTimes, Law
 
+_GIVEN = ("n", "seed", "means", "x0", "allocator", "update")  # what a method gets that is not in its table
+
 
 class Parts(NamedTuple):
     """What a run consists of, beside its cluster."""
@@ -98,6 +100,7 @@ def greedy_counterpart(job: Job) -> str:
 def _build_method(job: Job, problem: Problem, n: int, times: DrawnTimes | None) -> Method:
     method, update = split_update(job.method, job.path.parent)
     check_allocator(method, job.allocator)
+    method.check_keys(_GIVEN)  # before the update misses one that is misspelt
     known = _known(job, n, times) | {
         "x0": problem.x0,
         "allocator": build_allocator(job, n, times),

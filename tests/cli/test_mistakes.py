@@ -157,3 +157,47 @@ def test_a_file_that_cannot_be_imported_is_named_with_the_users_line(tmp_path: P
     assert "cannot be imported: mine.py:6: TypeError: the JSON object must be str" in said
     said = rejected(tmp_path, "    x0 = np.ones(3\n")
     assert "mine.py:4: SyntaxError: '(' was never closed" in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            "step_size",
+            "stepsize",
+            "unknown key 'stepsize' in [method]; {}; did you mean step_size?",
+        ),
+        ("eta = 1.0", "Eta = 1.0", "unknown key 'Eta' in [allocator]; valid keys: {}; did you mean eta?"),
+        ("[stop]", "[stops]", "unknown table 'stops'; valid tables: {}; did you mean stop?"),
+        ('"sgd"', '"SDG"', "unknown name 'SDG' in [method]; valid values: {}; did you mean sgd?"),
+        ('"sqrt"', '"sqr"', "unknown law 'sqr' in [times]; valid values: {}; did you mean sqrt?"),
+        ('"sqrt"', "sqrt", "is not valid TOML: Invalid value (at line {}); texts need quotes"),
+        ("rounds = 50", "rounds = 5e1", "rounds = 50.0 in [stop] must be a whole number: write 50"),
+        ("[run]", "[[run]]", "[[run]] is a list of tables; write [run]"),
+    ],
+)
+def test_a_misspelt_word_of_a_job_is_named_with_the_one_that_was_meant(
+    job: str, old: str, new: str, sentence: str
+) -> None:
+    Path(job).write_text(JOB.replace(old, new))
+    said = call("run", job, "--virtual")
+    before, _, after = sentence.partition("{}")
+    assert said.exit_code == 2
+    assert said.stderr.startswith(f"Error: {job}: {before}")
+    assert said.stderr.endswith(f"{after}\n")
+
+
+@pytest.mark.parametrize("text", [JOB.replace("\n", "\r\n"), f"\ufeff{JOB}"], ids=["line-ends", "mark"])
+def test_a_job_from_an_editor_of_windows_runs(job: str, text: str) -> None:
+    Path(job).write_bytes(text.encode())
+    assert call("run", job, "--virtual", "--set", "run . seed = 3").exit_code == 0
+
+
+def test_a_run_file_is_no_job_and_a_job_no_run_file(job: str) -> None:
+    assert call("run", job, "--virtual", "--out", "run.h5").exit_code == 0
+    said = call("run", "run.h5", "--virtual").stderr
+    assert said == "Error: run.h5: is an HDF5 file; name a job file, or use mpi-ata show run.h5\n"
+    assert call("show", job).stderr.endswith(f"; run a job file with mpi-ata run {job}\n")
+    Path(job).write_bytes(JOB.encode("utf-16"))
+    said = call("run", job, "--virtual").stderr
+    assert said == f"Error: {job}: is not valid TOML: it is not text in UTF-8; save it as such\n"

@@ -269,7 +269,7 @@ def test_parameters_that_a_law_cannot_have_are_refused(
         (b"[run]\nseed = 1\nseed = 2\n", "is not valid TOML: "),
         (b'[problem]\nname = "\xff"\n', "is not valid TOML: "),
         (b"seed = 3\n[problem]\nname = 'quadratic'\n", "'seed' is outside of any table"),
-        (b"[[stop]]\nrounds = 3\n", "'stop' is outside of any table"),
+        (b"[[stop]]\nrounds = 3\n", "[[stop]] is a list of tables; write [stop]"),
         (b"", "the table [problem] is missing"),
     ],
 )
@@ -546,7 +546,7 @@ def test_another_allocator_takes_over_only_the_keys_that_it_knows(
 @pytest.mark.parametrize("name", ["ata", "gta"])
 def test_an_exchanged_allocator_hides_no_misspelt_key(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, {"allocator.etta": "3.0"})
-    sentence = r"unknown key 'etta' in \[allocator\]; valid keys: (alpha, )?budget, eta, forget, overhead$"
+    sentence = r"unknown key 'etta' in \[allocator\]; valid keys: (alpha, )?budget, eta, forget, overhead;"
     with pytest.raises(UsageError, match=sentence):
         load_job(path, [f"allocator.name={name}"])
     job = load_job(path)
