@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: run test slow soak mpich system-mpi slurm-test torch check benchmarks clean
 
 run: $(VENV)/ready
-	$(BIN)/mpi-ata compare jobs/emulated.toml
+	$(BIN)/mpi-ata compare jobs/demo.toml --allocators ata-auto,gta,uta
 
 # Tests of ranks run two files at a time, the rest on all cores.
 test: $(VENV)/ready

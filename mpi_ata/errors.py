@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterable
 
 _EXTRAS = ("torch", "sklearn")  # libraries that our extras of the same name install
+LONGEST_SHORT = 300  # characters of a message that is shown in a list
 CONTINUE = 85  # exit code of a run that was stopped early and can be resumed
 
 
@@ -20,6 +21,10 @@ class RunError(RuntimeError):
 
 class LossError(RunError):
     """A run has lost workers that it cannot continue without; it can be resumed on others."""
+
+
+class DivergedError(RunError):
+    """The point or the loss of a run is no longer finite."""
 
 
 class BadResultError(RunError):
@@ -78,17 +83,23 @@ _LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
 _OTHERS = ("<", f"{os.path.dirname(__file__)}/", *(f"{sysconfig.get_path(name)}/" for name in _LIBRARIES))
 
 
-def diverged(round: int, loss: float | None = None) -> RunError:
+def diverged(round: int, loss: float | None = None) -> DivergedError:
     """Return the error for a run whose point or loss is no longer finite."""
     if not round:
-        return RunError(f"the loss is {loss} before the first round; check loss() or evaluate(), and x0")
+        return DivergedError(f"the loss is {loss} before the first round; check loss() or evaluate(), and x0")
     at_loss = "" if loss is None else f", with loss {loss}"
-    return RunError(f"the run diverged by round {round}{at_loss}; try a smaller step_size")
+    return DivergedError(f"the run diverged by round {round}{at_loss}; try a smaller step_size")
 
 
 def one_line(error: BaseException) -> str:
     """Return the message of an exception without line breaks."""
     return " ".join(str(error).split())
+
+
+def in_short(error: BaseException) -> str:
+    """Return the first line of a message, and where a traceback follows also its last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(dict.fromkeys([lines[0], lines[-1]]))[:LONGEST_SHORT]
 
 
 def did_you_mean(word: object, valid: Iterable[str]) -> str:

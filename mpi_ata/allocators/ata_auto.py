@@ -79,7 +79,7 @@ class ATAAuto:
         speeds = self._speeds(tried)
         plan = self._plan(tried, speeds)
         asked = self._suspects()
-        if self._stops_are_free():
+        if self._may_stop():
             return self._with_looks(asked)
         for ask in (self._untried_worth_a_task, self._doubted):
             asked = asked if len(asked) else ask(tried, speeds, plan)
@@ -92,25 +92,26 @@ class ATAAuto:
 
     def _first_round(self) -> IntArray:
         """Return quotas when nothing is known of any worker: greedy ones are the cheapest way to try all."""
-        if self.spares:
+        if self._may_stop():
             return self._with_looks(self._suspects())
         return spread(self._untried()[: self.budget], self.n, self.budget)
 
-    def _stops_are_free(self) -> bool:
-        return self.spares and not self.known.blocked.any()
+    def _may_stop(self) -> bool:
+        """Return whether to plan with spares: not if stopped tasks are known to run to their end."""
+        return self.spares and bool(self.known.stoppable)
 
     def _speeds(self, tried: IntArray) -> Speeds:
         """Return the estimates to plan with; those of workers that were only ever stopped are guesses."""
         speeds = self.known.model.speeds(tried)
-        return speeds if self.spares else speeds.shrunk()
+        return speeds if self._may_stop() else speeds.shrunk()
 
     def _plan(self, tried: IntArray, speeds: Speeds) -> Plan:
         """Plan the best round with workers that were tried, and keep its quotas."""
         near = _smallest(speeds.mu, NEAR * self.budget + 8)
         workers, near_speeds = tried[near], speeds.of(near)
         plan, W0 = plan_whole(near_speeds, self.budget, self.price)
-        if self.spares:
-            delays = self.known.delays(workers, float(self.length))
+        if self._may_stop():
+            delays = self.known.delays(workers)
             plan = plan_spares(near_speeds, delays, self.budget, self.price, plan, W0)
         self.quota = np.zeros(self.n, np.int64)
         self.quota[workers], self.length = plan.quota, np.array(plan.length)
@@ -129,7 +130,7 @@ class ATAAuto:
 
     def _with_probe(self) -> IntArray:
         """Return the planned quotas; every sqrt(k) rounds, the worker that was idle longest gets a task."""
-        if not self._stops_are_free() or self.k % math.ceil(math.sqrt(self.k)):
+        if not self._may_stop() or self.k % math.ceil(math.sqrt(self.k)):
             return self.quota
         idle = np.flatnonzero(self.available & (self.quota == 0))
         if not len(idle):
@@ -169,6 +170,10 @@ class ATAAuto:
         self.known.observe(self.k, worker, seconds, stopped, overhead)
         if self.speed_changes:
             self.due = 0
+
+    def observe_overrun(self, worker: int, seconds: float) -> None:
+        """Note how much longer a worker has been at a stopped task."""
+        self.known.observe_overrun(worker, seconds)
 
     def state(self) -> State:
         """Return all that was learned, and the plan."""

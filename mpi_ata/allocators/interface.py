@@ -10,8 +10,9 @@ from mpi_ata.limits import check_tasks
 class Allocator(Protocol):
     """Decides the quotas of each round and learns from the seconds that tasks took.
 
-    An attribute `speed_changes`, the changes of speed noticed in the last round, is optional; they are
-    recorded.
+    Two things are optional: an attribute `speed_changes`, the changes of speed noticed in the last round,
+    which are recorded; and a method `observe_overrun(worker, seconds)`, called with the seconds that a worker
+    spent on a stopped task after the stop, in parts, as the time passes.
     """
 
     n: int

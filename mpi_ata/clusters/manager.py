@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from mpi_ata.clusters.channel import (
     Message,
 )
 from mpi_ata.clusters.connections import Connections
+from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.handshake import identities
 from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.interface import (
@@ -33,8 +35,8 @@ from mpi_ata.clusters.interface import (
     Arrival,
     Back,
     Lost,
-    check_result,
     named,
+    received,
     set_up,
     surely_finite,
 )
@@ -42,12 +44,14 @@ from mpi_ata.clusters.ledger import Ledger, in_flight
 from mpi_ata.clusters.mpi import MPI
 from mpi_ata.clusters.orders import Order, Orders
 from mpi_ata.clusters.setups import SetUps
+from mpi_ata.clusters.values import template_of
 from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.launch import host_name, slurm_tasks
 from mpi_ata.launch.signals import GraceExpired
 from mpi_ata.launch.verdict import note_lost_worker
 from mpi_ata.layout import ranks_for, worker_of, workers_in
-from mpi_ata.problems import Problem
+from mpi_ata.packing import pack
+from mpi_ata.problems import AnyProblem, returns_values
 
 log = logging.getLogger("mpi_ata")
 FLOOR = 3.0  # seconds: on a busy machine, any rank may be silent for this long
@@ -58,7 +62,7 @@ SLACK = 1.0  # seconds by which clocks of two processes may differ
 ENDED = "its process has ended: it was killed, crashed, exited or ran out of memory"
 
 
-class MPICluster:
+class MPICluster(Farming):
     """Real workers on the ranks of a communicator, whose manager constructs this.
 
     `grace_expired` says whether to give up waiting, `drawn` whether reported times are not measured.
@@ -67,7 +71,7 @@ class MPICluster:
     def __init__(
         self,
         comm: MPI.Comm,
-        problem: Problem,
+        problem: AnyProblem,
         digest: bytes = b"",
         times: str = "",
         grace_expired: Callable[[], bool] = lambda: False,
@@ -77,7 +81,8 @@ class MPICluster:
         self.n = n = workers_in(comm.Get_size())
         self.ledger = Ledger(n)
         self.grace_expired = grace_expired
-        self._problem, self._template = problem, problem.x0
+        self._problem, self._template = problem, template_of(problem)
+        self._computes = returns_values(problem)  # packed values
         self._connections = Connections(comm, self._template, digest)
         self.identities = identities(self._connections.ranks, times)
         self._health = Health(self.ledger.stats, policy, FLOOR, self._name)
@@ -151,10 +156,12 @@ class MPICluster:
         return time.perf_counter()
 
     def start(
-        self, workers: IntArray, x: Array, round: int, counts: IntArray | int = 1, together: bool = False
+        self, workers: IntArray, x: Any, round: int, counts: IntArray | int = 1, together: bool = False
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
-        if x.shape != self._template.shape or x.dtype != self._template.dtype:
+        if self._computes:
+            x = pack(x, "x")
+        elif x.shape != self._template.shape or x.dtype != self._template.dtype:
             raise ValueError(
                 f"x is {x.dtype} of shape {x.shape}, but x0 {self._template.dtype} {self._template.shape}"
             )
@@ -227,10 +234,11 @@ class MPICluster:
         if (
             not 0.0 <= seconds <= longest
             or min(reported) < 0.0
+            or self._computes
             or (result.nbytes <= INLINE and not surely_finite(result))  # large ones are checked by workers
         ):
             try:
-                check_result(result, reported, order.x, f"round {order.round}", longest)
+                result = received(worker, result, reported, order.x, f"round {order.round}", longest)
             except BadResultError as error:
                 return self._reject(worker, order, message, error)
         order.latest, order.excused = now, self._connections.suspended
@@ -282,7 +290,9 @@ class MPICluster:
 
     def _account_stopped(self, worker: int, message: Message) -> None:
         """Book what a worker did for an order that was stopped."""
-        self.ledger.stop(worker, message.tasks, _seconds(message))
+        seconds = _seconds(message)
+        self.ledger.stop(worker, message.tasks, seconds)
+        self._orders.account_unused(worker, seconds)
         if message.kind == STOPPED:
             self._orders.confirm_stop(worker)
 
@@ -294,7 +304,7 @@ class MPICluster:
             return self._failure(worker, message, order.round)
         try:
             result = message.payload if order.result is None else order.result
-            check_result(result, message.seconds, order.x, f"round {order.round}", math.inf)
+            received(worker, result, message.seconds, order.x, f"round {order.round}", math.inf)
         except BadResultError as error:
             return self._failed(worker, message.tasks, error, order.round)
         return self._health.answered(worker, seconds)
@@ -336,6 +346,10 @@ class MPICluster:
     def stop(self, workers: IntArray) -> Array:
         """Stop what these workers have not delivered and return the seconds that each spent on it."""
         return np.array([self._orders.withdraw(worker) for worker in workers.tolist()], np.float64)
+
+    def overruns(self) -> dict[int, float]:
+        """Return the seconds that workers spent on stopped tasks, after the stop, since the last call."""
+        return self._orders.overruns()
 
     def idle(self) -> IntArray:
         """Return the workers that hold no order."""

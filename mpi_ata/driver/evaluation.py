@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpi_ata.arrays import Array, described
+from mpi_ata.arrays import described
 from mpi_ata.errors import RunError, UsageError, diverged, in_users_code
 from mpi_ata.methods import Method
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 
 
 class Evaluation(NamedTuple):
@@ -25,14 +25,16 @@ class Evaluation(NamedTuple):
 NOT_EVALUATED = Evaluation()
 
 
-def evaluate(problem: Problem | None, method: Method, needs_loss: bool = False) -> Evaluation:
+def evaluate(problem: AnyProblem | None, method: Method, needs_loss: bool = False) -> Evaluation:
     """Evaluate the problem at the method's point."""
-    x = method.x.view()
-    x.flags.writeable = False
+    x = method.x
+    if sums := not getattr(method, "any_x", False):  # a point that updates move, and that may diverge
+        x = x.view()
+        x.flags.writeable = False
     metrics = _metrics(problem, x)
     loss = metrics.pop("loss", None)  # a problem that computes it anyway need not do so twice
     loss = _loss(problem, x) if loss is None else loss
-    if not np.isfinite(x).all() or (loss is not None and not math.isfinite(loss)):
+    if sums and not (np.isfinite(x).all() and (loss is None or math.isfinite(loss))):
         raise diverged(method.k, loss)
     if loss is None and needs_loss:
         way_out = "let evaluate(x) return an entry 'loss', or add loss(x)"
@@ -43,14 +45,14 @@ def evaluate(problem: Problem | None, method: Method, needs_loss: bool = False) 
     return Evaluation(loss, loss - minimum, metrics)
 
 
-def _loss(problem: Problem | None, x: Array) -> float | None:
+def _loss(problem: AnyProblem | None, x: Any) -> float | None:
     """Return the loss at x; None where the problem has no loss()."""
     if not hasattr(problem, "loss"):
         return None
     return _number("loss(x) of the problem returned", _call(problem, "loss", x))
 
 
-def _metrics(problem: Problem | None, x: Array) -> dict[str, float]:
+def _metrics(problem: AnyProblem | None, x: Any) -> dict[str, float]:
     """Return what evaluate() of the problem says of x, as plain numbers; nothing where there is none."""
     if not hasattr(problem, "evaluate"):
         return {}
@@ -64,7 +66,7 @@ def _metrics(problem: Problem | None, x: Array) -> dict[str, float]:
     }
 
 
-def _call(problem: Problem | None, name: str, x: Array) -> Any:
+def _call(problem: AnyProblem | None, name: str, x: Any) -> Any:
     try:
         return getattr(problem, name)(x)
     except (Exception, SystemExit) as error:

@@ -69,6 +69,12 @@ class Job:
         """Return a hash of what all ranks must agree on: version, tables, and the files they name."""
         return sha256(f"{__version__} {self.tables!r} {self.source.files!r}".encode()).digest()
 
+    def with_seed(self, seed: int) -> "Job":
+        """Return the same job with another seed."""
+        with prefix_errors(self.path):
+            table = self.tables.get("run", {}) | {"seed": seed}
+            return replace(self, run=build_table("run", RunTable, table))
+
     def with_allocators(self, names: Sequence[str]) -> list["Job"]:
         """Return the same job under other allocators ("own": its own), each with the keys it knows."""
         with prefix_errors(self.path):

@@ -21,8 +21,10 @@ from mpi_ata.launch.mpirun import (
     find_mpirun,
     note_failure,
     rank_command,
+    script_command,
     set_mpi_defaults,
     start_ranks,
+    start_script,
 )
 from mpi_ata.launch.subprocesses import CommandResult, run_command
 
@@ -43,9 +45,11 @@ __all__ = [
     "rank",
     "rank_command",
     "run_command",
+    "script_command",
     "set_mpi_defaults",
     "slurm_tasks",
     "start_ranks",
+    "start_script",
     "step_tasks",
     "under_launcher",
     "world_size",

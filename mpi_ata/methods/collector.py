@@ -2,6 +2,7 @@
 
 import logging
 from heapq import heapify, heapreplace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +23,7 @@ class Collector:
         self.used = np.zeros(cluster.n, np.int64)
         self._cluster = cluster
         self._observe = None if allocator is None else allocator.observe
+        self._observe_overrun = getattr(allocator, "observe_overrun", None)
         self._losses: tuple[Lost, ...] = ()
         self._returns: tuple[Back, ...] = ()
         self._mark = cluster.ledger.mark()
@@ -67,8 +69,14 @@ class Collector:
 
         `exact` if the quotas a sum to B: then each order comes back as a whole, and nothing is stopped.
         """
+        g = Sum(a.nonzero()[0] if exact else None)
+        self.collect_into(g, x, k, a, B, exact)
+        return g
+
+    def collect_into(self, g: "Results", x: Any, k: int, a: IntArray, B: int, exact: bool) -> None:
+        """Do the same with all results added to g."""
         active, orders, b = a.nonzero()[0], None, 0
-        cluster, used, observe, g = self._cluster, self.used, self._observe, Sum(active if exact else None)
+        cluster, used, observe = self._cluster, self.used, self._observe
         cluster.start(active, x, k, a[active], together=exact)
         while b < B:
             found = cluster.wait()
@@ -88,9 +96,11 @@ class Collector:
             if orders is not None and b < B:
                 orders.start_next(worker, used)
         self.end()
+        if self._observe_overrun is not None:
+            for i, spent in cluster.overruns().items():
+                self._observe_overrun(i, spent)
         if not exact:
             self.stop(np.flatnonzero(used < (orders.ordered if orders else a)))
-        return g
 
     def end(self) -> None:
         """Note that the last needed arrival is in."""
@@ -111,10 +121,20 @@ class Collector:
         return Round(k, quota, self.used, stopped, lost, waste, duration, delays, self._losses, self._returns)
 
 
+class Results(Protocol):
+    """What the results of a round are added to."""
+
+    def add(self, worker: int, result: Any) -> None:
+        """Add what a worker has delivered."""
+
+    def skip(self, worker: int) -> None:
+        """Do not wait for a lost worker, whose tasks others do."""
+
+
 class _Orders:
     """The orders of a round after a loss; some wait until their worker has done its previous one."""
 
-    def __init__(self, cluster: Cluster, x: Array, k: int, a: IntArray, together: bool) -> None:
+    def __init__(self, cluster: Cluster, x: Any, k: int, a: IntArray, together: bool) -> None:
         self._cluster, self._x, self._k, self._together = cluster, x, k, together
         self.ordered = a.copy()  # tasks that each worker was ordered to do; of a lost one, those that it did
         self.waiting: dict[int, int] = {}  # tasks of the next order, by worker

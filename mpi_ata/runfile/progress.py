@@ -23,6 +23,7 @@ class Progress:
     worker_time: float = 0.0
     saving: float = 0.0  # seconds that a save takes
     saved: float | None = None  # when, in seconds since 1970
+    failure: str = ""  # why it failed
     trouble: str = ""  # why nothing, or only an older save, can be read
 
     @property
@@ -60,6 +61,7 @@ def _progress(summary: dict[str, Any], job: State, saved: float, trouble: str) -
         worker_time=float(summary["worker_time"]),
         saving=float(summary.get("saving", 0.0)),
         saved=saved,
+        failure=str(summary.get("failure", "")),
         trouble=trouble,
     )
 

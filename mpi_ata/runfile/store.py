@@ -7,6 +7,7 @@ import errno
 import glob
 import os
 import secrets
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,22 @@ class RunFile:
             raise
         self._intact, self._seal = True, data[:BLOCK]
         _sync_folder(self._target.parent)
+
+    def remove(self) -> bool:
+        """Remove the file, if it is still the one that this run wrote, and return whether it was."""
+        if self._seal is None or _seal_of(self._target) != self._seal:
+            return False
+        try:
+            self._target.unlink()
+        except OSError:
+            return False
+        self.remove_previous()
+        return True
+
+    def remove_previous(self) -> None:
+        """Remove the save before the newest one, where that is all that is needed."""
+        with suppress(OSError):
+            self.previous.unlink()
 
     def _sweep(self) -> None:
         """Remove what killed runs left half written."""

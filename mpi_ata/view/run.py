@@ -94,10 +94,9 @@ def _evaluation(value: float | None) -> str:
 
 def format_run(run: dict[str, Any]) -> str:
     """Return the contents of a run file as text."""
-    state = f"finished at {run['reason']}" if run["finished"] else "not finished: resume it with --resume"
     hosts = hosts_text(run["hosts"])
     parts = [
-        aligned([("run", run["run"]), ("state", state), *summary_rows(run)]),
+        aligned([("run", run["run"]), ("state", _state(run)), *summary_rows(run)]),
         f"Events\n\n{aligned([_event_row(event) for event in run['events']])}",
         f"Workers\n\n{workers_table(run['workers_table'])}",
         *([f"Hosts\n\n{hosts}"] if hosts else []),
@@ -108,9 +107,16 @@ def format_run(run: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def _state(run: dict[str, Any]) -> str:
+    if run["failure"]:
+        return f"failed: {run['failure']}"
+    return f"finished at {run['reason']}" if run["finished"] else "not finished: resume it with --resume"
+
+
 def _event_row(event: dict[str, Any]) -> tuple[str, str]:
     who = f"worker {event['worker']} " if event["worker"] >= 0 else ""
-    return when(event["time"]), f"{who}{event['kind']}: {event['text']}"
+    text = event["text"].replace("\n", "\n    ")  # a difference of several lines
+    return when(event["time"]), f"{who}{event['kind']}: {text}"
 
 
 def workers_table(workers: Sequence[dict[str, Any]]) -> str:

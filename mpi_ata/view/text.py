@@ -30,7 +30,7 @@ def rate(rounds: int, seconds: float) -> str:
 
 def significant(value: float, digits: int) -> str:
     """Return a number with this many digits, or with all those before the point, and never as 1e+05."""
-    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:,.{digits}g}"
 
 
 def when(seconds: float) -> str:
