@@ -16,10 +16,11 @@ from mpi_ata.driver.plan import Start
 from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
 from mpi_ata.driver.task_map import TaskMap
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import LossError, TakenError, diverged, in_short
+from mpi_ata.errors import DivergedError, LossError, TakenError, UsageError, diverged, in_short
 from mpi_ata.methods import Method, Round
 from mpi_ata.runfile.checkpoints import SHARE, Checkpoints
 from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 
@@ -92,13 +93,23 @@ class RunRecorder:
 
         A new run of which no completed round can be saved leaves no file.
         """
-        record = self._filled() if whole and self._finite() else self._record
+        if whole and self._finite():
+            self._filled()
         self._note_failure(error)
-        if self._new and not int(record.method["k"]) and not isinstance(error, LossError):
-            self._removed = self._file.remove()
-            return
-        with suppress(TakenError):  # the file belongs to another run now, and the reason would be lost
-            self._checkpoints.save(record)
+        with suppress(TakenError, UsageError):  # where the file is not ours, or is damaged, it stays as it is
+            record = self._as_saved() if isinstance(error, DivergedError) else self._record
+            if self._new and not int(record.method["k"]) and not isinstance(error, LossError):
+                self._removed = self._file.remove()
+            else:
+                self._checkpoints.save(record)
+
+    def _as_saved(self) -> Record:
+        """Return the record in the run file with the events since then: later states may be out of range."""
+        record, _ = load_record(self._file)
+        if record.run != self._record.run:
+            raise TakenError(f"{self.path} was written by another run in the meantime")
+        record.events, record.failure = self._record.events, self._record.failure
+        return record
 
     def _note_failure(self, error: Exception) -> None:
         """Record a failure; one that is a loss of workers by what happened to them."""
