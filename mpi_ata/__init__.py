@@ -11,6 +11,7 @@ from mpi_ata import launch
 if launch.under_launcher():
     launch.one_thread_per_rank(os.environ)  # before numpy is imported
     launch.assign_gpus(os.environ)
+    launch.hold_signals_of_starter(os.environ)
 
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.stop import Stop
-from mpi_ata.launch.leaving import leave_at_exit
+from mpi_ata.launch.rank_process import leave_at_exit
 from mpi_ata.methods import (
     ASGD,
     SGD,

@@ -22,7 +22,7 @@ from mpi_ata.times import Change
 
 PAGE = Path(__file__).parent.parent / "docs" / "job-file.md"
 BLOCK = re.compile(r"(<!-- keys: (\S+) -->\n)((?:\|.*\n)*)(<!-- end -->)")
-GIVEN = {"x0", "n", "seed", "allocator", "update", "means"}  # parameters that are no keys
+GIVEN = {"x0", "n", "seed", "allocator", "update", "means", "combine"}  # parameters that are no keys
 INTERNAL = {"law", "changes", "content", "owned"}  # fields that are no keys, or are listed below
 
 

@@ -16,6 +16,7 @@ from mpi_ata.view.plots import PANELS, check_panels, draw_runs
 from mpi_ata.view.plots_data import plotted, run_names
 from mpi_ata.view.plots_style import check_figure_path
 from mpi_ata.view.progress import Line
+from mpi_ata.view.report import check_report_path, write_report
 from mpi_ata.view.what_if import what_if
 from mpi_ata.view.what_if_question import Question
 from mpi_ata.view.what_if_text import what_if_table
@@ -106,3 +107,22 @@ def explain_command(run: Path, worker: int | None, as_json: bool) -> None:
     """
     answer = explain(load_run(run), worker)
     show(json.dumps(answer) if as_json else explanation_text(answer, one=worker is not None))
+
+
+@click.command(name="report")
+@runs_argument
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The page: a .html file."
+)
+@errors_in_one_sentence
+def report_command(runs: tuple[Path, ...], output: Path) -> None:
+    """Write a page about runs that opens in any browser and needs no network.
+
+    \b
+    Examples:
+      mpi-ata report runs/mine.h5 -o mine.html
+      mpi-ata report runs/*.h5 -o all.html
+    """
+    check_report_path(output)
+    write_report([load_run(run) for run in runs], runs, output)
+    show(f"written to {output}")

@@ -202,6 +202,16 @@ def _result(function: Callable[..., Any], x: Array, given: object, task: Task) -
     return result
 
 
+def evaluated_part(problem: Any, x: Array, part: int) -> list[float]:
+    """Return the numbers of one part of an evaluation."""
+    try:
+        return [float(value) for value in problem.evaluate_part(x, part)]
+    except RunError:
+        raise
+    except Exception as error:
+        raise in_users_code(f"evaluate_part() of the problem failed for part {part}", error) from None
+
+
 def set_up(problem: AnyProblem, worker: int | None, n: int) -> None:
     """Call the problem's setup(), if it has one; `worker` is None on the manager and in a simulation."""
     try:

@@ -28,7 +28,7 @@ from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.clusters.simulated import Order, SimulatedWorkers
 from mpi_ata.clusters.values import template_of
 from mpi_ata.errors import BadResultError, RunError
-from mpi_ata.launch.leaving import note_simulation
+from mpi_ata.launch.rank_process import note_simulation
 from mpi_ata.launch.signals import GraceExpired
 from mpi_ata.packing import pack
 from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams

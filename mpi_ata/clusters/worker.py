@@ -13,6 +13,8 @@ from mpi_ata.clusters.channel import (
     ARRIVAL,
     BAD_RESULT,
     END,
+    EVALUATE,
+    EVALUATED,
     FAILED,
     FINAL,
     INLINE,
@@ -31,6 +33,7 @@ from mpi_ata.clusters.interface import (
     add_up,
     check_result,
     compute,
+    evaluated_part,
     set_up,
     surely_finite,
 )
@@ -95,6 +98,8 @@ class Worker:
             message = self._bell.wait(self._channel.poll)
             if message is not None and message.kind == ORDER:
                 self._carry_out(message)
+            elif message is not None and message.kind == EVALUATE:
+                self._evaluate(message)
             elif message is not None:
                 self._obey(message)
         self._lifeline.release()
@@ -130,6 +135,17 @@ class Worker:
             self._number += self._in_task
             tasks, spent = len(unsent) + self._in_task, time.perf_counter() - began
             self._report_failure(error, tasks=tasks, seconds=[spent])
+        self._order = 0
+
+    def _evaluate(self, order: Message) -> None:
+        """Evaluate the parts from order.round to order.tasks."""
+        self._order, x, found = order.order, self._point(order), list[float]()
+        try:
+            for part in range(order.round, order.tasks):
+                found += evaluated_part(self._problem, x, part)
+            self._send(EVALUATED, order.order, seconds=found)
+        except RunError as error:
+            self._report_failure(error)
         self._order = 0
 
     def _do_tasks(self, order: Message, x: Array, total: Array, unsent: list[float]) -> None:

@@ -42,7 +42,7 @@ def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
 def start_script(workers: int) -> NoReturn:
     """Run this script again on a manager and this many workers, and exit with the manager's exit code."""
     code, verdict = _run_ranks(workers, script_command())
-    if verdict.losses or code < 0:
+    if verdict.losses or code < 0 or not (verdict.started or code):
         sys.exit(exit_code(code, verdict))
     sys.exit(verdict.code or code)  # a script may also end by an exit code of its own
 

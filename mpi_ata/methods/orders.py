@@ -89,10 +89,7 @@ def soonest(cluster: Cluster, left: IntArray, count: int) -> IntArray:
     Worker i first does the left[i] tasks that it has; its mean task time so far counts, or that of all
     workers where it has delivered none.
     """
-    stats = cluster.ledger.stats.state()
-    tasks, seconds = stats["tasks"], stats["seconds"]
-    pooled = seconds.sum() / tasks.sum() if tasks.any() else 1.0
-    means = np.where(tasks > 0, seconds / np.maximum(tasks, 1), pooled)
+    means = cluster.ledger.stats.pooled_means()
     workers = np.flatnonzero(cluster.available)
     ends = list(zip((means * (left + 1))[workers].tolist(), workers.tolist(), strict=True))
     heapify(ends)

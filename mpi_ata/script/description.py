@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -119,7 +120,7 @@ def class_text(cls: type) -> str:
     if cls.__module__.split(".")[0] in ("mpi_ata", "builtins"):
         return ""
     try:
-        return inspect.getsource(cls)
+        return textwrap.dedent(inspect.getsource(cls))
     except (OSError, TypeError):  # typed at a prompt
         return ""
 

@@ -48,5 +48,12 @@ def parts(value: Any, logs: tuple[str, ...], has_tail: bool) -> Loss:
     return Loss(entries["loss"], weight, {name: _number(entries[name]) for name in logs})
 
 
+def weighted(value: Any, size: int) -> tuple[float, float]:
+    """Return the sum that belongs to the mean over a batch, and its weight: its own, or this size."""
+    entries = value if isinstance(value, Mapping) else {"loss": value}
+    weight = float(entries.get("weight", size))
+    return float(entries["loss"]) * weight, weight
+
+
 def _number(value: Any) -> Any:
     return value.detach() if hasattr(value, "detach") else value

@@ -14,7 +14,7 @@ from mpi_ata.problems.interface import Task
 from mpi_ata.problems.shards import shard
 from mpi_ata.torch.devices import device_of, import_torch, on_device
 from mpi_ata.torch.flat_model import FlatModel
-from mpi_ata.torch.losses import Loss, forward, parts
+from mpi_ata.torch.losses import Loss, forward, parts, weighted
 from mpi_ata.torch.tail import TailUpdate
 from mpi_ata.updates import Update
 
@@ -177,18 +177,33 @@ class TorchProblem:
 
     def evaluate(self, x: Array) -> dict[str, float]:
         """Return the means of loss and metrics over the test samples, and what the last tasks have logged."""
+        parts = range(self._parts())
+        return self.combine_parts(x, [number for part in parts for number in self.evaluate_part(x, part)])
+
+    def _parts(self) -> int:
+        return -(-len(self._test) // self._at_once)
+
+    @property
+    def evaluation_parts(self) -> int:
+        """Return into how many parts an evaluation can be divided; 0 where evaluate() is the user's own."""
+        return self._parts() if type(self).evaluate is TorchProblem.evaluate else 0
+
+    def evaluate_part(self, x: Array, part: int) -> list[float]:
+        """Return the sums of loss and metrics over one batch of test samples, each with its weight."""
         self._flat.move_to(x)
         self.model.eval()
-        self._seed(0)
-        totals, size = dict.fromkeys(self._metrics, 0.0), len(self._test)
+        self._seed(part)
+        numbers = np.arange(part * self._at_once, min((part + 1) * self._at_once, len(self._test)))
         with self._torch.no_grad(), self._autocast():
-            for begin in range(0, size, self._at_once):
-                numbers = np.arange(begin, min(begin + self._at_once, size))
-                outputs, targets = forward(self.model, self._samples(self._test, numbers))
-                for name, function in self._metrics.items():
-                    totals[name] += _mean(function(outputs, targets)) * len(numbers)
-        logged = {f"train_{name}": value for name, value in self.logged(x).items()}
-        return {name: total / size for name, total in totals.items()} | logged
+            outputs, targets = forward(self.model, self._samples(self._test, numbers))
+            means = [function(outputs, targets) for function in self._metrics.values()]
+        return [number for mean in means for number in weighted(mean, len(numbers))]
+
+    def combine_parts(self, x: Array, numbers: Sequence[float]) -> dict[str, float]:
+        """Return the means over all parts, and what the last tasks have logged."""
+        sums = np.reshape(numbers, (-1, len(self._metrics), 2)).sum(axis=0)
+        means = dict(zip(self._metrics, (sums[:, 0] / sums[:, 1]).tolist(), strict=True))
+        return means | {f"train_{name}": value for name, value in self.logged(x).items()}
 
     @staticmethod
     def accuracy(outputs: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
@@ -224,8 +239,3 @@ class TorchProblem:
             why = " ".join(str(error).split())
             raise UsageError(f"{str(path)!r} is not a state_dict of this model: {why}") from None
         return self._flat.point()
-
-
-def _mean(value: Any) -> float:
-    """Return the mean that a loss or metric has returned."""
-    return float(value["loss"] if isinstance(value, Mapping) else value)

@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpi_ata.arrays import State
 from mpi_ata.runfile.hosts import HostReport
 from mpi_ata.runfile.prior import counted
 from mpi_ata.view.hosts import flagged_text, hosts_text
@@ -77,11 +79,12 @@ def _evaluation(value: float | None) -> str:
     return "not known" if value is None else f"{value:.6g}"
 
 
-def format_run(run: dict[str, Any]) -> str:
+def format_run(run: dict[str, Any], path: Path, method: State) -> str:
     """Return the contents of a run file as text."""
     hosts = hosts_text(run["hosts"])
     parts = [
         aligned([("run", run["run"]), ("state", _state(run)), *summary_rows(run)]),
+        f"Result\n\n{aligned(_result_rows(path, method))}",
         f"Events\n\n{aligned([_event_row(event) for event in run['events']])}",
         f"Workers\n\n{workers_table(run['workers_table'])}",
         *([f"Hosts\n\n{hosts}"] if hosts else []),
@@ -90,6 +93,18 @@ def format_run(run: dict[str, Any]) -> str:
     if run["settings"]:
         parts.append("\n".join(f"--set {setting}" for setting in run["settings"]))
     return "\n\n".join(parts)
+
+
+def _result_rows(path: Path, method: State) -> list[tuple[str, str]]:
+    """Return where the point is, and how to read it; with `map` it may be more than one array."""
+    x = method.get("x") if "x.form" not in method else None
+    what = "several values" if x is None else f"{' x '.join(f'{size:,}' for size in x.shape)} of {x.dtype}"
+    part = "['method']" if x is None else "['method/x'][()]"
+    return [
+        ("the point x", f"{what}, in {path}"),
+        ("in Python", f"mpi_ata.load({str(path)!r}).x"),
+        ("with h5py", f"h5py.File({str(path)!r}, locking=False){part}"),
+    ]
 
 
 def _state(run: dict[str, Any]) -> str:

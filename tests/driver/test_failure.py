@@ -8,6 +8,9 @@ from mpi_ata.driver.output import OutputOptions
 from mpi_ata.errors import RunError
 from mpi_ata.runfile.describe import describe
 from mpi_ata.runfile.progress import read_progress
+from mpi_ata.slurm.status import state_of
+from mpi_ata.slurm.submission_dir import SubmissionDir
+from mpi_ata.slurm.submitted_runs import SubmittedRun
 from tests.driver.driven import driven
 from tests.driver.test_recorder import called
 from tests.faults.scene import own_problem, record_of, written
@@ -99,3 +102,5 @@ def test_the_failure_is_shown(tmp_path: Path) -> None:
     assert read_progress(OUT).failure == describe(record_of(OUT))["failure"] == failure
     shown = called("show", OUT).stdout
     assert f"state          failed: {failure}\n" in shown
+    submitted = SubmittedRun(SubmissionDir.of_run(OUT), OUT, None, [])
+    assert state_of(submitted, read_progress(OUT)) == ("failed", failure)

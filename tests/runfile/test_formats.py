@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 
 from mpi_ata.runfile.store import FORMAT
@@ -183,3 +184,14 @@ def test_show_says_where_an_older_save_is_told_of(tmp_path: Path) -> None:
     done = mpi_ata("show", "a.h5")
     assert done.returncode == 0
     assert done.stderr == "Note: a.h5: is empty; using a.h5.previous, the save before it\n"
+
+
+def test_show_says_where_the_result_is_and_how_to_read_it(run: Path, tmp_path: Path) -> None:
+    done = mpi_ata("show", run)
+    assert f"the point x  10 of float64, in {run}\n" in done.stdout
+    point = record_of(run).method["x"]
+    for name in ("in Python", "with h5py"):
+        (command,) = re.findall(rf"(?m)^{name} +(.*)$", done.stdout)
+        code = f"import h5py, mpi_ata, numpy; numpy.save('x.npy', {command})"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        assert np.array_equal(np.load("x.npy"), point)
