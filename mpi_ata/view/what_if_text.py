@@ -14,6 +14,7 @@ HEADER = [
     "wasted tasks",
     "clock ratio",
 ]
+AGREES = 0.03  # relative difference of clocks that is not worth a remark
 FEW = 30  # recorded times of a worker below which its mean is a guess
 
 
@@ -56,6 +57,7 @@ def _remarks(answer: dict[str, Any]) -> list[str]:
         f"Replays of {rounds} with the recorded task times; ± is one standard deviation over replays of",
         f"resampled times: chance, and the few times that are known of some workers (at least {least}).",
     ]
+    lines += _disagreement(answer)
     if answer["least_tasks"] < FEW:
         lines.append(f"Workers with fewer than {FEW} tasks may be faster or slower than they seem.")
     if answer["untried"]:
@@ -63,3 +65,18 @@ def _remarks(answer: dict[str, Any]) -> list[str]:
     if answer["recorded"]["tasks_wasted"]:
         lines.append("Tasks were stopped in this run: how long they would have taken is estimated.")
     return lines
+
+
+def _disagreement(answer: dict[str, Any]) -> list[str]:
+    """Return a warning where the replay of what really ran does not take as long as it did."""
+    recorded, first = answer["recorded"], answer["predicted"][0]
+    same = (first["allocator"], first["workers"], first["tasks_used"])
+    if same != (answer["allocator"], recorded["workers"], recorded["tasks_used"]) or not recorded["clock"]:
+        return []
+    difference = first["clock"] / recorded["clock"] - 1
+    if abs(difference) < AGREES:
+        return []
+    return [
+        f"The clock of what really ran is predicted with an error of {100 * difference:+.0f} %, as if "
+        "overhead (only its mean is recorded) or speeds changed: compare predictions with each other.",
+    ]
