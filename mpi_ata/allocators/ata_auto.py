@@ -9,6 +9,7 @@ from mpi_ata.allocators.auto.doubts import doubted, untried_pay, without_last
 from mpi_ata.allocators.auto.foresight import Plan
 from mpi_ata.allocators.auto.knowledge import Knowledge
 from mpi_ata.allocators.auto.spares import plan_spares
+from mpi_ata.allocators.auto.sure import sure_tasks
 from mpi_ata.allocators.auto.task_model import Speeds
 from mpi_ata.allocators.auto.whole import plan_whole
 from mpi_ata.allocators.change_detection import SpeedChange
@@ -21,7 +22,7 @@ SPARES = ("none", "auto")
 PATIENCE = 200  # a plan is made again after 1 + k / PATIENCE rounds: by then means have moved by below 1 %
 NEAR = 3  # workers that are considered per task, the fastest ones: all others are too slow
 GREEDY_LOOK = 1000  # untried workers per task that one greedy round tries: with more it would cost too much
-_SAVED = ("quota", "available", "length")
+_SAVED = ("quota", "available", "length", "sure")
 
 
 class ATAAuto:
@@ -52,6 +53,7 @@ class ATAAuto:
         self.known = Knowledge(n, overhead)
         self.quota = np.zeros(n, np.int64)  # what was planned
         self.length = np.zeros(())  # how long a round with it was expected to be
+        self.sure = np.zeros(n, np.int64)  # tasks of the plan that are done well before the round ends
         self.available = np.ones(n, np.bool_)  # when that was planned
         self._order = Streams(seed, Purpose.ALLOCATION).at(0).permutation(n)  # in which workers are tried
 
@@ -113,6 +115,8 @@ class ATAAuto:
         if self._may_stop():
             delays = self.known.delays(workers)
             plan = plan_spares(near_speeds, delays, self.budget, self.price, plan, W0)
+            self.sure = np.zeros(self.n, np.int64)
+            self.sure[workers] = sure_tasks(near_speeds, delays, plan.quota, plan.length)
         self.quota = np.zeros(self.n, np.int64)
         self.quota[workers], self.length = plan.quota, np.array(plan.length)
         return plan

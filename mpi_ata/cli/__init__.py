@@ -14,15 +14,19 @@ COMMANDS = {  # where each is; only the one that is called is imported, since ev
     "batch": ("slurm", "batch_command"),
     "compare": ("compare", "compare"),
     "doctor": ("doctor", "doctor_command"),
+    "explain": ("see", "explain_command"),
+    "export": ("export", "export_command"),
     "new": ("new", "new_command"),
     "paper": ("paper", "paper"),
     "plot": ("see", "plot_command"),
+    "report": ("see", "report_command"),
     "run": ("runs", "run_command"),
     "runs": ("listing", "runs_command"),
     "show": ("runs", "show_command"),
     "status": ("slurm", "status_command"),
     "stop": ("slurm", "stop_command"),
     "submit": ("slurm", "submit_command"),
+    "what-if": ("see", "what_if_command"),
 }
 
 

@@ -17,7 +17,8 @@ from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters.interface import Arrival, Back, Cluster, Lost, named
 from mpi_ata.clusters.items import Items, name_of, order
 from mpi_ata.clusters.shares import Speeds, shares
-from mpi_ata.errors import LossError, UsageError
+from mpi_ata.errors import LossError, RunError, UsageError
+from mpi_ata.launch.signals import GraceExpired, current_stop_request
 
 log = logging.getLogger("mpi_ata")
 LONGEST = 1.0  # seconds of an order: results come back, and a death costs no more than this
@@ -63,11 +64,21 @@ class Farm:
         """Yield index and result of all items as they come; those who are still busy then are stopped."""
         try:
             while self._open:
+                self._check_signals()
                 self._hand_out()
                 yield from self._receive()
+        except GraceExpired:  # while it waited for a long item
+            self._check_signals()
+            raise
         finally:
             self._cluster.stop(np.array(sorted(self._orders), np.int64))
             self._problem.slowness = self._speeds.slowness()
+
+    def _check_signals(self) -> None:
+        """Raise RunError if a signal asks the script to end: there is nothing to be saved."""
+        if request := current_stop_request():
+            done = len(self._items) - len(self._open)
+            raise RunError(f"{request.name} ended map() after {done:,} of {len(self._items):,} items")
 
     def _receive(self) -> Iterator[tuple[int, Any]]:
         """Wait for a message, and yield the new results in it."""

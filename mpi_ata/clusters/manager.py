@@ -17,6 +17,7 @@ from mpi_ata.clusters.channel import (
     END,
     FAILED,
     FINAL,
+    GLOBAL_RANDOM,
     INLINE,
     LOST,
     REACHABLE,
@@ -26,10 +27,12 @@ from mpi_ata.clusters.channel import (
     Message,
 )
 from mpi_ata.clusters.connections import Connections
+from mpi_ata.clusters.evaluation import PartialEvaluation
 from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.handshake import identities
 from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.interface import (
+    DRAWS_GLOBALLY,
     Arrival,
     Back,
     Lost,
@@ -43,7 +46,7 @@ from mpi_ata.clusters.mpi import MPI
 from mpi_ata.clusters.orders import Order, Orders
 from mpi_ata.clusters.setups import SetUps
 from mpi_ata.clusters.values import template_of
-from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.errors import BadResultError, LossError, RunError
 from mpi_ata.launch import host_name, slurm_tasks
 from mpi_ata.launch.signals import GraceExpired
 from mpi_ata.launch.verdict import note_lost_worker
@@ -56,6 +59,8 @@ FLOOR = 3.0  # seconds: on a busy machine, any rank may be silent for this long
 LOOK = 0.5  # seconds between two checks for overdue workers
 GRACE = 2.0  # seconds that workers get to leave when a run has failed
 LEAVING = 10.0  # and when it has not, those that have nothing to do
+SHORTEST = 1e-9  # seconds of a task, to compare speeds
+STOPPING = 1.0  # seconds for which an evaluation waits for workers that are being stopped
 SLACK = 1.0  # seconds by which clocks of two processes may differ
 ENDED = "its process has ended: it was killed, crashed, exited or ran out of memory"
 
@@ -90,6 +95,7 @@ class MPICluster(Farming):
         self._orders = Orders(self._connections)
         self._setting_up = set(range(n))  # workers that are not ready yet
         self._unreachable: list[int] = []  # workers that hear no doorbell
+        self._draws_globally = False  # whether tasks draw from random or np.random
         self._staying = set(range(n))  # workers that have not left
         self._found: list[Lost | Back] = []  # what wait() will return first
         self._next_look = 0.0  # for overdue workers
@@ -133,6 +139,10 @@ class MPICluster(Farming):
         if self._connections.unwatched:
             unwatched = self._connections.unwatched
             log.warning(f"workers {unwatched} cannot reach the manager over TCP: deaths are noticed late")
+        if self._draws_globally:
+            log.warning(DRAWS_GLOBALLY)
+        if sleeping:
+            log.info("tasks sleep as long as [times] says; without that table, they take the time they take")
         here = sum(rank.host == host_name() for rank in self._connections.ranks)
         if here > (cores := os.cpu_count() or here) and not sleeping:
             log.warning(f"{here} ranks share {cores} cores here: task times include waiting for a core")
@@ -198,6 +208,8 @@ class MPICluster(Farming):
             return self._arrive(worker, order, message)
         if message.kind == LOST:
             return self._lose(worker)
+        if message.order < 0:  # of an evaluation that is over
+            return None
         if message.kind == READY:
             self._ready(worker, message.flags)
         elif worker not in self._staying:  # what it was doing is counted as lost
@@ -214,6 +226,7 @@ class MPICluster(Farming):
         self._setting_up.discard(worker)
         if not flags & REACHABLE:
             self._unreachable.append(worker)
+        self._draws_globally |= bool(flags & GLOBAL_RANDOM)
         if flags & SHARED and self._connections.shared is not None:
             self._orders.sharing.add(worker)
 
@@ -300,6 +313,37 @@ class MPICluster(Farming):
         except BadResultError as error:
             return self._failed(worker, message.tasks, error, order.round)
         return self._health.answered(worker, seconds)
+
+    def evaluate(self, x: Array, parts: int) -> list[float]:
+        """Return what problem.evaluate_part(x, part) returns for all parts, in order; free workers do it."""
+        work = PartialEvaluation(self._connections, self._orders.sharing, x)
+        free = sorted(self._wait_for_stops())
+        work.divide(parts, free, 1 / np.maximum(self.ledger.stats.pooled_means()[free], SHORTEST))
+        while work.missing():
+            self._account_for(self._connections.next_message(expired=self.grace_expired), work)
+            work.redo(self._free())
+            if not self.available.any():
+                raise LossError(f"all {self.n} workers are lost; resume the run on other workers")
+        return work.results()
+
+    def _free(self) -> set[int]:
+        able = set(np.flatnonzero(self.available).tolist()) - self._setting_up
+        return {worker for worker in able if not self._orders.is_busy(worker)}
+
+    def _wait_for_stops(self) -> set[int]:
+        """Return the free workers, after all that were stopped have confirmed, or a second has passed."""
+        until = self.now() + STOPPING
+        while not (free := self._free()) or (self._orders.stopping and self.now() < until):
+            self._account_for(self._connections.next_message(until, self.grace_expired))
+        return free
+
+    def _account_for(self, message: Message | None, work: PartialEvaluation | None = None) -> None:
+        """Process a message that comes between two rounds."""
+        if message is None:
+            return
+        worker = self._worker_of[message.sender]
+        if work is None or not work.take(worker, message, self._name(worker)):
+            self._note(self._handle(message))
 
     def _lose(self, worker: int) -> Lost:
         """Remove a dead worker, with what it was doing."""

@@ -1,5 +1,6 @@
 """Simulated workers: what each of them holds, and when it will be done."""
 
+import math
 from dataclasses import dataclass
 from heapq import heapify, heappush
 from itertools import accumulate
@@ -26,7 +27,7 @@ class Order:
 class SimulatedWorkers:
     """The orders of n simulated workers, and a queue of their deliveries on the virtual clock."""
 
-    def __init__(self, times: DrawnTimes, script: FaultScript) -> None:
+    def __init__(self, times: DrawnTimes, script: FaultScript, overhead: Array | None = None) -> None:
         n = times.n
         self.now = 0.0
         self.orders = np.full(n, None, object)  # what each worker holds
@@ -41,6 +42,7 @@ class SimulatedWorkers:
         self.events: list[tuple[float, int]] = []  # a heap of (due, worker); a stopped one is out of date
         self._saved = _SAVED if times.stoppable else (*_SAVED, *_UNSTOPPABLE)
         self._n, self._times, self._script, self._scripted = n, times, script, bool(script)
+        self._overhead = overhead  # seconds that an order of each worker spends on the way
 
     def order(self, workers: IntArray, order: Order, counts: IntArray | int) -> None:
         """Let workers begin an order now: counts[j] tasks of workers[j]."""
@@ -54,6 +56,8 @@ class SimulatedWorkers:
         self.began[workers] = began = np.maximum(self.free[workers], self.now)
         self.seconds[workers] = seconds = self._duration(workers, round, counts if together else 1)
         due = began + seconds
+        if self._overhead is not None:
+            due += self._overhead[workers]
         if self._scripted:
             self._script.begin_tasks(workers)
             due += self._script.delays(workers, seconds, began)
@@ -91,6 +95,12 @@ class SimulatedWorkers:
             if abs(slowness - 1.0) > 1e-9:  # not merely rounded
                 seconds = [second * slowness for second in seconds]
         return seconds
+
+    def overhead_of(self, worker: int, seconds: list[float]) -> float:
+        """Return how much of the time for what a worker delivers now was not spent on its tasks."""
+        if self._overhead is None:
+            return 0.0
+        return max(self.now - self.began.item(worker) - math.fsum(seconds), 0.0)
 
     def proceed(self, worker: int, count: int) -> None:
         """Let a worker that delivers `count` tasks now begin what is left of its order."""

@@ -13,8 +13,11 @@ from mpi_ata.clusters.channel import (
     ARRIVAL,
     BAD_RESULT,
     END,
+    EVALUATE,
+    EVALUATED,
     FAILED,
     FINAL,
+    GLOBAL_RANDOM,
     INLINE,
     ORDER,
     REACHABLE,
@@ -31,6 +34,7 @@ from mpi_ata.clusters.interface import (
     add_up,
     check_result,
     compute,
+    evaluated_part,
     set_up,
     surely_finite,
 )
@@ -40,6 +44,7 @@ from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.packing import EMPTY, Packed
 from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
+from mpi_ata.randomness import global_states
 from mpi_ata.times import DrawnTimes
 
 if TYPE_CHECKING:
@@ -95,6 +100,8 @@ class Worker:
             message = self._bell.wait(self._channel.poll)
             if message is not None and message.kind == ORDER:
                 self._carry_out(message)
+            elif message is not None and message.kind == EVALUATE:
+                self._evaluate(message)
             elif message is not None:
                 self._obey(message)
         self._lifeline.release()
@@ -113,9 +120,11 @@ class Worker:
     def _set_up(self) -> None:
         """Do what must not count as time of a task: imports, data, compilation, one untimed task."""
         set_up(self._problem, self._index, self._n)
+        before = global_states()
         compute(self._problem, first_point(self._problem), [Task(self._streams, 0, self._index, 0)])
+        drew = global_states() != before
         self._bell.sleep(HEARING)  # the manager rings once, to find out who hears it
-        flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None)
+        flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None) | GLOBAL_RANDOM * drew
         self._send(READY, flags=flags)
 
     def _carry_out(self, order: Message) -> None:
@@ -130,6 +139,17 @@ class Worker:
             self._number += self._in_task
             tasks, spent = len(unsent) + self._in_task, time.perf_counter() - began
             self._report_failure(error, tasks=tasks, seconds=[spent])
+        self._order = 0
+
+    def _evaluate(self, order: Message) -> None:
+        """Evaluate the parts from order.round to order.tasks."""
+        self._order, x, found = order.order, self._point(order), list[float]()
+        try:
+            for part in range(order.round, order.tasks):
+                found += evaluated_part(self._problem, x, part)
+            self._send(EVALUATED, order.order, seconds=found)
+        except RunError as error:
+            self._report_failure(error)
         self._order = 0
 
     def _do_tasks(self, order: Message, x: Array, total: Array, unsent: list[float]) -> None:

@@ -24,13 +24,13 @@ def rounds(
     off the clock.
     """
     if not trace.rows:
-        trace.record(evaluate(problem, method, stop.needs_loss))
+        trace.record(evaluate(problem, method, stop.needs_loss, cluster))
     done = stop.reached(trace)
     while not done:
         round = method.step(cluster)
         trace.add(round, cluster.ledger)
         done = stop.reached(trace)
         if done or method.k % evaluate_every == 0:
-            trace.record(evaluate(problem, method, stop.needs_loss))
+            trace.record(evaluate(problem, method, stop.needs_loss, cluster))
             done = done or stop.reached(trace)
         yield round

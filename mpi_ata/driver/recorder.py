@@ -130,15 +130,25 @@ class RunRecorder:
             self._checkpoints.save_last(record)
 
     def save_summary(self) -> None:
-        """Save a finished run for the last time, with what stopped workers reported when it was closed."""
-        self._record.summary |= self._trace.summary()
-        self._checkpoints.save_last(self._record)
+        """Save a finished run for the last time."""
+        self.save_again()
         self._file.remove_previous()
+
+    def save_again(self) -> None:
+        """Save a run with what came after its last round: late reports of workers, an evaluation."""
+        self._record.summary |= self._trace.summary()
+        self._record.metrics = self._trace.evaluations()
+        self._checkpoints.save_last(self._record)
 
     def interrupt(self, signal: str) -> None:
         """Save a run that ends early, so that it can be resumed."""
         self.event("ended", f"early, by {signal}")
         self._checkpoints.save_last(self._filled())
+
+    @property
+    def saved(self) -> int:
+        """Return the round of the latest save."""
+        return self._checkpoints.latest
 
     def flagged_hosts(self) -> list[HostReport]:
         """Return the hosts that were slow, flaky or lost, as of the latest save."""
@@ -149,8 +159,8 @@ class RunRecorder:
         if self._removed:
             return f"no completed round could be saved, so {self.path} was removed"
         if not self.resumable:
-            return f"{self.path} has recorded it up to round {self._checkpoints.latest:,}"
-        where = f"{self.path} holds it up to round {self._checkpoints.latest:,}"
+            return f"{self.path} has recorded it up to round {self.saved:,}"
+        where = f"{self.path} holds it up to round {self.saved:,}"
         edited = "adding --accept-changes if you edited a file"
         return f"{where}; after fixing it, continue with --out {self.path} --resume, {edited}"
 

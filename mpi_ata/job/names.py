@@ -58,9 +58,9 @@ METHODS: Names = {
     "sgd": SGD,
     "heterogeneous-data-sgd": HeterogeneousDataSGD,
     "malenia": Malenia,
-    "map": Map,
     "asgd": ASGD,
     "ringmaster": Ringmaster,
+    "map": Map,
     "mindflayer": MindFlayer,
 }
 

@@ -26,6 +26,7 @@ from mpi_ata.launch.mpirun import (
     start_ranks,
     start_script,
 )
+from mpi_ata.launch.rank_process import hold_signals_of_starter
 from mpi_ata.launch.subprocesses import CommandResult, run_command
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "assign_gpus",
     "exec_launcher",
     "find_mpirun",
+    "hold_signals_of_starter",
     "host_name",
     "local_rank",
     "local_size",

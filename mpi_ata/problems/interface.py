@@ -50,8 +50,11 @@ class Problem(Protocol):
     `gradients(x, tasks)`, the sum over several tasks in one call, used only where task times are drawn;
     `setup(worker, n)`, called once on each rank before the clock starts, with worker None on the manager and
     in a simulation;
+    `bind(update)`, the update for its points, where they have parts that an update should not move;
     `loss(x)` and `minimum`, the least possible loss, for stopping at a gap;
-    `evaluate(x)`, a dict of further metrics by name; an entry "loss" replaces `loss(x)`.
+    `evaluate(x)`, a dict of further metrics by name; an entry "loss" replaces `loss(x)`;
+    `evaluation_parts`, `evaluate_part(x, part)` and `combine_parts(x, numbers)`, the same on all workers:
+    each part is a list of numbers, and `numbers` are those of all parts, one after the other.
     Both are called on the manager, off the clock.
     """
 

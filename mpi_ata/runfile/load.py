@@ -15,6 +15,9 @@ from mpi_ata.runfile.store import RunFile
 
 log = logging.getLogger("mpi_ata")
 
+COLUMNS: tuple[str, ...] = ("round", "clock", "elapsed", "worker_time", "waste", "started", "used", "wasted")
+COLUMNS += ("lost", "loss", "gap", "regret", "mean_delay", "largest_delay")
+
 
 @dataclass(frozen=True)
 class SavedRun:
@@ -42,7 +45,7 @@ def load(path: str | Path) -> SavedRun:
     return SavedRun(
         x=_point(record, path),
         summary=described,
-        history=Columns(record.trace),
+        history=Columns({name: record.trace[name] for name in sorted(record.trace, key=_column)}),
         metrics=Columns(metrics),
         workers=Rows(apart["workers_table"]),
         hosts=Rows(apart["hosts"]),
@@ -50,6 +53,11 @@ def load(path: str | Path) -> SavedRun:
         job=apart["job"],
         settings=apart["settings"],
     )
+
+
+def _column(name: str) -> int:
+    """Return where a column of the history stands."""
+    return COLUMNS.index(name) if name in COLUMNS else len(COLUMNS)
 
 
 def _point(record: Record, path: str | Path) -> Any:
@@ -73,4 +81,6 @@ def load_named(file: RunFile) -> tuple[Record, str]:
     try:
         return load_record(file)
     except DamagedError as error:
+        if file.path.suffix == ".toml":
+            raise DamagedError(f"{error}; run a job file with mpi-ata run {file.path}") from None
         raise DamagedError(f"{error}; restore a copy of it, or start a new run with another --out") from None

@@ -13,7 +13,6 @@ from mpi_ata.problems import AnyProblem, returns_values
 from mpi_ata.script.description import Description, class_text, described, described_point, described_times
 from mpi_ata.script.ending import end_process, report_errors_in_one_sentence
 from mpi_ata.script.place import count_workers, drawn_times, start_ranks, starts_ranks
-from mpi_ata.script.run import GRACE
 from mpi_ata.script.together import catching_signals, joined, opened_cluster
 from mpi_ata.script.words import in_python
 from mpi_ata.times import DrawnTimes, Law
@@ -46,7 +45,7 @@ def cluster(
         if workers is not None and starts_ranks(workers):
             start_ranks(workers)
     with (
-        catching_signals(GRACE) as stop_request,
+        catching_signals(grace=20.0) as stop_request,
         opened_cluster(problem, drawn, seed, call.digest, stop_request, faults) as found,
     ):
         if found is None:

@@ -1,21 +1,25 @@
 """How a script ends: early by a signal, or with an error in one sentence."""
 
+import logging
 import sys
 import traceback
 from types import TracebackType
 
 from mpi_ata import launch
-from mpi_ata.errors import LossError, RunError, UsageError
+from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError
 from mpi_ata.launch.signals import StopRequest
 from mpi_ata.launch.verdict import note_exit
 from mpi_ata.layout import MANAGER
 from mpi_ata.script.description import script_path
 
-PACKAGE = __name__.split(".")[0]
+log = logging.getLogger("mpi_ata")
 
 
 def end_process(stop_request: StopRequest) -> None:
     """End a script after a signal, with exit code 85 if its run can be resumed; a notebook goes on."""
+    by = "Ctrl-C" if stop_request.name in ("", "SIGINT") else stop_request.name
+    left = "resume it with resume=True" if stop_request.exit_code == CONTINUE else "it cannot be resumed"
+    log.warning("the run was stopped early, by %s; %s", by, left)
     if script_path() is None:
         return
     _report_exit(stop_request.exit_code)

@@ -71,4 +71,5 @@ def _options(request: Request) -> list[str]:
         *(word for path in paths for word in ("--warm-start", str(path))),
         *(["--prior-weight", str(request.prior_weight)] if request.prior_weight != 1 else []),
         *(["--any-problem"] if request.any_problem else []),
+        *(["--accept-changes"] if request.accept_changes else []),
     ]

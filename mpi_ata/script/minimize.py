@@ -1,9 +1,10 @@
 """One call for a whole run: the counterpart of `mpi-ata run` for scripts and notebooks."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mpi_ata.allocators import Allocator
 from mpi_ata.clusters import FaultPolicy
 from mpi_ata.driver.drive import Drive
 from mpi_ata.driver.execute import log_notes
@@ -18,10 +19,8 @@ from mpi_ata.script.description import script_path
 from mpi_ata.script.ending import end_process, report_errors_in_one_sentence
 from mpi_ata.script.generated_job import run_generated_job
 from mpi_ata.script.place import start_ranks, starts_ranks
-from mpi_ata.script.record import Paths
-from mpi_ata.script.request import AnyAllocator, Prepared, Request
+from mpi_ata.script.request import Prepared, Request
 from mpi_ata.script.result import Result, result_of, saved_result
-from mpi_ata.script.run import GRACE
 from mpi_ata.script.together import catching_signals, is_worker, joined, opened_cluster
 from mpi_ata.script.words import in_python
 from mpi_ata.times import DrawnTimes, Law
@@ -39,20 +38,21 @@ def minimize(
     update: Update,
     rounds: int | None = None,
     stop: Stop | None = None,
-    allocator: AnyAllocator | None = None,
+    allocator: str | Allocator | Callable[[int], Allocator] | None = None,
     workers: int | None = None,
     times: DrawnTimes | Law | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     resume: bool = False,
-    warm_start: Paths = (),
+    warm_start: str | Path | Sequence[str | Path] = (),
     prior_weight: float = 1.0,
     any_problem: bool = False,
+    accept_changes: bool = False,
     evaluate_every: int = 10,
     observers: Sequence[Observer] = (),
     checkpoint_rounds: int | None = None,
     checkpoint_seconds: float | None = None,
-    grace: float = GRACE,
+    grace: float = 20.0,
     faults: FaultPolicy | None = None,
 ) -> Result | None:
     """Minimize a problem by SGD with `budget` tasks per round, and return the result; None on workers.
@@ -83,6 +83,7 @@ def minimize(
         warm_start=warm_start,
         prior_weight=prior_weight,
         any_problem=any_problem,
+        accept_changes=accept_changes,
         evaluate_every=evaluate_every,
         checkpoint_rounds=checkpoint_rounds,
         checkpoint_seconds=checkpoint_seconds,

@@ -6,6 +6,7 @@ from pathlib import Path
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Start, read_prior, resume_notes
 from mpi_ata.errors import UsageError
+from mpi_ata.job.edits import difference, same_code
 from mpi_ata.job.schema import tables_of
 from mpi_ata.job.source import JobText
 from mpi_ata.job.tables import Tables, differing_keys, value_of
@@ -21,9 +22,9 @@ IGNORED = ("script.",)  # keys that say nothing of the run itself
 
 
 def output_options(
-    out: str | Path | None, resume: bool, warm_start: Paths, prior_weight: float, any_problem: bool
+    out: str | Path | None, resume: bool, warm_start: Paths, prior_weight: float, *accepted: bool
 ) -> OutputOptions | None:
-    """Return where the run is recorded, checked; None: nowhere."""
+    """Return where the run is recorded, checked; `accepted` are runs of any problem, and changes."""
     named = [warm_start] if isinstance(warm_start, str | Path) else warm_start
     earlier = tuple(Path(path) for path in named)
     if out is None and not resume and not earlier:
@@ -31,7 +32,7 @@ def output_options(
     path = None if out is None else Path(out)
     if path is not None:
         make_folder(path.parent)
-    output = OutputOptions(path, resume, earlier, prior_weight, any_problem)
+    output = OutputOptions(path, resume, earlier, prior_weight, *accepted)
     output.check()
     return output
 
@@ -66,29 +67,32 @@ def _resume(described: ScriptRun, output: OutputOptions) -> Start:
         raise UsageError(
             f"{file.path}: is the run of a job file; resume it with mpi-ata run, or choose another out"
         )
-    changes = differing_keys(described.tables, then)
-    changes = [name for name in changes if not name.startswith(IGNORED)]
-    _check_same(file.path, described, record.job, changes, then)
+    names = [name for name in differing_keys(described.tables, then) if not name.startswith(IGNORED)]
+    code = _edited_code(described, record.job)
+    if not output.accept_changes:
+        _check_same(file.path, described.tables, then, names, bool(code))
     notes = resume_notes(output, complaint)
-    texts = [f"{name}: {value_of(then, name)} -> {value_of(described.tables, name)}" for name in changes]
-    return Start(described, file, record, bool(complaint), tuple(texts), notes=_in_python(notes))
+    texts = [f"{name}: {value_of(then, name)} -> {value_of(described.tables, name)}" for name in names]
+    return Start(described, file, record, bool(complaint), (*texts, *code), notes=_in_python(notes))
 
 
-def _check_same(
-    path: Path, described: ScriptRun, then: JobText, changes: Sequence[str], tables: Tables
-) -> None:
+def _edited_code(described: ScriptRun, then: JobText) -> list[str]:
+    """Return how the class of the problem differs from before, in more than comments and formatting."""
+    before, after = (files.get("problem.file", "") for files in (then.files, described.files))
+    return [] if same_code(before, after) else [f"the class of the problem:\n{difference(before, after)}"]
+
+
+def _check_same(path: Path, now: Tables, then: Tables, names: Sequence[str], edited: bool) -> None:
     """Reject another problem, method or seed than that of the run to resume."""
     differing = [
-        f"{name} ({value_of(tables, name)}, now {value_of(described.tables, name)})"
-        for name in changes
+        f"{name} ({value_of(then, name)}, now {value_of(now, name)})"
+        for name in names
         if name.startswith(FIXED)
-    ]
-    if then.files.get("problem.file", "") != described.source.files.get("problem.file", ""):
-        differing.append("the code of the problem's class")
+    ] + ["the code of the problem's class"] * edited
     if differing:
         raise UsageError(
-            f"{path}: cannot be resumed, since the run differs in {', '.join(differing)}; change it back, or "
-            "start a new run with another out"
+            f"{path}: differs from that run in {', '.join(differing)}; resume with these changes by "
+            "--accept-changes, or start a new run with another --out"
         )
 
 

@@ -10,7 +10,7 @@ from mpi_ata.allocators import Allocator
 from mpi_ata.clusters import FaultPolicy
 from mpi_ata.driver.plan import Start
 from mpi_ata.errors import UsageError, one_line
-from mpi_ata.job.build import check_problem
+from mpi_ata.job.build import bound_update, check_problem
 from mpi_ata.job.component import Component, pick
 from mpi_ata.job.demand import check_simulation, check_workers
 from mpi_ata.job.names import ALLOCATORS
@@ -69,6 +69,7 @@ class Request:
     warm_start: Paths
     prior_weight: float
     any_problem: bool
+    accept_changes: bool
     evaluate_every: int
     checkpoint_rounds: int | None
     checkpoint_seconds: float | None
@@ -82,7 +83,7 @@ class Request:
         check_workers(n)
         problem = self._built_problem()
         check_problem(problem, stop)
-        method = SGD(problem.x0, self._built_allocator(n, times), self._fresh_update())
+        method = SGD(problem.x0, self._built_allocator(n, times), bound_update(problem, self._fresh_update()))
         if self.workers is None and times is not None:
             check_simulation(method, n)
         saving = self.checkpoint_rounds, self.checkpoint_seconds, self.grace
@@ -93,8 +94,9 @@ class Request:
     def _start(self, described: ScriptRun) -> Start:
         if is_worker():
             return Start(described)
-        options = self.out, self.resume, self.warm_start, self.prior_weight, self.any_problem
-        return plan_script(described, output_options(*options))
+        earlier = self.warm_start, self.prior_weight, self.any_problem
+        output = output_options(self.out, self.resume, *earlier, self.accept_changes)
+        return plan_script(described, output)
 
     def limits(self) -> Stop:
         """Return when the run is finished."""
@@ -145,7 +147,7 @@ class Request:
             given = getattr(allocator, "n", "no"), getattr(allocator, "budget", "no")
             raise UsageError(
                 f"the allocator is for {given[0]} workers and a budget of {given[1]}, but the run has {n} "
-                f"and {self.budget}; pass a function of n, as in allocator=lambda n: ATA(n, budget=8)"
+                f"and {self.budget}; pass a function of n, as in allocator=lambda n: UTA(n, budget=8)"
             )
         found: Allocator = allocator
         return found

@@ -20,10 +20,8 @@ from mpi_ata.methods import Method, Round
 from mpi_ata.problems import AnyProblem
 from mpi_ata.script.description import describe_run, run_table
 from mpi_ata.script.ending import end_process
-from mpi_ata.script.record import Paths, output_options, plan_script
+from mpi_ata.script.record import output_options, plan_script
 from mpi_ata.script.words import in_python
-
-GRACE = 20.0  # seconds that a round may still take after a signal
 
 
 def run(
@@ -37,24 +35,26 @@ def run(
     *,
     out: str | Path | None = None,
     resume: bool = False,
-    warm_start: Paths = (),
+    warm_start: str | Path | Sequence[str | Path] = (),
     prior_weight: float = 1.0,
     any_problem: bool = False,
+    accept_changes: bool = False,
     checkpoint_rounds: int | None = None,
     checkpoint_seconds: float | None = None,
-    grace: float = GRACE,
+    grace: float = 20.0,
 ) -> Iterator[Round]:
     """Yield one round after another until a limit of `stop` is reached; without one, for as long as you ask.
 
     Every `evaluate_every` rounds the loss of `problem`, and what its evaluate(x) returns, goes into `trace`,
     off the clock.  With `out` the run is recorded in that file: before the first round, every now and then,
     when a round fails, when you leave the loop, and at the end.  `resume` continues the run in `out`, if
-    there is one; `warm_start` names run files or folders whose speeds the allocator starts from.  A signal
-    (Ctrl-C, TERM, USR1) ends the loop after the current round, which has `grace` seconds left.
+    there is one, with `accept_changes` even if its problem has changed.  `warm_start` names run files or
+    folders whose speeds the allocator starts from.  A signal (Ctrl-C, TERM, USR1) ends the loop after the
+    current round, which has `grace` seconds left.
     """
     trace = trace or Trace()
     with in_python():
-        output = output_options(out, resume, warm_start, prior_weight, any_problem)
+        output = output_options(out, resume, warm_start, prior_weight, any_problem, accept_changes)
         _check_unused(cluster, output)
         table = run_table(cluster.n, evaluate_every, checkpoint_rounds, checkpoint_seconds, grace)
         start = plan_script(describe_run(method, problem, stop or Stop(), table), output)
@@ -64,7 +64,7 @@ def run(
     with _signals(shared, grace, recorded=start.file is not None) as stop_request:
         drive = Drive(start, method, problem, cluster, trace, observers, stop_request, closes=False)
         try:
-            yield from _quiet(drive.rounds())
+            yield from quiet(drive.rounds())
         finally:
             stop_request.exit_code = CONTINUE if drive.resumable else 1
     if shared is None and stop_request:
@@ -79,7 +79,7 @@ def _signals(shared: StopRequest | None, grace: float, recorded: bool) -> Abstra
     return open_stop_request(grace) if recorded else nullcontext(StopRequest(grace))
 
 
-def _quiet(rounds: Generator[Round, None, None]) -> Iterator[Round]:
+def quiet(rounds: Generator[Round, None, None]) -> Iterator[Round]:
     """Yield rounds in which numpy does not warn of overflow: the evaluation reports it better."""
     with in_python(), closing(rounds):
         while True:

@@ -13,6 +13,7 @@ _WORDS = (
     (r"--prior-weight (\S+)", r"prior_weight=\1"),
     (r"--resume", "resume=True"),
     (r"--any-problem", "any_problem=True"),
+    (r"--accept-changes", "accept_changes=True"),
     (r"--virtual", "times=Sqrt(4)"),
     (r"--workers (\d+)", r"workers=\1"),
     (r"--(out|warm-start|prior-weight)", lambda found: found[1].replace("-", "_")),

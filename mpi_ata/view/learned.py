@@ -1,6 +1,7 @@
 """What a run has learned about its workers, and what its allocator makes of it: rebuilt from a run file."""
 
 import math
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ class Learned:
 
     tables: Tables  # the job
     allocator: Allocator | None  # as it was saved; None: the method has none, or it is the user's own
-    state: State  # of that allocator
     available: BoolArray  # who can be given tasks
     tasks: IntArray  # that each worker has finished
     means: Array  # of the times that decide the quotas
@@ -46,7 +46,7 @@ class Learned:
 def learned(record: Record) -> Learned:
     """Return what a run has learned, from its record alone: no code of the user's is executed."""
     tables, n = tables_of(record.job), len(record.identities)
-    allocator, available = restored(record, record.allocator), available_workers(record)
+    allocator, available = restored(record), available_workers(record)
     means, errors = measured(record.workers)
     bounds = np.maximum(means - SURE * errors, 0.0)
     if isinstance(allocator, LowerBoundAllocator):
@@ -56,31 +56,28 @@ def learned(record: Record) -> Learned:
     quota = None if allocator is None else next_quota(allocator, available)
     tasks = record.workers["tasks"]
     assert len(means) == n
-    return Learned(tables, allocator, record.allocator, available, tasks, means, bounds, quota)
+    return Learned(tables, allocator, available, tasks, means, bounds, quota)
 
 
-def restored(record: Record, state: State, means: Array | None = None) -> Allocator | None:
-    """Return the allocator of a run in a given state; None where the run file alone cannot say.
-
-    `means` are those that an oracle knows, unless they are the true ones.
-    """
+def restored(record: Record) -> Allocator | None:
+    """Return the allocator of a run as it was saved; None where the run file alone cannot say."""
     tables, n = tables_of(record.job), len(record.identities)
     keys = tables.get("allocator")
     if keys is None or "file" in keys:
         return None
     seed = tables.get("run", {}).get("seed", 0)
-    known: dict[str, Any] = {"n": n, "seed": seed, "means": true_means(record) if means is None else means}
+    known: dict[str, Any] = {"n": n, "seed": seed, "means": true_means(record)}
     try:
         allocator: Allocator = choose("allocator", keys, ALLOCATORS, Path()).build(**known)
-        allocator.restore(state)
+        allocator.restore(record.allocator)
     except (UsageError, ValueError):  # written by another version of mpi_ata
         return None
     return allocator
 
 
 def next_quota(allocator: Allocator, available: BoolArray) -> IntArray:
-    """Return the quotas that a restored allocator would decide on next; nobody has any if all are lost."""
-    return allocator.allocate(available) if available.any() else np.zeros(allocator.n, np.int64)
+    """Return the quotas that an allocator would decide on next, and leave it as it is."""
+    return deepcopy(allocator).allocate(available) if available.any() else np.zeros(allocator.n, np.int64)
 
 
 def true_means(record: Record) -> Array:

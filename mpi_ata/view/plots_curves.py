@@ -43,23 +43,26 @@ def curve_panels(runs: Sequence[PlottedRun]) -> dict[str, CurvePanel]:
 
 
 def _drawable(panel: CurvePanel, run: PlottedRun) -> bool:
-    return bool(_known(*panel.curve(run)).any())
+    return len(known_points(panel, run)[0]) > 0
 
 
 def _regret(run: PlottedRun) -> Curve:
     return run.column("round"), run.column("regret")
 
 
-def _known(x: Array, y: Array) -> Array:
-    return np.asarray(np.isfinite(x) & np.isfinite(y))
+def known_points(panel: CurvePanel, run: PlottedRun) -> Curve:
+    """Return the curve of a run where it is known; a single point is no curve."""
+    x, y = panel.curve(run)
+    known = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+    known = known if len(known) > 1 else known[:0]
+    return x[known], y[known]
 
 
 def draw_curves(axes: "Axes", panel: CurvePanel, runs: Sequence[PlottedRun]) -> None:
     """Draw one curve for each run; runs with the same name are repetitions, drawn as mean and spread."""
     names = list(dict.fromkeys(run.name for run in runs))
     for number, name in enumerate(names):
-        curves = [panel.curve(run) for run in runs if run.name == name]
-        curves = [(x[_known(x, y)], y[_known(x, y)]) for x, y in curves if _known(x, y).any()]
+        curves = [known_points(panel, run) for run in runs if run.name == name and _drawable(panel, run)]
         if len(curves) == 1:
             axes.plot(*curves[0], label=name, **line_style(number))
         elif curves:

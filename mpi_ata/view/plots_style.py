@@ -101,6 +101,6 @@ def save_figure(figure: "Figure", path: Path) -> None:
     """Write a figure in the format of its file name; the same figure gives the same bytes."""
     stamp = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[path.suffix.lower()]
     try:
-        figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.05, metadata=stamp)
+        figure.savefig(path, dpi=110, bbox_inches="tight", pad_inches=0.05, metadata=stamp)
     except OSError as error:
         raise UsageError(f"{path}: the figure cannot be written: {error.strerror}") from None

@@ -8,7 +8,7 @@ from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array, BoolArray, IntArray
 from mpi_ata.clusters import VirtualCluster
 from mpi_ata.methods import SGD
-from mpi_ata.paper.no_work import NoWork
+from mpi_ata.problems.no_work import NoWork
 from mpi_ata.times import DrawnTimes, Law
 from mpi_ata.updates import Plain
 

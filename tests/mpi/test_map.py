@@ -1,15 +1,19 @@
 """Tasks that are not gradients on real ranks: the method map, and the farm."""
 
 import json
+import os
+import re
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 import mpi_ata
+from mpi_ata.launch import find_mpirun
 from tests.driver.driven import driven
 from tests.faults.checks import outlives_deaths
-from tests.mpi.starting import COMMAND, ROOT, finished, mpirun
+from tests.mpi.starting import COMMAND, ROOT, finished, mpirun, started
 
 JOB = ROOT / "jobs" / "bayes.toml"
 SURVIVES = pytest.mark.skipif(not outlives_deaths(), reason="this MPI ends all ranks when one has died")
@@ -89,8 +93,37 @@ def test_a_farm_outlives_a_worker(tmp_path: Path) -> None:
     assert "lost False True True" in done.stdout, done.stderr
 
 
-def test_the_farm_that_ships_with_the_project_gives_the_same_on_ranks_and_simulated() -> None:
+def test_the_farm_that_ships_with_the_project_runs_under_mpirun_and_starts_its_own_ranks() -> None:
     script = ROOT / "jobs" / "farm.py"
-    on_ranks, simulated = mpirun(4, sys.executable, script), finished([sys.executable, str(script)])
-    assert on_ranks.returncode == simulated.returncode == 0, on_ranks.stderr + simulated.stderr
-    assert on_ranks.stdout == simulated.stdout != ""
+    on_ranks, alone = mpirun(5, sys.executable, script), finished([sys.executable, str(script)])
+    assert on_ranks.returncode == alone.returncode == 0, on_ranks.stderr + alone.stderr
+    assert on_ranks.stdout == alone.stdout == "size 20: 0.8934, size 100: 0.9719; the limit is 1\n"
+
+
+SLEEPING = """
+import os
+import time
+
+import mpi_ata
+
+
+def sleeping(value):
+    time.sleep(0.02)
+    return value
+
+
+with mpi_ata.cluster() as cluster:
+    for value in cluster.map(sleeping, range(5000)):
+        if value == 20:
+            print(os.getpid(), flush=True)
+"""
+
+
+def test_a_signal_ends_a_farm_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "farm.py"
+    script.write_text(SLEEPING)
+    with started([find_mpirun(), "-n", "4", sys.executable, str(script)]) as process:
+        assert process.stdout is not None
+        os.kill(int(process.stdout.readline()), signal.SIGUSR1)
+        _, err = process.communicate(timeout=15)  # less than the grace period of a round
+    assert re.search(r"Error: SIGUSR1 ended map\(\) after \d+ of 5,000 items", err)

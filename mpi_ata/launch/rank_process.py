@@ -1,13 +1,16 @@
-"""What a rank of a script does when its process ends: others may wait for it."""
+"""How the process of a rank begins and ends: signals may come early, and others may wait for it."""
 
 import atexit
 import logging
 import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from mpi_ata.launch.environment import rank, step_tasks, under_launcher, world_size
+from mpi_ata.launch.signals import hold_stop_signals
+from mpi_ata.launch.verdict import VARIABLE
 from mpi_ata.layout import MANAGER
 
 OWNER = "MPI_ATA_RANK"  # the process that is the rank: its children inherit the launcher's variables
@@ -31,6 +34,12 @@ def _leave(leave: Callable[[], None]) -> None:
     if COMMANDS not in sys.modules:
         with suppress(Exception):  # there may be no MPI
             leave()
+
+
+def hold_signals_of_starter(environment: Mapping[str, str]) -> None:
+    """Hold stop signals for the run to come, if this package has started the ranks and forwards them."""
+    if VARIABLE in environment and threading.current_thread() is threading.main_thread():
+        hold_stop_signals()
 
 
 def note_simulation() -> None:
