@@ -32,7 +32,7 @@ MISTAKES = {
     "if rank == 2: sys.exit()\n" + CALL: "rank 2 has ended, but rank 0 calls minimize",
     "if rank > 0: " + CALL: "rank 0 has ended, but rank 1 calls minimize",
     "options['budget'] += rank == 1\n" + CALL: "(budget = 5 instead of budget = 4)",
-    "if rank == 1: del problem.x0\n" + CALL: "rank 1: the problem: x0 must be a numpy array",
+    "if rank == 1: del problem.x0\n" + CALL: "rank 1: the problem: Quadratic has no x0",
     "mpi_ata.minimize(problem, workers=7, **options)": "workers=7 needs 8 ranks (1 manager + 7 workers)",
 }
 
