@@ -2,6 +2,7 @@
 
 import traceback
 
+LONGEST_SHORT = 300  # characters of a message that is shown in a list
 CONTINUE = 85  # exit code of a run that was stopped early and can be resumed
 
 
@@ -15,6 +16,10 @@ class RunError(RuntimeError):
 
 class LossError(RunError):
     """A run has lost workers that it cannot continue without; it can be resumed on others."""
+
+
+class DivergedError(RunError):
+    """The point or the loss of a run is no longer finite."""
 
 
 class BadResultError(RunError):
@@ -38,12 +43,18 @@ def in_users_code(what: str, error: BaseException) -> RunError:
     return RunError(f"{what}:\n{lines}")
 
 
-def diverged(round: int, loss: float | None = None) -> RunError:
+def diverged(round: int, loss: float | None = None) -> DivergedError:
     """Return the error for a run whose point or loss is no longer finite."""
     at_loss = "" if loss is None else f", with loss {loss}"
-    return RunError(f"the run diverged by round {round}{at_loss}; try a smaller step_size")
+    return DivergedError(f"the run diverged by round {round}{at_loss}; try a smaller step_size")
 
 
 def one_line(error: BaseException) -> str:
     """Return the message of an exception without line breaks."""
     return " ".join(str(error).split())
+
+
+def in_short(error: BaseException) -> str:
+    """Return the first line of a message, and where a traceback follows also its last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(dict.fromkeys([lines[0], lines[-1]]))[:LONGEST_SHORT]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,11 +13,13 @@ from mpi_ata.cli.options import job_options, reported, show
 from mpi_ata.cli.runs import resolve_here
 from mpi_ata.cli.start import execute_with_progress, start_ranks, starts_ranks
 from mpi_ata.driver.execute import Outcome
+from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Plan, checked_together
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job import Job
 from mpi_ata.job.build import greedy_counterpart
 from mpi_ata.layout import MANAGER
+from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.compare import comparison_table
 from mpi_ata.view.plots_style import check_figure_path
 
@@ -44,6 +47,11 @@ class Variant(NamedTuple):
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Draw the runs into a .png, .pdf or .svg file."
 )
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A folder for the run file of each run, such as gta.h5.  [default: nothing is saved]",
+)
 def compare(
     job: Path,
     settings: tuple[str, ...],
@@ -51,6 +59,7 @@ def compare(
     allocators: str | None,
     seeds: int,
     output: Path | None,
+    out: Path | None,
     as_json: bool,
 ) -> None:
     """Run a job under several allocators, and print one table.
@@ -58,6 +67,7 @@ def compare(
     \b
     Examples:
       mpi-ata compare jobs/emulated.toml
+      mpi-ata compare jobs/emulated.toml --out runs/emulated
       mpi-ata compare jobs/quadratic.toml --virtual --workers 51 --allocators gta,ofta,ata-empirical
       mpi-ata compare jobs/quadratic.toml --virtual --seeds 5 -o quadratic.png
     """
@@ -67,6 +77,7 @@ def compare(
             check_figure_path(output)
         names, counterpart = compared_allocators(plan.job, allocators)
         variants = list_variants(plan, names, seeds)
+        variants = variants if out is None else recorded_in(out, variants)
     if starts_ranks(virtual):
         start_ranks([variant.plan for variant in variants])
     if virtual:
@@ -96,6 +107,19 @@ def list_variants(plan: Plan, names: Sequence[str], seeds: int) -> list[Variant]
         for seed in range(first, first + seeds)
         for name, variant in zip(names, plan.with_seed(seed).with_allocators(names), strict=True)
     ]
+
+
+def recorded_in(folder: Path, variants: Sequence[Variant]) -> list[Variant]:
+    """Return the runs, each recorded in a file of this folder that does not exist yet."""
+    several = len({variant.seed for variant in variants}) > 1
+    found = []
+    for variant in variants:
+        name = f"{variant.allocator}-{variant.seed}" if several else variant.allocator
+        file = RunFile(folder / f"{name}.h5")
+        if launch.rank() == MANAGER:
+            OutputOptions(file.path).check()
+        found.append(variant._replace(plan=replace(variant.plan, file=file)))
+    return found
 
 
 def run_variants(variants: Sequence[Variant], virtual: bool) -> Iterator[Outcome]:

@@ -81,7 +81,7 @@ def show_command(run: Path, as_json: bool) -> None:
     if complaint:
         click.echo(f"Note: {complaint}", err=True)
     described = describe(record)
-    show(json.dumps(described) if as_json else format_run(described))
+    show(json.dumps(described) if as_json else format_run(described, run, record.method))
 
 
 def resolve_here(virtual: bool, *arguments: Any) -> Plan:

@@ -73,7 +73,7 @@ def start_ranks(plans: Sequence[Plan]) -> None:
 def execute_with_progress(plan: Plan, virtual: bool, label: str = "") -> Outcome | None:
     """Execute a plan with a progress line; None on the rank of a worker."""
     line = ProgressLine(plan.job.stop, sys.stderr, label, bool(os.environ.get(launch.TERMINAL)))
-    with printed_notes(line, once=plan.file is None):
+    with printed_notes(line, once=bool(label)):  # runs that are compared have the same notes
         try:
             return (execute if virtual else execute_on_ranks)(plan, [line])
         finally:

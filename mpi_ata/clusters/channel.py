@@ -38,6 +38,8 @@ READY = 4  # worker to manager: set up
 ARRIVAL = 5  # worker to manager: this many tasks, their seconds, the sum of their results
 STOPPED = 6  # worker to manager, after STOP: how many tasks were begun and not sent, and their seconds
 FAILED = 7  # worker to manager: what went wrong, as text, and how many tasks were begun and not sent
+EVALUATE = 9  # manager to worker: evaluate these parts at a point
+EVALUATED = 10  # worker to manager: the results of these parts, as seconds
 LOST = 8  # sent by nobody: the manager has noticed that this rank has died
 
 # Flags of a message.

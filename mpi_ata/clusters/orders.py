@@ -24,6 +24,9 @@ class Order:
     sent: float = math.inf
     latest: float = math.inf  # when it was sent, or its latest arrival came
     excused: float = 0.0  # seconds of suspension before that
+    stopped: float = math.inf  # when it was told to stop
+    unused: float = 0.0  # seconds reported since then
+    noted: float = 0.0  # seconds since then that are in overruns()
     result: Array | None = None  # where the result will be, if in shared memory
 
 
@@ -35,6 +38,7 @@ class Orders:
         self.stopping: dict[int, Order] = {}  # whose stop is not yet confirmed
         self.probes: dict[int, Order] = {}  # single tasks of workers on probation
         self.sharing: set[int] = set()  # workers that have opened the shared memory
+        self._overruns: dict[int, float] = {}  # of confirmed stops, since overruns() was last called
         self._connections = connections
         self._numbers = 0
 
@@ -84,12 +88,34 @@ class Orders:
             return 0.0
         self._connections.send(worker, STOP, order.number)
         self.stopping[worker] = order
-        return time.perf_counter() - order.latest
+        order.stopped = time.perf_counter()
+        return order.stopped - order.latest
+
+    def account_unused(self, worker: int, seconds: float) -> None:
+        """Note seconds that a worker reports of an order that was stopped."""
+        if worker in self.stopping:
+            self.stopping[worker].unused += seconds
 
     def confirm_stop(self, worker: int) -> None:
         """Note that a worker has stopped, and send its next order, if it has one."""
-        if self.stopping.pop(worker, None) is not None and worker in self.running:
+        if (order := self.stopping.pop(worker, None)) is None:
+            return
+        # By what the worker reports: the manager may have been busy when the confirmation came.
+        overrun = max(order.unused - (order.stopped - order.latest), 0.0)
+        self._overruns[worker] = self._overruns.get(worker, 0.0) + overrun - order.noted
+        if worker in self.running:
             self._send(worker, self.running[worker])
+
+    def overruns(self) -> dict[int, float]:
+        """Return the seconds that workers spent on stopped tasks, after the stop, since the last call.
+
+        They are corrected, perhaps by a negative number, when the worker confirms that it has stopped.
+        """
+        found, self._overruns, now = self._overruns, {}, time.perf_counter()
+        for worker, order in self.stopping.items():
+            found[worker] = found.get(worker, 0.0) + now - order.stopped - order.noted
+            order.noted = now - order.stopped
+        return found
 
     def is_busy(self, worker: int) -> bool:
         """Return whether a worker has something to do."""

@@ -5,10 +5,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from heapq import heappop
+from typing import Any
 
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
+from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.faults import Fault, FaultScript
 from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.identity import VIRTUAL, WorkerIdentity, drawn_identity
@@ -16,23 +18,26 @@ from mpi_ata.clusters.interface import (
     Arrival,
     Back,
     Lost,
-    check_result,
     compute,
     named,
+    received,
     set_up,
     surely_finite,
 )
 from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.clusters.simulated import Order, SimulatedWorkers
+from mpi_ata.clusters.values import template_of
 from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.launch.rank_process import note_simulation
 from mpi_ata.launch.signals import GraceExpired
-from mpi_ata.problems import Problem, Task, task_streams
+from mpi_ata.packing import pack
+from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
 from mpi_ata.times import DrawnTimes
 
 REFRESH = 32  # rounds after which deadlines are known to be about right
 
 
-class VirtualCluster:
+class VirtualCluster(Farming):
     """Simulates n workers in one process; the same seed gives the same run, bit for bit.
 
     `faults` happen to workers at times on the virtual clock; `deaths`, which maps workers to the time at
@@ -43,7 +48,7 @@ class VirtualCluster:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: AnyProblem,
         times: DrawnTimes,
         seed: int = 0,
         deaths: Mapping[int, float] | None = None,
@@ -51,6 +56,7 @@ class VirtualCluster:
         policy: FaultPolicy | None = None,
         overhead: Array | None = None,
     ) -> None:
+        note_simulation()
         self.n = times.n
         self.ledger = Ledger(self.n)
         self.grace_expired: Callable[[], bool] = lambda: False  # whether to give up waiting
@@ -59,6 +65,7 @@ class VirtualCluster:
         self._scripted = bool(self._script)  # a plain bool is faster
         self._workers = SimulatedWorkers(times, self._script, overhead)
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
+        self._template, self._computes = template_of(problem), returns_values(problem)
         self._policy = policy
         self._watched = policy is not None or bool(faults)  # whether orders have deadlines
         self._begin()
@@ -94,7 +101,7 @@ class VirtualCluster:
         return self._workers.now
 
     def start(
-        self, workers: IntArray, x: Array, round: int, counts: IntArray | int = 1, together: bool = False
+        self, workers: IntArray, x: Any, round: int, counts: IntArray | int = 1, together: bool = False
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
         workers, own = np.asarray(workers), self._workers
@@ -104,6 +111,7 @@ class VirtualCluster:
             raise RuntimeError("a worker holds one order at a time; stop it first")
         if not self.health.everyone and not self.available[workers].all():
             raise RuntimeError(f"workers {workers[~self.available[workers]]} are lost and cannot be started")
+        x = pack(x, "x") if self._computes else x
         x.flags.writeable = False  # for the caller too: tasks read it later
         x = x.view()  # which no task can make writeable again
         if not own.left.any():
@@ -128,7 +136,7 @@ class VirtualCluster:
     def _try_again(self, x: Array, round: int) -> None:
         """Give one task to each worker on probation whose time has come."""
         for worker in self.health.due(round):
-            if not self._workers.left[worker]:
+            if not self._workers.left[worker] and self._workers.free[worker] <= self._workers.now:
                 self._probes.add(worker)
                 self.health.tried(worker, round)
                 self._workers.order(np.array([worker]), Order(x, round, together=False), 1)
@@ -247,13 +255,13 @@ class VirtualCluster:
             seconds = own.task_seconds(worker, count)
         tasks = [Task(self._streams, order.round, worker, u) for u in range(number, number + count)]
         try:
-            result = np.array(compute(self._problem, order.x, tasks, at_once=True))
+            result: Any = np.array(compute(self._problem, order.x, tasks, at_once=True))
             if self._scripted:
                 self._script.check_task(worker, order.round)
                 result, seconds = self._script.garbled(worker, result, seconds)
-            if self._scripted or not surely_finite(result):
+            if self._scripted or self._computes or not surely_finite(result):
                 where = f"{self._name(worker)} in round {order.round}"
-                check_result(result, seconds, order.x, where, math.inf)
+                result = received(worker, result, seconds, order.x, where, math.inf)
         except RunError as error:
             return self._reject(worker, count, error)
         if worker in self._probes:
@@ -283,12 +291,13 @@ class VirtualCluster:
         workers, own = np.asarray(workers), self._workers
         if not workers.size:
             return np.zeros(0)
-        begun = (own.left[workers] > 0).astype(np.int64)
+        begun = ((own.left[workers] > 0) & (own.began[workers] <= own.now)).astype(np.int64)
         spent: Array = begun * (own.now - own.began[workers])
         for j, order in enumerate(own.orders[workers]):
             if order is not None and order.together:
                 begun[j] = own.begun(int(workers[j]))
-        self.ledger.stop(workers, begun, spent)
+        rest = 0.0 if self._times.stoppable else own.finish(workers, begun)
+        self.ledger.stop(workers, begun, spent + rest)
         own.number[workers] += begun
         self._drop(workers)
         return spent
@@ -301,13 +310,17 @@ class VirtualCluster:
                 self._probes.discard(worker)
                 self._dropped.pop(worker, None)
 
+    def overruns(self) -> dict[int, float]:
+        """Return the seconds that workers spent on stopped tasks, after the stop, since the last call."""
+        return self._workers.overruns()
+
     def idle(self) -> IntArray:
         """Return the workers that hold no order."""
         return np.flatnonzero(self._workers.left == 0)
 
     def state(self) -> State:
         """Return clock, accounts and all orders in flight; a point shared by several orders is saved once."""
-        state = self.ledger.state() | self._workers.state(self._problem.x0)
+        state = self.ledger.state() | self._workers.state(self._template)
         if self._probes or self._dropped:
             state["unwanted"] = np.isin(np.arange(self.n), [*self._probes, *self._dropped])
         return state
@@ -319,7 +332,7 @@ class VirtualCluster:
         """
         nobody = np.zeros(self.n, np.bool_)
         unwanted = np.flatnonzero(entry({"unwanted": nobody} | state, "unwanted", nobody))
-        self._workers.restore(state, self._problem.x0)
+        self._workers.restore(state, self._template)
         self.ledger.restore(state, workers)
         self._begin()
         self.ledger.lose(unwanted, np.array([self._workers.begun(i) for i in unwanted.tolist()], np.int64))

@@ -73,7 +73,7 @@ class Job:
         """Return the same job with another seed."""
         with prefix_errors(self.path):
             table = self.tables.get("run", {}) | {"seed": seed}
-            return replace(self, run=build_table("run", RunTable, table))
+            return replace(self._set("run.seed", seed), run=build_table("run", RunTable, table))
 
     def with_allocators(self, names: Sequence[str]) -> list["Job"]:
         """Return the same job under other allocators ("own": its own), each with the keys it knows."""
@@ -83,7 +83,15 @@ class Job:
             own = self.allocator
             components = [own if name == "own" else exchanged(name, own.keys) for name in names]
             check_known(own.keys, [own, *components])
-        return [replace(self, allocator=component) for component in components]
+        jobs = [replace(self, allocator=component) for component in components]
+        named = zip(names, jobs, strict=True)
+        return [job if name == "own" else job._set("allocator.name", name) for name, job in named]
+
+    def _set(self, key: str, value: str | int) -> "Job":
+        """Return the job with tables and text as if --set had given table.key; its parts stay as they are."""
+        setting = parse_setting(f"{key}={value}")
+        source = replace(self.source, settings=(*self.source.settings, setting.text))
+        return replace(self, tables=override_job(self.tables, group([setting])), source=source)
 
 
 def load_job(path: Path, settings: Iterable[str] = ()) -> Job:

@@ -35,14 +35,32 @@ NO_MPI = (
 
 
 def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
-    """Run mpirun with a manager and this many workers, and exit with its exit code."""
+    """Run mpirun with a manager and this many workers, and exit with the manager's exit code."""
+    sys.exit(exit_code(*_run_ranks(workers, rank_command(arguments))))
+
+
+def start_script(workers: int) -> NoReturn:
+    """Run this script again on a manager and this many workers, and exit with the manager's exit code."""
+    code, verdict = _run_ranks(workers, script_command())
+    if verdict.losses or code < 0 or not (verdict.started or code):
+        sys.exit(exit_code(code, verdict))
+    sys.exit(verdict.code or code)  # a script may also end by an exit code of its own
+
+
+def script_command() -> list[str]:
+    """Return the command that runs this script again, with the same options and arguments."""
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+def _run_ranks(workers: int, command: Sequence[str]) -> tuple[int, Verdict]:
+    """Run a command on a manager and this many workers; return mpirun's exit code and their report."""
     ranks = ranks_for(workers)
     check_rank_memory(ranks)
     mpirun = find_mpirun()
-    command = [mpirun, *fault_tolerance(mpirun), "-n", str(ranks), *rank_command(arguments)]
+    words = [mpirun, *fault_tolerance(mpirun), "-n", str(ranks), *command]
     with verdict_file() as path:
-        code = run_mpirun(command, ranks, lambda: read_verdict(path).started)
-        sys.exit(exit_code(code, read_verdict(path)))
+        code = run_mpirun(words, ranks, lambda: read_verdict(path).started)
+        return code, read_verdict(path)
 
 
 def exit_code(code: int, verdict: Verdict) -> int:

@@ -55,6 +55,7 @@ class StopRequest:
     def __init__(self, grace: float, on_ranks: bool = False, is_worker: bool = False) -> None:
         self.grace = grace  # seconds that a round may still take
         self.name = ""  # of the signal that came
+        self.exit_code = 1  # of a script that it ends; CONTINUE once there is something to resume
         self._on_ranks = on_ranks
         self._handler = self._await_manager if is_worker else self._request
         self._since = 0.0
@@ -131,6 +132,25 @@ class StopRequest:
         self._enforced = True
         if self.grace_expired():
             raise GraceExpired
+
+
+_open: list[StopRequest] = []  # for the runs of a script
+
+
+@contextmanager
+def open_stop_request(grace: float, on_ranks: bool = False, is_worker: bool = False) -> Iterator[StopRequest]:
+    """Catch signals for all runs of a script that are driven meanwhile."""
+    with StopRequest(grace, on_ranks, is_worker) as request:
+        _open.append(request)
+        try:
+            yield request
+        finally:
+            _open.remove(request)
+
+
+def current_stop_request() -> StopRequest | None:
+    """Return the request that is open for the runs of a script, if any."""
+    return _open[-1] if _open else None
 
 
 class GraceExpired(BaseException):  # it is not an error, and no `except Exception` of a user may stop it

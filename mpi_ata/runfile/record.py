@@ -40,6 +40,7 @@ class Record:
     events: list[Event] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)  # what the run achieved, late messages included
     reason: str = ""  # which limit was reached; empty while unfinished
+    failure: str = ""  # why it failed; empty otherwise
 
     @property
     def source(self) -> RunStats:

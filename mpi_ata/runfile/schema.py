@@ -18,7 +18,14 @@ from mpi_ata.runfile.record import Event, Record
 from mpi_ata.runfile.store import FORMAT
 from mpi_ata.version import __version__
 
-_OTHER = ("format", "run", "package", "finished", "reason")  # attributes that are not part of the summary
+_OTHER = (
+    "format",
+    "run",
+    "package",
+    "finished",
+    "reason",
+    "failure",
+)  # attributes that are not part of the summary
 _IDENTITY_COLUMNS = ("host", "slot", "ranks", "hardware", "hardware_names")
 
 
@@ -30,6 +37,7 @@ def to_tree(record: Record) -> tuple[Attributes, dict[str, State]]:
         "package": __version__,
         "finished": bool(record.reason),
         "reason": record.reason,
+        **({"failure": record.failure} if record.failure else {}),
         **{name: value for name, value in record.summary.items() if isinstance(value, int | float)},
     }
     groups: dict[str, State] = {
@@ -72,6 +80,7 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
             events=_events(groups["events"]),
             summary={name: value for name, value in attributes.items() if name not in _OTHER},
             reason=str(attributes["reason"]),
+            failure=str(attributes.get("failure", "")),
         )
         _check_complete(record)
         return record

@@ -1,13 +1,15 @@
 """Runs of the same job under several allocators, side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
 
 from mpi_ata.layout import ranks_for
 from mpi_ata.view.text import ratio, share, table
 
-HEADER = ["allocator", "rounds", "clock [s]", "worker time [s]", "wasted tasks", "waste"]
+HEADER = ["allocator", "rounds", "clock [s]", "worker time [s]"]
+BILLED_HEADER = ["elapsed [s]", "billed [s]"]
+WASTE_HEADER = ["wasted tasks", "waste"]
 RATIO_HEADER = ["clock / greedy", "greedy / worker time"]
 
 
@@ -20,23 +22,25 @@ def comparison_table(rows: Sequence[dict[str, Any]], billed: bool = False) -> st
     for row in rows:
         runs.setdefault(row["allocator"], []).append(row)
     greedy = _means(runs["gta"]) if "gta" in runs else None
-    header = [*HEADER, *(RATIO_HEADER if greedy else [])]
-    body = [[*_cells(name, each), *(_ratios(each, greedy) if greedy else [])] for name, each in runs.items()]
-    return table(body, header) + (_billing(runs) if billed else "")
+    header = [*HEADER, *(BILLED_HEADER if billed else []), *WASTE_HEADER, *(RATIO_HEADER if greedy else [])]
+    body = [
+        [*_cells(name, each, billed), *(_ratios(each, greedy) if greedy else [])]
+        for name, each in runs.items()
+    ]
+    return table(body, header) + (_how_to_read(rows[0]["workers"], greedy is not None) if billed else "")
 
 
 def _means(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    columns = ("clock", "worker_time", "waste", "billed")
-    return {name: fmean(row[name] or 0.0 for row in rows) for name in columns}
+    return {name: fmean(row[name] for row in rows) for name in ("clock", "worker_time", "waste")}
 
 
-def _cells(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+def _cells(name: str, rows: Sequence[dict[str, Any]], billed: bool) -> list[str]:
     means = _means(rows)
+    shown = ["clock", "worker_time", *(["elapsed", "billed"] if billed else [])]
     return [
         name,
         spread([row["rounds"] for row in rows], "{:,.0f}"),
-        spread([row["clock"] for row in rows], "{:,.4g}"),
-        spread([row["worker_time"] for row in rows], "{:,.4g}"),
+        *(spread([row[column] for row in rows], "{:,.4g}") for column in shown),
         spread([row["tasks_wasted"] for row in rows], "{:,.0f}"),
         share(means["waste"], means["worker_time"]),
     ]
@@ -53,13 +57,18 @@ def _ratios(rows: Sequence[dict[str, Any]], greedy: dict[str, float]) -> list[st
     return [ratio(means["clock"], greedy["clock"]), ratio(greedy["worker_time"], means["worker_time"])]
 
 
-def _billing(runs: Mapping[str, Sequence[dict[str, Any]]]) -> str:
-    """Return what a cluster charges for each run, which the table does not show."""
-    ranks = ranks_for(next(iter(runs.values()))[0]["workers"])
-    seconds = ", ".join(f"{name} {_means(rows)['billed']:,.0f} s" for name, rows in runs.items())
+def _how_to_read(workers: int, greedy: bool) -> str:
+    """Return what the columns mean for the reader, and when greedy allocation is the better choice."""
     lines = [
-        f"\n\nNot in the table: a cluster bills the cores of all {ranks} ranks, idle ones included:",
-        f"{seconds}.",
+        "",
+        "",
+        "Clock: all rounds. Worker time: all tasks. "
+        f"Billed: the cores of all {ranks_for(workers)} ranks, also while they are idle.",
         "Less worker time saves energy and leaves cores to others; it saves money if you release idle ranks.",
     ]
+    if greedy:
+        lines.append(
+            "Greedy (gta) is the better choice if idle nodes are free and its clock is shorter, as it may be "
+            "where\ntasks can be stopped at once, or B is large against n."
+        )
     return "\n".join(lines)

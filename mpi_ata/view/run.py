@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpi_ata.arrays import State
 from mpi_ata.runfile.hosts import HostReport
 from mpi_ata.runfile.prior import counted
 from mpi_ata.view.hosts import flagged_text, hosts_text
@@ -77,12 +79,12 @@ def _evaluation(value: float | None) -> str:
     return "not known" if value is None else f"{value:.6g}"
 
 
-def format_run(run: dict[str, Any]) -> str:
+def format_run(run: dict[str, Any], path: Path, method: State) -> str:
     """Return the contents of a run file as text."""
-    state = f"finished at {run['reason']}" if run["finished"] else "not finished: resume it with --resume"
     hosts = hosts_text(run["hosts"])
     parts = [
-        aligned([("run", run["run"]), ("state", state), *summary_rows(run)]),
+        aligned([("run", run["run"]), ("state", _state(run)), *summary_rows(run)]),
+        f"Result\n\n{aligned(_result_rows(path, method))}",
         f"Events\n\n{aligned([_event_row(event) for event in run['events']])}",
         f"Workers\n\n{workers_table(run['workers_table'])}",
         *([f"Hosts\n\n{hosts}"] if hosts else []),
@@ -93,9 +95,28 @@ def format_run(run: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def _result_rows(path: Path, method: State) -> list[tuple[str, str]]:
+    """Return where the point is, and how to read it; with `map` it may be more than one array."""
+    x = method.get("x") if "x.form" not in method else None
+    what = "several values" if x is None else f"{' x '.join(f'{size:,}' for size in x.shape)} of {x.dtype}"
+    part = "['method']" if x is None else "['method/x'][()]"
+    return [
+        ("the point x", f"{what}, in {path}"),
+        ("in Python", f"mpi_ata.load({str(path)!r}).x"),
+        ("with h5py", f"h5py.File({str(path)!r}, locking=False){part}"),
+    ]
+
+
+def _state(run: dict[str, Any]) -> str:
+    if run["failure"]:
+        return f"failed: {run['failure']}"
+    return f"finished at {run['reason']}" if run["finished"] else "not finished: resume it with --resume"
+
+
 def _event_row(event: dict[str, Any]) -> tuple[str, str]:
     who = f"worker {event['worker']} " if event["worker"] >= 0 else ""
-    return when(event["time"]), f"{who}{event['kind']}: {event['text']}"
+    text = event["text"].replace("\n", "\n    ")  # a difference of several lines
+    return when(event["time"]), f"{who}{event['kind']}: {text}"
 
 
 def workers_table(workers: Sequence[dict[str, Any]]) -> str:

@@ -14,6 +14,14 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
+def file_size(size: int) -> str:
+    """Return a number of bytes in the units a person would use."""
+    number, units = float(size), ["B", "kB", "MB", "GB"]
+    while number >= 999.5 and len(units) > 1:
+        number, units = number / 1000, units[1:]
+    return f"{number:.3g} {units[0]}"
+
+
 def when(seconds: float) -> str:
     """Return a Unix time as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -25,10 +25,12 @@ class Played(NamedTuple):
     quotas: list[IntArray]
 
 
-def play_rounds(allocator: Allocator, law: Law, rounds: int, seed: int = 0, first: int = 0) -> Played:
+def play_rounds(
+    allocator: Allocator, law: Law, rounds: int, seed: int = 0, first: int = 0, stoppable: bool = True
+) -> Played:
     """Play rounds on the virtual clock, without gradients; `first` rounds were played before."""
     problem = NoWork()
-    cluster = VirtualCluster(problem, DrawnTimes(law, seed), seed)
+    cluster = VirtualCluster(problem, DrawnTimes(law, seed, stoppable=stoppable), seed)
     method = SGD(problem.x0, allocator, Plain(1.0))
     method.k = first
     clock, worker_time, quotas = [], [], []

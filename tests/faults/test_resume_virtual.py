@@ -84,7 +84,6 @@ def interrupted(job: Path, how: str) -> None:
         Path("mended").touch()
         run(job, OUT, progress=at_half_time(lambda: shutil.copy(OUT, "killed.h5")))
         os.replace("killed.h5", OUT)
-        Path("run.h5.previous").unlink()
     else:
         number = signal.Signals[f"SIG{how}"]
         outcome = run(job, OUT, progress=at_half_time(partial(os.kill, os.getpid(), number)))

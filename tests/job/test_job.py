@@ -178,6 +178,7 @@ def test_the_valid_keys_of_a_shared_table_are_listed_in_full(
         ("allocator.eta", "inf", "eta = inf in [allocator] must be finite"),
         ("times.scale", "[1.0, 2.0, 3.0]", "scale = [1.0, 2.0, 3.0] in [times] must be a number"),
         ("times.unit", '"1 s"', "unit = '1 s' in [times] must be a number"),
+        ("times.stoppable", "0", "stoppable = 0 in [times] must be"),
         ("times.report", "3", "report = 3 in [times] must be a string"),
         ("stop.rounds", "1.5", "rounds = 1.5 in [stop] must be a whole number"),
         ("stop.gap", "false", "gap = False in [stop] must be a number"),

@@ -196,7 +196,7 @@ def test_a_law_given_on_the_command_line_replaces_the_one_in_the_file(
         ('law = "recorded"\nfile = "my_law.py"', "my_law.py: line 1: '' must be the header worker,seconds"),
         (
             f"{TABLE}\nscale = 2.0",
-            "unknown key 'scale' in [times]; valid keys: law, file, unit, report, changes",
+            "unknown key 'scale' in [times]; valid keys: law, file, unit, report, stoppable, changes",
         ),
         ('law = "records"', "unknown law 'records' in [times]; valid values: constant, exponential, linear"),
         ('law = "sqrt"\nfile = "my_law.py"', "[times] needs both 'file' and 'class'; 'class' is missing"),
@@ -204,7 +204,7 @@ def test_a_law_given_on_the_command_line_replaces_the_one_in_the_file(
         ('file = "my_law.py"\nclass = "Three"', "[times] no class 'Three' in"),
         (
             f"{OWN}\nfast = 1.0",
-            "unknown key 'fast' in [times]; valid keys: file, class, unit, report, changes",
+            "unknown key 'fast' in [times]; valid keys: file, class, unit, report, stoppable, changes",
         ),
         (
             'law = "lonestar6"\nworkload = "x"',

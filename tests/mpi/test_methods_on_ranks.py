@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mpi_ata.clusters import VirtualCluster
-from mpi_ata.driver.loop import run
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job import build_parts, load_job
+from mpi_ata.script.run import run
 from tests.job.test_job_methods import SENSIBLE, SURPLUS
 from tests.mpi.starting import COMMAND, ROOT, finished, mpirun
 

@@ -5,11 +5,15 @@ from typing import NamedTuple
 import numpy as np
 
 from mpi_ata.allocators.auto.foresight import Plan, Tasks, between, lay_out
+from mpi_ata.allocators.auto.normal import tail_and_loss
 from mpi_ata.allocators.auto.task_model import Speeds
-from mpi_ata.allocators.auto.whole import value
-from mpi_ata.arrays import Array
+from mpi_ata.arrays import Array, BoolArray
 
-LENGTHS, STAGES = 10, 3  # the best of 10, of 10 around that, and of 10 around that: to below 1 %
+LENGTHS = 24  # of rounds, at equal ratios: 10 % apart, a fraction of what chance does to a round
+EXTRA = (0, 1, 2, 3, 5, 8)  # tasks beyond those with which a round ends in time with even odds
+FARTHEST = 2.0  # times the length without spares: rounds hardly ever last longer
+THRIFT = 0.2  # per cent of clock that a per cent of worker time must save even where less than W0 is spent
+LEAST_VARIANCE = 1e-12  # of a number of results, so that there is a deviation to divide by
 LEAST_SECONDS = 1e-12  # of a task's mean: what it costs at least, so that a ratio can be formed
 
 
@@ -20,45 +24,84 @@ def plan_spares(speeds: Speeds, delays: Array, budget: int, price: float, whole:
     """
     tasks = _delayed(lay_out(speeds, budget, whole.length), delays)
     lowest = min(0.5 * budget / float((1.0 / speeds.mu).sum()), whole.length)  # half of divisible tasks
-    lengths = between(lowest, whole.length, LENGTHS)
-    best = _best(tasks, budget, lengths, price, W0)
-    for _ in range(STAGES - 1):
-        shorter, longer = lengths[max(best.row - 1, 0)], lengths[min(best.row + 1, LENGTHS - 1)]
-        lengths = between(shorter, longer, LENGTHS)
-        best = _best(tasks, budget, lengths, price, W0)
-    return best.plan if value(best.plan, W0, price) < value(whole, W0, price) else whole
-
-
-class _Best(NamedTuple):
-    row: int
-    plan: Plan
-
-
-def _best(tasks: Tasks, budget: int, lengths: Array, price: float, W0: float) -> _Best:
-    """Return the best of these lengths, with the tasks that let a round end by then at least cost."""
-    finished, seconds = _chances(tasks, lengths)
-    order = np.argsort(-finished / seconds, axis=1, kind="stable")
-    row = np.arange(len(lengths))
-    results = np.cumsum(finished[row[:, None], order], axis=1)
-    spent = np.cumsum(seconds[row[:, None], order], axis=1)
-    # The B-th result is in by then with even odds if B - 1/2 are expected: the median of a count.
-    counts = np.maximum((results < budget - 0.5).sum(axis=1) + 1, budget)
-    enough = counts <= order.shape[1]
-    cost = spent[row, np.minimum(counts, order.shape[1]) - 1]
-    values = np.where(enough, lengths * np.maximum(1.0, cost / W0) ** (1.0 / price), np.inf)
+    progress = _progress(tasks, between(lowest, FARTHEST * whole.length, LENGTHS))
+    chosen = _choices(progress, budget)
+    if not len(chosen):
+        return whole
+    length, cost = _expected(progress, chosen, budget)
+    values = _value(length, cost / W0, price)
     best = int(np.argmin(values))
-    quota = tasks.per_worker(order[best, : counts[best]])
-    length = float(lengths[best]) if enough[best] else np.inf
-    return _Best(best, Plan(quota, length, float(cost[best]), length, 0.0, 0.0))
+    if values[best] >= _value(whole.length, whole.worker_time / W0, price):
+        return whole
+    quota = tasks.per_worker(np.flatnonzero(chosen[best]))
+    return Plan(quota, float(length[best]), float(cost[best]), float(length[best]), 0.0, 0.0)
 
 
-def _chances(tasks: Tasks, lengths: Array) -> tuple[Array, Array]:
-    """Return the chance that each task is done by each length, and the expected seconds spent on it."""
+def _value(length: Array | float, effort: Array | float, price: float) -> Array:
+    """Return the length of a round, weighted by its worker time over W0.
+
+    If all worker time up to W0 were free, plans would take up slow workers that save next to nothing
+    whenever an error in a mean makes W0 too large.
+    """
+    return np.asarray(length * effort ** np.where(effort > 1.0, 1.0 / price, THRIFT / price))
+
+
+class _Progress(NamedTuple):
+    """What each task adds to a round that has lasted for some lengths; one row per length."""
+
+    lengths: Array
+    finished: Array  # to the expected number of results
+    variance: Array  # to the variance of that number
+    seconds: Array  # to the worker time
+
+
+def _progress(tasks: Tasks, lengths: Array) -> _Progress:
+    """Return what each task has added by each length."""
     late, loss = tasks.late(lengths)
     unused = lengths[:, None] - tasks.m + loss  # of each length, after the task is done
     seconds = -tasks.since_previous(unused)
     seconds[:, tasks.first] += lengths[:, None]
-    return 1.0 - late, np.maximum(seconds, LEAST_SECONDS * tasks.mu)
+    done = 1.0 - late
+    return _Progress(lengths, done, _variance(tasks, done), np.maximum(seconds, LEAST_SECONDS * tasks.mu))
+
+
+def _variance(tasks: Tasks, done: Array) -> Array:
+    """Return by how much each task raises the variance of the number of results of its worker.
+
+    A worker's q-th result comes after all before it, so their number is a sum of nested events: the square
+    of the number is the sum of 2 q - 1 over those that are done.
+    """
+    before = np.cumsum(done, axis=1)
+    before -= done
+    before -= before[:, tasks.first][:, tasks.worker]
+    q = np.arange(len(tasks.worker)) - tasks.first[tasks.worker]
+    return np.asarray(done * (2.0 * (q - before) + 1.0 - done))
+
+
+def _choices(progress: _Progress, budget: int) -> BoolArray:
+    """Return sets of tasks, a row each: for each length those with most results per second by then."""
+    order = np.argsort(-progress.finished / progress.seconds, axis=1, kind="stable")
+    results = np.cumsum(np.take_along_axis(progress.finished, order, axis=1), axis=1)
+    # The B-th result is in by then with even odds if B - 1/2 are expected: the median of a count.
+    counts = np.maximum((results < budget - 0.5).sum(axis=1) + 1, budget)
+    rank = np.argsort(order, axis=1)
+    sets = [rank < (counts + extra)[:, None] for extra in EXTRA]
+    enough = [counts + extra <= order.shape[1] for extra in EXTRA]
+    return np.asarray(np.concatenate(sets)[np.concatenate(enough)])
+
+
+def _expected(progress: _Progress, chosen: BoolArray, budget: int) -> tuple[Array, Array]:
+    """Return how long a round with each set of tasks is expected to last, and its worker time.
+
+    Both are integrals of the chance that the round still runs, since fewer than B results are in.
+    """
+    sets = chosen.astype(np.float64)
+    results, variance = sets @ progress.finished.T, sets @ progress.variance.T
+    running, _ = tail_and_loss((results - (budget - 0.5)) / np.sqrt(variance + LEAST_VARIANCE))
+    meanwhile = 0.5 * (running[:, 1:] + running[:, :-1])
+    spent = sets @ progress.seconds.T
+    length = progress.lengths[0] + meanwhile @ np.diff(progress.lengths)
+    return length, spent[:, 0] + (meanwhile * np.diff(spent, axis=1)).sum(axis=1)
 
 
 def _delayed(tasks: Tasks, delays: Array) -> Tasks:

@@ -106,10 +106,10 @@ class TaskModel:
         mu, sd, _ = self.speeds(workers).capped()
         self.T[workers] += c
         self.N[workers] += 1.0 - np.maximum(mu - c, sd) / mu
-        # One that ran longer than most also shows how much tasks deviate: by about one sd more.
+        # Beyond mu - sd it shows how much tasks deviate, too: what was left has mean and deviation sd.
         longer = c > mu - sd
-        deviation = (np.minimum((c - mu) / sd, 2.0) + 1.0) * sd / mu
-        self.SS[workers] += longer * deviation**2
+        deviations = np.minimum((c - mu) / sd, 2.0) + 1.0
+        self.SS[workers] += longer * (deviations**2 + 1.0) * (sd / mu) ** 2
         self.DF[workers] += longer
 
     def _guess(self, workers: IntArray) -> None:
