@@ -51,6 +51,7 @@ from mpi_ata.script.cluster import cluster
 from mpi_ata.script.minimize import minimize
 from mpi_ata.script.result import Result
 from mpi_ata.script.run import run
+from mpi_ata.script.trainer import Trainer
 from mpi_ata.times import (
     Constant,
     DrawnTimes,
@@ -130,6 +131,7 @@ __all__ = [
     "TorchProblem",
     "TorchUpdate",
     "Trace",
+    "Trainer",
     "Update",
     "UsageError",
     "VirtualCluster",

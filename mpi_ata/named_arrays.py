@@ -53,8 +53,8 @@ def from_state(state: State, name: str) -> Any:
 
 
 def _native(dtype: np.dtype[Any]) -> bool:
-    """Return whether other readers of a run file can read such an array: real numbers."""
-    return dtype.kind in "biuf" and dtype.itemsize <= 8
+    """Return whether an array is saved as it is: real numbers in the usual byte order, which all can read."""
+    return dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype.isnative
 
 
 def _numbers(value: Any, path: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:

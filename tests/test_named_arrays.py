@@ -4,13 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 
 from mpi_ata.named_arrays import from_state, to_state
 from mpi_ata.runfile.hdf5 import from_image, to_image
 from tests.test_packing import VALUES, same
 
 
+@settings(max_examples=300)
+@example(np.array(0, ">i2"))
 @given(VALUES)
 def test_a_value_is_the_same_after_it_was_saved(value: Any) -> None:
     _, groups = from_image(to_image({}, {"method": to_state(value, "x")}))

@@ -30,7 +30,9 @@ class Notes(logging.Handler):
         if self._once and text in self._printed:
             return
         self._printed.add(text)
-        with suppress(OSError):  # a launcher that has ended reads nothing; that must not end the run too
+        # A launcher that has ended reads nothing, and a signal may come while another line is written:
+        # neither may end the run.
+        with suppress(OSError, RuntimeError):
             self._line.clear()
             click.echo(f"Note: {text}", err=True)
 

@@ -47,6 +47,7 @@ TOGETHER = 1  # ORDER: deliver all tasks as one arrival
 FINAL = 2  # END: no further run follows on these ranks
 REACHABLE = 4  # READY: the doorbell was heard
 SHARED = 8  # READY: the manager's shared memory is open
+GLOBAL_RANDOM = 32  # READY: the untimed task drew from the generators that all code shares
 BAD_RESULT = 16  # FAILED: no task raised an error, but a result cannot be used
 
 

@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mpi_ata.arrays import Array, BoolArray, IntArray, State, blocks
+from mpi_ata.arrays import Array, BoolArray, IntArray, State, blocks, described
 from mpi_ata.clusters.identity import WorkerIdentity
 from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.clusters.values import packed_result, results_of
-from mpi_ata.errors import BadResultError, RunError, in_users_code
+from mpi_ata.errors import BadResultError, RunError, describe_error, in_users_code, users_line
 from mpi_ata.problems import AnyProblem, Task
 
+DRAWS_GLOBALLY = "tasks draw from random or np.random: results will not repeat; draw from task.rng instead"
 FEW = 8  # numbers that Python looks at faster than a library: its code may not be in the cache
 
 
@@ -171,8 +173,9 @@ def check_result(result: Array, seconds: Sequence[float], x: Array, where: str, 
             "gradient() must return an array of the shape of x"
         )
     if sums and not finite(result, x):
+        what = "NaN" if np.isnan(result).any() else "infinite numbers"
         rule = "check gradient(), or try a smaller step_size"
-        raise BadResultError(f"{where}: a result is not finite; {rule}")
+        raise BadResultError(f"{where}: a result contains {what}; {rule}")
     if not (min(seconds) >= 0 and math.fsum(seconds) <= longest):
         rule = f"must be from 0 to {longest:.3g} seconds; check the clock of that host"
         raise BadResultError(f"{where}: the reported task times {list(seconds)[:3]} {rule}")
@@ -186,20 +189,42 @@ def named(worker: int, identity: WorkerIdentity) -> str:
 def _result(function: Callable[..., Any], x: Array, given: object, task: Task) -> Array:
     try:
         answer = function(x, given)
-        result = np.asarray(answer, x.dtype)
     except RunError:
         raise
-    except Exception as error:
-        raise in_users_code(f"a task of worker {task.worker} failed in round {task.round}", error) from None
-    if answer is None:
-        name = "gradient" if given is task else "gradients"
-        raise BadResultError(f"{name}() returned None instead of an array; is a return statement missing?")
-    if result.shape != x.shape:
-        raise BadResultError(
-            f"a task returned an array of shape {result.shape}, but x has {x.shape}; "
-            "gradient() must return an array of the shape of x"
-        )
-    return result
+    except (Exception, SystemExit) as error:
+        raise _task_error(error, function, task) from None
+    if type(answer) is np.ndarray and answer.dtype == x.dtype and answer.shape == x.shape:
+        return answer
+    return _converted(answer, x, function, task)
+
+
+def _task_error(error: BaseException, function: Callable[..., Any], task: Task) -> RunError:
+    """Return the error for a task that failed."""
+    what = f"a task of worker {task.worker} failed in round {task.round}"
+    if isinstance(error, ValueError) and "read-only" in str(error):
+        rule = "x is read-only for tasks, which may work on a copy: x = x.copy()"
+        return RunError(f"{what}: {describe_error(error)}; {rule}")
+    failure = in_users_code(what, error)
+    if isinstance(error, TypeError) and not users_line(error):  # it could not even be called
+        return RunError(f"{failure}; it is called as {_called(function)}")
+    return failure
+
+
+def _called(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", "gradient")
+    return f"{name}(x, {'tasks' if name == 'gradients' else 'task'})"
+
+
+def _converted(answer: Any, x: Array, function: Callable[..., Any], task: Task) -> Array:
+    """Return a result as an array like x, or reject it."""
+    with suppress(Exception):  # lists of different lengths, say, or an array on a GPU
+        found = np.asarray(answer)
+        if found.shape == x.shape and found.dtype.kind in "fiubO":  # no complex numbers, no texts
+            return found.astype(x.dtype)
+    raise BadResultError(
+        f"a task of worker {task.worker} in round {task.round} returned {described(answer)}; "
+        f"{_called(function)} must return an array like x, of {x.dtype} and shape {x.shape}"
+    )
 
 
 def evaluated_part(problem: Any, x: Array, part: int) -> list[float]:
@@ -219,5 +244,5 @@ def set_up(problem: AnyProblem, worker: int | None, n: int) -> None:
             problem.setup(worker, n)
     except RunError:
         raise
-    except Exception as error:
-        raise in_users_code("setup() of the problem failed", error) from None
+    except (Exception, SystemExit) as error:
+        raise in_users_code("setup(worker, n) of the problem failed", error) from None

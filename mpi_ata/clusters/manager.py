@@ -17,6 +17,7 @@ from mpi_ata.clusters.channel import (
     END,
     FAILED,
     FINAL,
+    GLOBAL_RANDOM,
     INLINE,
     LOST,
     REACHABLE,
@@ -31,6 +32,7 @@ from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.handshake import identities
 from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.interface import (
+    DRAWS_GLOBALLY,
     Arrival,
     Back,
     Lost,
@@ -93,6 +95,7 @@ class MPICluster(Farming):
         self._orders = Orders(self._connections)
         self._setting_up = set(range(n))  # workers that are not ready yet
         self._unreachable: list[int] = []  # workers that hear no doorbell
+        self._draws_globally = False  # whether tasks draw from random or np.random
         self._staying = set(range(n))  # workers that have not left
         self._found: list[Lost | Back] = []  # what wait() will return first
         self._next_look = 0.0  # for overdue workers
@@ -136,6 +139,10 @@ class MPICluster(Farming):
         if self._connections.unwatched:
             unwatched = self._connections.unwatched
             log.warning(f"workers {unwatched} cannot reach the manager over TCP: deaths are noticed late")
+        if self._draws_globally:
+            log.warning(DRAWS_GLOBALLY)
+        if sleeping:
+            log.info("tasks sleep as long as [times] says; without that table, they take the time they take")
         here = sum(rank.host == host_name() for rank in self._connections.ranks)
         if here > (cores := os.cpu_count() or here) and not sleeping:
             log.warning(f"{here} ranks share {cores} cores here: task times include waiting for a core")
@@ -219,6 +226,7 @@ class MPICluster(Farming):
         self._setting_up.discard(worker)
         if not flags & REACHABLE:
             self._unreachable.append(worker)
+        self._draws_globally |= bool(flags & GLOBAL_RANDOM)
         if flags & SHARED and self._connections.shared is not None:
             self._orders.sharing.add(worker)
 

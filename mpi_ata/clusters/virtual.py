@@ -1,9 +1,10 @@
 """The in-process cluster: drawn task times on a virtual clock, results computed only when they arrive."""
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import heappop
 from typing import Any
 
@@ -15,6 +16,7 @@ from mpi_ata.clusters.faults import Fault, FaultScript
 from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.identity import VIRTUAL, WorkerIdentity, drawn_identity
 from mpi_ata.clusters.interface import (
+    DRAWS_GLOBALLY,
     Arrival,
     Back,
     Lost,
@@ -32,8 +34,10 @@ from mpi_ata.launch.rank_process import note_simulation
 from mpi_ata.launch.signals import GraceExpired
 from mpi_ata.packing import pack
 from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
+from mpi_ata.randomness import global_states
 from mpi_ata.times import DrawnTimes
 
+log = logging.getLogger("mpi_ata")
 REFRESH = 32  # rounds after which deadlines are known to be about right
 
 
@@ -67,6 +71,7 @@ class VirtualCluster(Farming):
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
         self._template, self._computes = template_of(problem), returns_values(problem)
         self._policy = policy
+        self._compute = self._compute_first
         self._watched = policy is not None or bool(faults)  # whether orders have deadlines
         self._begin()
         set_up(problem, None, self.n)
@@ -255,7 +260,7 @@ class VirtualCluster(Farming):
             seconds = own.task_seconds(worker, count)
         tasks = [Task(self._streams, order.round, worker, u) for u in range(number, number + count)]
         try:
-            result: Any = np.array(compute(self._problem, order.x, tasks, at_once=True))
+            result: Any = np.array(self._compute(order.x, tasks))
             if self._scripted:
                 self._script.check_task(worker, order.round)
                 result, seconds = self._script.garbled(worker, result, seconds)
@@ -271,6 +276,15 @@ class VirtualCluster(Farming):
         self.ledger.deliver(worker, seconds, math.fsum(seconds), overhead)
         own.proceed(worker, count)
         return Arrival(worker, result, seconds, overhead)
+
+    def _compute_first(self, x: Array, tasks: Sequence[Task]) -> Array:
+        """Compute the first tasks, and warn if they draw random numbers that will not repeat."""
+        self._compute = partial(compute, self._problem, at_once=True)
+        before = global_states()
+        result = self._compute(x, tasks)
+        if global_states() != before:
+            log.warning(DRAWS_GLOBALLY)
+        return result
 
     def _reject(self, worker: int, count: int, error: RunError) -> Lost | None:
         """Report a task that failed, or whose result cannot be used."""

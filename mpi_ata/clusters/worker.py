@@ -17,6 +17,7 @@ from mpi_ata.clusters.channel import (
     EVALUATED,
     FAILED,
     FINAL,
+    GLOBAL_RANDOM,
     INLINE,
     ORDER,
     REACHABLE,
@@ -43,6 +44,7 @@ from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.packing import EMPTY, Packed
 from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
+from mpi_ata.randomness import global_states
 from mpi_ata.times import DrawnTimes
 
 if TYPE_CHECKING:
@@ -118,9 +120,11 @@ class Worker:
     def _set_up(self) -> None:
         """Do what must not count as time of a task: imports, data, compilation, one untimed task."""
         set_up(self._problem, self._index, self._n)
+        before = global_states()
         compute(self._problem, first_point(self._problem), [Task(self._streams, 0, self._index, 0)])
+        drew = global_states() != before
         self._bell.sleep(HEARING)  # the manager rings once, to find out who hears it
-        flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None)
+        flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None) | GLOBAL_RANDOM * drew
         self._send(READY, flags=flags)
 
     def _carry_out(self, order: Message) -> None:

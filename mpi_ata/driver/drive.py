@@ -1,13 +1,16 @@
 """One run being driven: from where it starts to its last save."""
 
+import logging
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mpi_ata.clusters import Cluster
+from mpi_ata.driver.advice import ExchangeAdvice
+from mpi_ata.driver.evaluation import evaluate
 from mpi_ata.driver.failure import RoundBoundary, saved_on_failure
 from mpi_ata.driver.loop import rounds
 from mpi_ata.driver.observers import Observer, Observers
@@ -15,12 +18,13 @@ from mpi_ata.driver.plan import Start
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import begin
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import RunError, UsageError, in_users_code
+from mpi_ata.errors import RunError, UsageError, in_short, in_users_code
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import AnyProblem
 from mpi_ata.runfile.hosts import HostReport
 
+log = logging.getLogger("mpi_ata")
 BY_CALLER = "leaving the loop"  # what ended a run that neither a limit nor a signal ended
 
 
@@ -36,6 +40,7 @@ class Outcome:
     out: Path | None = None  # where it was saved
     resumable: bool = False  # from there
     flagged_hosts: Sequence[HostReport] = ()  # slow, flaky or lost
+    saved: int = 0  # the round up to which it was saved
 
     def summary(self) -> dict[str, Any]:
         """Return the result in plain numbers; None where one is not known."""
@@ -62,7 +67,7 @@ class Drive:
     ) -> None:
         self._start, self._cluster, self._stop_request, self._trace = start, cluster, stop_request, trace
         self._problem, self._method, self._closes = problem, method, closes
-        self._observers = Observers(observers)
+        self._observers = Observers([*observers, ExchangeAdvice()])
         self._recorder: RunRecorder | None = None
         self.reason: str | None = None  # the limit that was reached
         cluster.grace_expired = stop_request.grace_expired
@@ -72,9 +77,13 @@ class Drive:
         with np.errstate(over="ignore", invalid="ignore"):  # evaluate() says it better
             for _ in self.rounds():
                 pass
-        recorder, signal = self._recorder, self._stop_request.name
-        saved = (recorder.path, recorder.resumable, recorder.flagged_hosts()) if recorder else ()
-        return Outcome(self._cluster.n, self._trace, self._method.x, self.reason, signal, *saved)
+        outcome = Outcome(self._cluster.n, self._trace, self._method.x, self.reason, self._stop_request.name)
+        if (found := self._recorder) is None:
+            return outcome
+        hosts = found.flagged_hosts()
+        return replace(
+            outcome, out=found.path, resumable=found.resumable, flagged_hosts=hosts, saved=found.saved
+        )
 
     @property
     def resumable(self) -> bool:
@@ -133,7 +142,8 @@ class Drive:
         if reason is None:
             self._trace.end()
             if recorder:
-                recorder.interrupt(self._stop_request.name or BY_CALLER)
+                recorder.interrupt(self._stop_request.word if self._stop_request else BY_CALLER)
+            self._evaluate_last(recorder)
             return
         if recorder:
             recorder.finish(reason)
@@ -142,6 +152,19 @@ class Drive:
         self._trace.end()
         if recorder:
             recorder.save_summary()
+
+    def _evaluate_last(self, recorder: RunRecorder | None) -> None:
+        """Evaluate where a run was stopped; it is saved by now, so nothing is lost if that takes too long."""
+        if self._trace.is_evaluated():
+            return
+        try:
+            with self._stop_request.enforced():
+                self._trace.conclude(evaluate(self._problem, self._method))
+        except RunError as error:
+            log.warning("the last round could not be evaluated: %s", in_short(error))
+        else:
+            if recorder:
+                recorder.save_again()
 
     def _release(self) -> None:
         """Close the cluster, or leave it to the caller with no order under way."""

@@ -45,7 +45,7 @@ def set_up_in_time(stop_request: StopRequest) -> Iterator[None]:
     try:
         yield
     except GraceExpired:
-        raise RunError(f"{stop_request.name} came before all workers were set up: nothing was done") from None
+        raise RunError(f"{stop_request.word} came before all workers were set up: nothing was done") from None
 
 
 def billed_cores(cluster: Cluster) -> int:

@@ -16,10 +16,11 @@ from mpi_ata.driver.plan import Start
 from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
 from mpi_ata.driver.task_map import TaskMap
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import LossError, TakenError, diverged, in_short
+from mpi_ata.errors import DivergedError, LossError, TakenError, UsageError, diverged, in_short
 from mpi_ata.methods import Method, Round
 from mpi_ata.runfile.checkpoints import SHARE, Checkpoints
 from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 
@@ -92,13 +93,23 @@ class RunRecorder:
 
         A new run of which no completed round can be saved leaves no file.
         """
-        record = self._filled() if whole and self._finite() else self._record
+        if whole and self._finite():
+            self._filled()
         self._note_failure(error)
-        if self._new and not int(record.method["k"]) and not isinstance(error, LossError):
-            self._removed = self._file.remove()
-            return
-        with suppress(TakenError):  # the file belongs to another run now, and the reason would be lost
-            self._checkpoints.save(record)
+        with suppress(TakenError, UsageError):  # where the file is not ours, or is damaged, it stays as it is
+            record = self._as_saved() if isinstance(error, DivergedError) else self._record
+            if self._new and not int(record.method["k"]) and not isinstance(error, LossError):
+                self._removed = self._file.remove()
+            else:
+                self._checkpoints.save(record)
+
+    def _as_saved(self) -> Record:
+        """Return the record in the run file with the events since then: later states may be out of range."""
+        record, _ = load_record(self._file)
+        if record.run != self._record.run:
+            raise TakenError(f"{self.path} was written by another run in the meantime")
+        record.events, record.failure = self._record.events, self._record.failure
+        return record
 
     def _note_failure(self, error: Exception) -> None:
         """Record a failure; one that is a loss of workers by what happened to them."""
@@ -119,15 +130,25 @@ class RunRecorder:
             self._checkpoints.save_last(record)
 
     def save_summary(self) -> None:
-        """Save a finished run for the last time, with what stopped workers reported when it was closed."""
-        self._record.summary |= self._trace.summary()
-        self._checkpoints.save_last(self._record)
+        """Save a finished run for the last time."""
+        self.save_again()
         self._file.remove_previous()
+
+    def save_again(self) -> None:
+        """Save a run with what came after its last round: late reports of workers, an evaluation."""
+        self._record.summary |= self._trace.summary()
+        self._record.metrics = self._trace.evaluations()
+        self._checkpoints.save_last(self._record)
 
     def interrupt(self, signal: str) -> None:
         """Save a run that ends early, so that it can be resumed."""
         self.event("ended", f"early, by {signal}")
         self._checkpoints.save_last(self._filled())
+
+    @property
+    def saved(self) -> int:
+        """Return the round of the latest save."""
+        return self._checkpoints.latest
 
     def flagged_hosts(self) -> list[HostReport]:
         """Return the hosts that were slow, flaky or lost, as of the latest save."""
@@ -138,8 +159,8 @@ class RunRecorder:
         if self._removed:
             return f"no completed round could be saved, so {self.path} was removed"
         if not self.resumable:
-            return f"{self.path} has recorded it up to round {self._checkpoints.latest:,}"
-        where = f"{self.path} holds it up to round {self._checkpoints.latest:,}"
+            return f"{self.path} has recorded it up to round {self.saved:,}"
+        where = f"{self.path} holds it up to round {self.saved:,}"
         edited = "adding --accept-changes if you edited a file"
         return f"{where}; after fixing it, continue with --out {self.path} --resume, {edited}"
 

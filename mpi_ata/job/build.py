@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpi_ata.allocators import Allocator
+from mpi_ata.arrays import described
 from mpi_ata.clusters import FaultPolicy
-from mpi_ata.errors import UsageError, one_line
+from mpi_ata.errors import UsageError, describe_error, one_line
 from mpi_ata.job.computation import check_computation
 from mpi_ata.job.demand import check_point, check_workers, tasks_per_round
 from mpi_ata.job.method_table import check_allocator, split_update
@@ -21,6 +22,8 @@ from mpi_ata.methods import Method
 from mpi_ata.problems import AnyProblem
 from mpi_ata.times import DrawnTimes, Law
 from mpi_ata.updates import Update
+
+_GIVEN = ("n", "seed", "means", "x0", "combine", "allocator", "update")  # to a method, beside its table
 
 
 class Parts(NamedTuple):
@@ -100,6 +103,7 @@ def greedy_counterpart(job: Job) -> str:
 def _build_method(job: Job, problem: AnyProblem, n: int, times: DrawnTimes | None) -> Method:
     method, update = split_update(job.method, job.path.parent)
     check_allocator(method, job.allocator)
+    method.check_keys(_GIVEN)  # before the update misses one that is misspelt
     known = _known(job, n, times) | {
         "x0": problem.x0,
         "combine": getattr(problem, "combine", None),
@@ -135,16 +139,21 @@ def check_problem(problem: AnyProblem, stop: Stop, any_x: bool = False) -> None:
 
 def _check_gradients(problem: AnyProblem) -> dict[str, str]:
     """Reject a point at which no gradient can be computed, and return what the problem needs, by name."""
-    x0 = getattr(problem, "x0", None)
+    name = type(problem).__name__
+    try:
+        x0: Any = problem.x0
+    except AttributeError as error:
+        way_out = f"set self.x0 = np.zeros(dimension) in {name}.__init__"
+        why = f"{describe_error(error)}; {way_out}"
+        raise UsageError(f"[problem] {name} has no x0 to start from: {why}") from None
+    except Exception as error:
+        raise UsageError(f"[problem] x0 of {name} cannot be read: {describe_error(error)}") from None
     if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
-        raise UsageError(f"[problem] x0 must be a numpy array of float32 or float64, not {_kind(x0)}")
+        rule = "must be a numpy array of float32 or float64, as np.array([1.0, 2.0])"
+        raise UsageError(f"[problem] x0 of {name} {rule}, not {described(x0)}")
     check_point(x0)
-    if not x0.size or not x0.ndim or not np.isfinite(x0).all():
-        raise UsageError("[problem] x0 must be a list of at least one number, all finite")
+    if not x0.size or not x0.ndim:
+        raise UsageError(f"[problem] x0 of {name} has shape {x0.shape}; it must have at least one entry")
+    if not np.isfinite(x0).all():
+        raise UsageError(f"[problem] x0 of {name} contains NaN or infinite numbers; a run cannot start there")
     return {"gradient": "gradient(x, task)"}
-
-
-def _kind(value: Any) -> str:
-    return (
-        f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"of type {type(value).__name__}"
-    )

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from mpi_ata.clusters import FaultPolicy
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, did_you_mean
 from mpi_ata.job.allocator_swap import check_known, exchanged, override_job
 from mpi_ata.job.component import Component, choose
 from mpi_ata.job.method_table import check_built_in
@@ -111,7 +111,8 @@ def job_from(path: Path, text: str, settings: tuple[str, ...], tables: Tables) -
     """Return the job in these tables, checked as far as that needs none of the user's code."""
     for name in tables:
         if name not in TABLES:
-            raise UsageError(f"unknown table {name!r}; valid tables: {', '.join(TABLES)}")
+            listed = f"{', '.join(TABLES)}{did_you_mean(name, TABLES)}"
+            raise UsageError(f"unknown table {name!r}; valid tables: {listed}")
         for key, value in tables[name].items():
             check_numbers(name, key, value)
     for name in REQUIRED:

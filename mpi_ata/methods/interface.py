@@ -1,5 +1,7 @@
 """What every method promises, and what it returns for a round."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -10,6 +12,7 @@ from mpi_ata.clusters.interface import Back, Cluster, Lost
 from mpi_ata.clusters.values import TaskResult
 
 NO_DELAYS: IntArray = np.zeros(0, np.int64)
+NO_LOGS: Mapping[str, float] = MappingProxyType({})
 
 
 class Round(NamedTuple):
@@ -26,6 +29,7 @@ class Round(NamedTuple):
     losses: tuple[Lost, ...] = ()  # workers lost in this round, for good or for a while
     returns: tuple[Back, ...] = ()  # workers that came back in this round
     results: tuple[TaskResult, ...] = ()  # of a computation, by worker and task number
+    logs: Mapping[str, float] = NO_LOGS  # of a Trainer: what its tasks have logged, on average
 
     @property
     def started(self) -> IntArray:

@@ -81,4 +81,6 @@ def load_named(file: RunFile) -> tuple[Record, str]:
     try:
         return load_record(file)
     except DamagedError as error:
+        if file.path.suffix == ".toml":
+            raise DamagedError(f"{error}; run a job file with mpi-ata run {file.path}") from None
         raise DamagedError(f"{error}; restore a copy of it, or start a new run with another --out") from None

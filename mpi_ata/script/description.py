@@ -61,7 +61,7 @@ def describe_run(
     parts = {
         "problem": problem,
         "method": method,
-        "update": getattr(method, "update", None),
+        "update": _inner(getattr(method, "update", None)),
         "allocator": allocator_of(method),
     }
     tables = {name: described(part) for name, part in parts.items() if part is not None}
@@ -72,6 +72,11 @@ def describe_run(
     files = {f"{name}.file": class_text(type(part)) for name, part in parts.items()}
     texts = {name: text for name, text in (files | {"script.file": _script_text()}).items() if text}
     return ScriptRun(tables, texts, stop, run)
+
+
+def _inner(update: Any) -> Any:
+    """Return the update that the user has chosen, without what a problem puts around it."""
+    return getattr(update, "inner", update)
 
 
 def run_table(workers: int | None, evaluate_every: int, *saving: Any, seed: int = 0) -> RunTable:

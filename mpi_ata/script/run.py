@@ -64,7 +64,7 @@ def run(
     with _signals(shared, grace, recorded=start.file is not None) as stop_request:
         drive = Drive(start, method, problem, cluster, trace, observers, stop_request, closes=False)
         try:
-            yield from _quiet(drive.rounds())
+            yield from quiet(drive.rounds())
         finally:
             stop_request.exit_code = CONTINUE if drive.resumable else 1
     if shared is None and stop_request:
@@ -79,7 +79,7 @@ def _signals(shared: StopRequest | None, grace: float, recorded: bool) -> Abstra
     return open_stop_request(grace) if recorded else nullcontext(StopRequest(grace))
 
 
-def _quiet(rounds: Generator[Round, None, None]) -> Iterator[Round]:
+def quiet(rounds: Generator[Round, None, None]) -> Iterator[Round]:
     """Yield rounds in which numpy does not warn of overflow: the evaluation reports it better."""
     with in_python(), closing(rounds):
         while True:

@@ -3,9 +3,10 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mpi_ata.arrays import Array, State, entry
-from mpi_ata.errors import RunError
+from mpi_ata.errors import RunError, UsageError
 from mpi_ata.torch.layout import Layout
 from mpi_ata.updates import Update
 
@@ -13,6 +14,20 @@ GROWTH_INTERVAL = (
     2000  # updates without overflow after which the loss scale doubles, as in torch.amp.GradScaler
 )
 BACKOFF, GROWTH = 0.5, 2.0
+RULE = "use numbers and arrays, and names without '/'"
+NOTE = "note."  # what the names of notes begin with in a saved state
+
+
+def _saved(name: str, value: Any) -> npt.NDArray[Any]:
+    """Return a note as an array."""
+    array = np.array(value)
+    if array.dtype.kind not in "fiub" or "/" in name:
+        raise UsageError(f"state[{name!r}] = {value!r} cannot be saved; {RULE}")
+    return array
+
+
+def _restored(array: npt.NDArray[Any]) -> Any:
+    return array.item() if array.ndim == 0 else np.array(array)
 
 
 class TailUpdate:
@@ -24,6 +39,7 @@ class TailUpdate:
 
     def __init__(self, inner: Update, layout: Layout) -> None:
         self.inner, self.layout = inner, layout
+        self.notes: dict[str, Any] = {}  # numbers and arrays of the user's own, saved with the update
         self._fine = 0  # updates since the loss scale changed
 
     def __call__(self, x: Array, g: Array) -> Array:
@@ -75,15 +91,19 @@ class TailUpdate:
         return g
 
     def state(self) -> State:
-        """Return the state of the inner update, and how long the loss scale has been fine."""
+        """Return the state of the inner update, how long the loss scale has been fine, and the notes."""
         own = {"loss_scale_age": np.array(self._fine)} if self.layout.scaled else {}
-        return self.inner.state() | own
+        return self.inner.state() | own | {f"{NOTE}{name}": _saved(name, v) for name, v in self.notes.items()}
 
     def restore(self, state: State) -> None:
         """Resume from an earlier state."""
         if self.layout.scaled:
             self._fine = int(entry(state, "loss_scale_age", self._fine))
-        self.inner.restore({name: array for name, array in state.items() if name != "loss_scale_age"})
+        notes = {name: array for name, array in state.items() if name.startswith(NOTE)}
+        self.notes.clear()
+        self.notes |= {name.removeprefix(NOTE): _restored(array) for name, array in notes.items()}
+        own = {"loss_scale_age", *notes}
+        self.inner.restore({name: array for name, array in state.items() if name not in own})
 
     def __getattr__(self, name: str) -> Any:
         """Return what the inner update has beside the interface, such as its optimizer."""

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from mpi_ata.layout import ranks_for
-from mpi_ata.view.text import ratio, share, table
+from mpi_ata.view.text import ratio, share, significant, table
 
 HEADER = ["allocator", "rounds", "clock [s]", "worker time [s]"]
 BILLED_HEADER = ["elapsed [s]", "billed [s]"]
@@ -39,17 +39,17 @@ def _cells(name: str, rows: Sequence[dict[str, Any]], billed: bool) -> list[str]
     shown = ["clock", "worker_time", *(["elapsed", "billed"] if billed else [])]
     return [
         name,
-        spread([row["rounds"] for row in rows], "{:,.0f}"),
-        *(spread([row[column] for row in rows], "{:,.4g}") for column in shown),
-        spread([row["tasks_wasted"] for row in rows], "{:,.0f}"),
+        spread([row["rounds"] for row in rows], 0),
+        *(spread([row[column] for row in rows], 4) for column in shown),
+        spread([row["tasks_wasted"] for row in rows], 0),
         share(means["waste"], means["worker_time"]),
     ]
 
 
-def spread(values: Sequence[float], form: str) -> str:
+def spread(values: Sequence[float], digits: int) -> str:
     """Return the mean of some values, with their standard deviation if there are several."""
-    mean = form.format(fmean(values))
-    return f"{mean} ± {stdev(values):,.2g}" if len(values) > 1 else mean
+    mean = significant(fmean(values), digits)
+    return f"{mean} ± {significant(stdev(values), 2)}" if len(values) > 1 else mean
 
 
 def _ratios(rows: Sequence[dict[str, Any]], greedy: dict[str, float]) -> list[str]:

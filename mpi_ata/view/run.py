@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpi_ata.arrays import State
+from mpi_ata.launch.signals import signal_word
 from mpi_ata.runfile.hosts import HostReport
 from mpi_ata.runfile.prior import counted
 from mpi_ata.view.hosts import flagged_text, hosts_text
-from mpi_ata.view.text import aligned, duration, share, table, when
+from mpi_ata.view.text import aligned, duration, share, significant, table, when
 
 if TYPE_CHECKING:
     from mpi_ata.driver.execute import Outcome
@@ -20,28 +21,42 @@ WORKER_HEADER = ["worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "o
 
 def closing_table(outcome: "Outcome") -> str:
     """Return the table printed at the end of a run."""
-    by = "Ctrl-C" if outcome.signal in ("", "SIGINT") else outcome.signal
-    ended = f"at {outcome.reason}" if outcome.reason else f"early, by {by}"
-    hint = "; resume it with --resume" if outcome.resumable and not outcome.reason else ""
-    return summary_table(ended, outcome.summary(), hint, outcome.flagged_hosts)
+    ended = f"at {outcome.reason}" if outcome.reason else f"early, by {signal_word(outcome.signal)}"
+    stale = "" if outcome.trace.is_evaluated() else ", before the last rounds"
+    return summary_table(ended, outcome.summary(), _hint(outcome), outcome.flagged_hosts, stale)
+
+
+def _hint(outcome: "Outcome") -> str:
+    """Return how far a run that ended early was saved, if not to its end, and how to resume it."""
+    if outcome.reason:
+        return ""
+    far = f", up to round {outcome.saved:,}" if outcome.saved != outcome.trace.round else ""
+    return far + ("; resume it with --resume" if outcome.resumable else "")
 
 
 def summary_table(
-    ended: str, summary: dict[str, Any], hint: str = "", flagged_hosts: Sequence[HostReport] = ()
+    ended: str,
+    summary: dict[str, Any],
+    hint: str = "",
+    flagged_hosts: Sequence[HostReport] = (),
+    stale: str = "",
 ) -> str:
-    """Return how a run ended, its summary, its bad hosts, and where it was saved, followed by a hint."""
+    """Return how a run ended, its summary, its bad hosts, and where it was saved, followed by a hint.
+
+    `stale` says so if the loss is not that of the last round.
+    """
     hosts = [("hosts", flagged_text(flagged_hosts))] if flagged_hosts else []
     saved = [("saved", f"{summary['out']}{hint}")] if summary["out"] else []
-    return aligned([("ended", ended), *summary_rows(summary), *hosts, *saved])
+    return aligned([("ended", ended), *summary_rows(summary, stale), *hosts, *saved])
 
 
-def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+def summary_rows(summary: dict[str, Any], stale: str = "") -> list[tuple[str, str]]:
     """Return the summary of a run as names and texts."""
     return [
         ("rounds", f"{summary['rounds']:,}"),
-        ("clock", f"{summary['clock']:,.6g} s"),
+        ("clock", f"{significant(summary['clock'], 6)} s"),
         *_worker_rows(summary),
-        ("loss", "not known" if summary["loss"] is None else f"{summary['loss']:.8g}"),
+        ("loss", "not known" if summary["loss"] is None else f"{summary['loss']:.8g}{stale}"),
         ("gap", "not known" if summary["gap"] is None else f"{summary['gap']:.3g}"),
         *((name, _evaluation(value)) for name, value in summary["evaluation"].items()),
         ("elapsed", duration(summary["elapsed"])),
@@ -53,8 +68,8 @@ def _worker_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     waste, worker_time = summary["waste"], summary["worker_time"]
     tasks = {name: f"{summary[f'tasks_{name}']:,}" for name in ("started", "used", "wasted", "lost")}
     return [
-        ("worker time", f"{worker_time:,.6g} s on {counted(summary['workers'], 'worker')}"),
-        ("waste", f"{waste:,.6g} s, {share(waste, worker_time)} of worker time"),
+        ("worker time", f"{significant(worker_time, 6)} s on {counted(summary['workers'], 'worker')}"),
+        ("waste", f"{significant(waste, 6)} s, {share(waste, worker_time)} of worker time"),
         ("tasks started", "{started} = {used} used + {wasted} wasted + {lost} lost".format(**tasks)),
         *_delay_row(summary),
     ]
@@ -136,4 +151,4 @@ def _worker_cells(number: int, worker: dict[str, Any]) -> list[Any]:
 
 
 def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+    return "-" if value is None else significant(value, 3)

@@ -52,7 +52,7 @@ def test_evaluation_results_are_in_the_table_and_in_json(job: str) -> None:
 def test_a_gradient_that_returns_nothing_is_reported(job: str) -> None:
     use_own_problem(job, "pass")
     error = call("run", job, "--virtual").stderr
-    assert "Error: gradient() returned None instead of an array; is a return statement missing?" in error
+    assert "returned None (is a return statement missing?); gradient(x, task) must return" in error
 
 
 def test_options_override_the_job_file(job: str) -> None:

@@ -111,7 +111,7 @@ def test_no_code_of_the_users_runs_when_the_job_is_read(tmp_path: Path) -> None:
     (tmp_path / "my_law.py").write_text("raise SystemExit")
     times = load_job(job).times
     assert times is not None
-    with pytest.raises(UsageError, match=r"my_law.py cannot be imported: line 1: SystemExit"):
+    with pytest.raises(UsageError, match=r"my_law.py cannot be imported: .*my_law.py:1 calls sys.exit\(\)"):
         times.label(0)
 
 
@@ -234,7 +234,7 @@ def test_a_worker_without_recorded_times_is_named_with_the_way_out(tmp_path: Pat
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("self.means = np", "self.middle = np", "[times] Two: line"),
+        ("self.means = np", "self.middle = np", "[times] Two: AttributeError"),
         (
             "slow, 1.0)",
             "slow, 1.0)[1:]",
@@ -248,7 +248,7 @@ def test_a_worker_without_recorded_times_is_named_with_the_way_out(tmp_path: Pat
             "draw(rng) must be 3 times above 0 and finite, one per worker",
         ),
         ("return self.means *", "return -self.means *", "draw(rng) must be 3 times above 0 and finite"),
-        ("return self", "raise KeyError('x') #", "[times] Two: line 10: KeyError: 'x'"),
+        ("return self", "raise KeyError('x') #", "my_law.py:10: KeyError: 'x'"),
     ],
 )
 def test_a_law_that_breaks_the_rules_is_rejected_before_the_run(

@@ -122,7 +122,7 @@ def test_keys_of_updates_are_none_of_map(tmp_path: Path, old: str, new: str, com
 
 def test_a_problem_for_map_is_rejected_by_methods_that_need_gradients(tmp_path: Path) -> None:
     text = JOB.replace('"map"', '"sgd"\nstep_size = 0.1')
-    with pytest.raises(UsageError, match="x0 must be a numpy array of float32 or float64"):
+    with pytest.raises(UsageError, match="x0 of Mine must be a numpy array of float32 or float64"):
         driven(job(tmp_path, text=text))
 
 
