@@ -3,6 +3,7 @@
 Problems with `shares_draws` get them as `task.index`; so each sample of a dataset is used once per epoch.
 """
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 import numpy as np
@@ -20,16 +21,21 @@ class Draws:
         self._next = 0
         self._free: list[int] = []  # a heap of numbers that were given back
         self._held: dict[int, list[int]] = {}  # by worker
+        self._returned: dict[int, int] = {}  # by worker: how many it gave back of its latest order
 
-    def take(self, worker: int, count: int) -> None:
-        """Give a worker as many numbers as its order has tasks, the smallest ones first."""
-        if count > MOST:
+    def take(self, workers: Sequence[int], counts: Sequence[int]) -> None:
+        """Give each worker as many numbers as its order has tasks.
+
+        The smallest ones go to those who gave back least: nobody can hold a number forever by being slow.
+        """
+        if max(counts, default=0) > MOST:
             raise UsageError(
                 "shuffle='epoch' needs orders of a known number of tasks, but this method orders tasks "
                 "without end; use method sgd, or draw with replacement"
             )
-        self.give_back(worker)
-        self._held[worker] = [heappop(self._free) if self._free else self._new() for _ in range(count)]
+        orders = zip(workers, counts, strict=True)
+        for worker, count in sorted(orders, key=lambda order: self._returned.pop(order[0], 0)):
+            self._held[worker] = [heappop(self._free) if self._free else self._new() for _ in range(count)]
 
     def _new(self) -> int:
         self._next += 1
@@ -45,7 +51,9 @@ class Draws:
 
     def give_back(self, worker: int) -> None:
         """Let others have the numbers of the tasks that a worker has not delivered."""
-        for number in self._held.pop(worker, []):
+        if numbers := self._held.pop(worker, []):
+            self._returned[worker] = len(numbers)
+        for number in numbers:
             heappush(self._free, number)
 
     def state(self) -> State:
@@ -55,6 +63,7 @@ class Draws:
             "draws.next": np.array(self._next),
             "draws.free": np.array(sorted(self._free), np.int64),
             "draws.held": np.array(held, np.int64).reshape(-1, 2),
+            "draws.returned": np.array(list(self._returned.items()), np.int64).reshape(-1, 2),
         }
 
     def restore(self, state: State, idle: bool) -> None:
@@ -63,8 +72,11 @@ class Draws:
         self._free, self._held = state["draws.free"].tolist(), {}
         for worker, number in state["draws.held"].tolist():
             self._held.setdefault(worker, []).append(number)
-        for worker in list(self._held) if idle else ():
-            self.give_back(worker)
+        self._returned = dict(state["draws.returned"].tolist())
+        if idle:
+            for worker in list(self._held):
+                self.give_back(worker)
+            self._returned.clear()
 
 
 def draws_for(problem: object) -> Draws | None:

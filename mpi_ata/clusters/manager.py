@@ -172,6 +172,8 @@ class MPICluster(Farming):
             )
         x.flags.writeable = False  # for the caller too: later orders may use a copy made now
         each = repeat(counts) if isinstance(counts, int) else counts.tolist()
+        if self.draws is not None:
+            self.draws.take(workers.tolist(), np.broadcast_to(counts, len(workers)).tolist())
         for worker, count in zip(workers.tolist(), each, strict=False):
             self._orders.start(worker, x, round, count, together)
         if round >= self._health.next_trial:

@@ -48,8 +48,6 @@ class Orders:
         if worker in self.running:
             raise RuntimeError("a worker holds one order at a time; stop it first")
         self.running[worker] = order = self._new(x, round, count, together)
-        if self._draws is not None:
-            self._draws.take(worker, count)
         if worker not in self.stopping:
             self._send(worker, order)
 

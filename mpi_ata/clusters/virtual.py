@@ -128,8 +128,7 @@ class VirtualCluster(Farming):
             self._try_again(x, round)
         own.order(workers, Order(x, round, together), counts)
         if self.draws is not None:
-            for worker in workers.tolist():
-                self.draws.take(worker, own.left.item(worker))
+            self.draws.take(workers.tolist(), own.left[workers].tolist())
         if self._watched:
             self._watch(workers, round, counts if together else 1)
 
