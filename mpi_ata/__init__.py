@@ -11,6 +11,7 @@ from mpi_ata import launch
 if launch.under_launcher():
     launch.one_thread_per_rank(os.environ)  # before numpy is imported
     launch.assign_gpus(os.environ)
+    launch.hold_signals_of_starter(os.environ)
 
 from typing import TYPE_CHECKING
 
@@ -27,16 +28,30 @@ from mpi_ata.allocators import (
     Proportional,
 )
 from mpi_ata.arrays import Array
-from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, VirtualCluster
-from mpi_ata.clusters.context import cluster
-from mpi_ata.driver.loop import run
+from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, TaskResult, VirtualCluster
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.stop import Stop
-from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Method, MindFlayer, Ringmaster, Round
-from mpi_ata.problems import Problem, Quadratic, Task
+from mpi_ata.launch.rank_process import leave_at_exit
+from mpi_ata.methods import (
+    ASGD,
+    SGD,
+    HeterogeneousDataSGD,
+    Malenia,
+    Map,
+    Method,
+    MindFlayer,
+    Ringmaster,
+    Round,
+)
+from mpi_ata.problems import Computation, Problem, Quadratic, Task
 from mpi_ata.runfile.load import SavedRun, load
+from mpi_ata.script.cluster import cluster
+from mpi_ata.script.minimize import minimize
+from mpi_ata.script.result import Result
+from mpi_ata.script.run import run
+from mpi_ata.script.trainer import Trainer
 from mpi_ata.times import (
     Constant,
     DrawnTimes,
@@ -54,7 +69,7 @@ from mpi_ata.times import (
     lonestar6,
     longhorn,
 )
-from mpi_ata.torch import TorchProblem
+from mpi_ata.torch import TorchProblem, TorchUpdate
 from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain, Update
 from mpi_ata.version import __version__
 
@@ -77,6 +92,7 @@ __all__ = [
     "Back",
     "Bandit",
     "Cluster",
+    "Computation",
     "Constant",
     "DrawnTimes",
     "Exponential",
@@ -91,6 +107,7 @@ __all__ = [
     "MPICluster",
     "MSync",
     "Malenia",
+    "Map",
     "Method",
     "MindFlayer",
     "Mix",
@@ -102,6 +119,7 @@ __all__ = [
     "Proportional",
     "Quadratic",
     "Recorded",
+    "Result",
     "Ringmaster",
     "Round",
     "RunError",
@@ -109,8 +127,11 @@ __all__ = [
     "Sqrt",
     "Stop",
     "Task",
+    "TaskResult",
     "TorchProblem",
+    "TorchUpdate",
     "Trace",
+    "Trainer",
     "Update",
     "UsageError",
     "VirtualCluster",
@@ -123,8 +144,18 @@ __all__ = [
     "load",
     "lonestar6",
     "longhorn",
+    "minimize",
     "run",
 ]
+
+
+def _leave_ranks() -> None:
+    from mpi_ata.clusters.calls import leave_world
+
+    leave_world()
+
+
+leave_at_exit(_leave_ranks)
 
 
 def __getattr__(name: str) -> object:

@@ -12,6 +12,17 @@ BoolArray = npt.NDArray[np.bool_]
 
 State = dict[str, npt.NDArray[Any]]  # everything needed to restore an object, as plain named arrays
 
+
+def described(value: object) -> str:
+    """Return what kind of thing a user's code has returned."""
+    if value is None:
+        return "None (is a return statement missing?)"
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} of shape {value.shape}"
+    shown = repr(value) if isinstance(value, str | complex | int | float | list | tuple | dict) else ""
+    return f"{shown} of type {type(value).__name__}" if 0 < len(shown) < 40 else f"a {type(value).__name__}"
+
+
 FEW = 64  # numbers that Python adds up faster than numpy
 
 

@@ -1,7 +1,13 @@
 """Errors for the user, each with a message of one sentence."""
 
+import difflib
+import os
+import sysconfig
 import traceback
+from collections.abc import Iterable
 
+_EXTRAS = ("torch", "sklearn")  # libraries that our extras of the same name install
+LONGEST_SHORT = 300  # characters of a message that is shown in a list
 CONTINUE = 85  # exit code of a run that was stopped early and can be resumed
 
 
@@ -15,6 +21,10 @@ class RunError(RuntimeError):
 
 class LossError(RunError):
     """A run has lost workers that it cannot continue without; it can be resumed on others."""
+
+
+class DivergedError(RunError):
+    """The point or the loss of a run is no longer finite."""
 
 
 class BadResultError(RunError):
@@ -34,16 +44,68 @@ def in_users_code(what: str, error: BaseException) -> RunError:
     if isinstance(error, MemoryError):
         return RunError(f"{what}: it needs more memory than there is ({one_line(error)})")
     inside = error.__traceback__ and error.__traceback__.tb_next
+    if inside is None or isinstance(error, SystemExit):  # it was called in a wrong way, or has left
+        return RunError(f"{what}: {describe_error(error)}")
     lines = "".join(traceback.format_exception(type(error), error, inside)).rstrip()
     return RunError(f"{what}:\n{lines}")
 
 
-def diverged(round: int, loss: float | None = None) -> RunError:
+def describe_error(error: BaseException) -> str:
+    """Return in one line what went wrong in a user's code, and where."""
+    place = users_line(error)
+    if isinstance(error, SystemExit):
+        code = f"sys.exit({'' if error.code is None else repr(error.code)})"
+        return f"{place or 'it'} calls {code}; raise an exception that says what is wrong instead"
+    message = error.msg if isinstance(error, SyntaxError) else one_line(error)
+    missing = error.name if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS else ""
+    way_out = f"; install it with pip install 'mpi-ata[{missing}]'" if missing else ""
+    parts = [place, type(error).__name__, message]
+    return ": ".join(part for part in parts if part) + way_out
+
+
+def users_line(error: BaseException) -> str:
+    """Return the deepest line of a traceback that is the user's own, as file:line; "" if there is none."""
+    steps = traceback.walk_tb(error.__traceback__)
+    lines = [(frame.f_code.co_filename, line) for frame, line in steps]
+    if isinstance(error, SyntaxError) and error.filename:
+        lines.append((error.filename, error.lineno or 1))
+    own = [f"{_shown(file)}:{line}" for file, line in lines if not file.startswith(_OTHERS)]
+    return own[-1] if own else ""
+
+
+def _shown(file: str) -> str:
+    """Return a path as it is shown: from the working directory on, if it is in there."""
+    relative = os.path.relpath(file)
+    return file if relative.startswith(os.pardir) else relative
+
+
+_LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
+_OTHERS = ("<", f"{os.path.dirname(__file__)}/", *(f"{sysconfig.get_path(name)}/" for name in _LIBRARIES))
+
+
+def diverged(round: int, loss: float | None = None) -> DivergedError:
     """Return the error for a run whose point or loss is no longer finite."""
+    if not round:
+        return DivergedError(f"the loss is {loss} before the first round; check loss() or evaluate(), and x0")
     at_loss = "" if loss is None else f", with loss {loss}"
-    return RunError(f"the run diverged by round {round}{at_loss}; try a smaller step_size")
+    return DivergedError(f"the run diverged by round {round}{at_loss}; try a smaller step_size")
 
 
 def one_line(error: BaseException) -> str:
     """Return the message of an exception without line breaks."""
     return " ".join(str(error).split())
+
+
+def in_short(error: BaseException) -> str:
+    """Return the first line of a message, and where a traceback follows also its last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(dict.fromkeys([lines[0], lines[-1]]))[:LONGEST_SHORT]
+
+
+def did_you_mean(word: object, valid: Iterable[str]) -> str:
+    """Return "; did you mean ...?" if a word that a user wrote is close to a valid one."""
+    if not isinstance(word, str):
+        return ""
+    names = {name.lower(): name for name in valid}
+    close = difflib.get_close_matches(word.lower(), names, n=1)
+    return f"; did you mean {names[close[0]]}?" if close else ""

@@ -6,6 +6,7 @@ and the lowest word counts what is drawn.  So streams are reproducible and never
 state is ever saved, and any rank can create any stream.
 """
 
+import random
 from enum import IntEnum
 
 import numpy as np
@@ -22,6 +23,7 @@ class Purpose(IntEnum):
     TASK = 3
     CHANGES = 4
     MACHINES = 5
+    EPOCHS = 6
 
 
 class _Key(ISeedSequence):
@@ -47,3 +49,9 @@ class Streams:
         """Return the stream of this round, worker and task number, from its beginning."""
         self._counter[1], self._counter[2], self._counter[3] = number, worker, round
         return Generator(Philox(self._key, counter=self._counter))  # type: ignore[arg-type]  # any ISeedSequence will do
+
+
+def global_states() -> tuple[object, ...]:
+    """Return the states of the generators that all who call random.* and np.random.* share."""
+    state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002  (to see whether somebody uses it)
+    return random.getstate(), *(np.asarray(part).tobytes() for part in state.values())

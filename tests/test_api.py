@@ -3,11 +3,13 @@
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
 import mpi_ata
 
+ROOT = Path(__file__).parent.parent
 HEAVY = ("mpi4py", "h5py", "click", "torch", "matplotlib", "numba", "sklearn", "pandas")
 
 
@@ -40,7 +42,19 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = mpi_ata.Steping
 
 
+def test_the_reference_of_public_names_is_up_to_date() -> None:
+    code = "from tests.document_api import document; print(document(), end='')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == (ROOT / "docs" / "api.md").read_text(), "run python -m tests.document_api"
+
+
+def test_the_protocols_the_clusters_and_the_functions_of_a_script_are_public() -> None:
+    protocols = {"Problem", "Allocator", "Method", "Update", "Law", "Observer", "Cluster"}
+    others = {"Array", "MPICluster", "VirtualCluster", "load", "minimize", "run", "cluster", "Result"}
+    assert protocols | others <= set(mpi_ata.__all__)
+
+
 def test_a_cluster_without_ranks_or_times_is_rejected_with_both_ways_out() -> None:
     problem = mpi_ata.Quadratic(dimension=3)
-    with pytest.raises(mpi_ata.UsageError, match=r"use mpirun -n 5 .* or simulate workers with times="):
+    with pytest.raises(mpi_ata.UsageError, match=r"use mpirun -n 5 .* or simulate .* times="):
         mpi_ata.cluster(problem).__enter__()

@@ -1,8 +1,10 @@
 """The README shows what the program does."""
 
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +41,23 @@ def test_the_loop_of_ones_own_runs_on_simulated_workers() -> None:
     command = [sys.executable, str(ROOT / "jobs" / "own_loop.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert re.findall(r"round (\d+): quotas \[[ \d]+\], gap 0\.0", done.stdout) == ["100", "200", "300"]
+
+
+def test_the_script_runs_on_simulated_workers() -> None:
+    command = [sys.executable, str(ROOT / "jobs" / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"300 rounds, gap 0\.0\d+\n", done.stdout)
+
+
+SNIPPETS = re.findall(r"```python\n(import .*?)```", (ROOT / "docs" / "scripts.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("text", SNIPPETS, ids=["minimize", "loop"])
+def test_the_scripts_of_the_tutorial_run(text: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(text.replace("workers=4", "times=mpi_ata.Sqrt(4)"))
+    command = [sys.executable, "train.py"]
+    subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    assert len(list(tmp_path.glob("runs/*.h5"))) == 1
 
 
 def test_every_make_target_in_the_documents_exists() -> None:

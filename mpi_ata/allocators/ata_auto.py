@@ -9,6 +9,7 @@ from mpi_ata.allocators.auto.doubts import doubted, untried_pay, without_last
 from mpi_ata.allocators.auto.foresight import Plan
 from mpi_ata.allocators.auto.knowledge import Knowledge
 from mpi_ata.allocators.auto.spares import plan_spares
+from mpi_ata.allocators.auto.sure import sure_tasks
 from mpi_ata.allocators.auto.task_model import Speeds
 from mpi_ata.allocators.auto.whole import plan_whole
 from mpi_ata.allocators.change_detection import SpeedChange
@@ -21,7 +22,7 @@ SPARES = ("none", "auto")
 PATIENCE = 200  # a plan is made again after 1 + k / PATIENCE rounds: by then means have moved by below 1 %
 NEAR = 3  # workers that are considered per task, the fastest ones: all others are too slow
 GREEDY_LOOK = 1000  # untried workers per task that one greedy round tries: with more it would cost too much
-_SAVED = ("quota", "available", "length")
+_SAVED = ("quota", "available", "length", "sure")
 
 
 class ATAAuto:
@@ -52,6 +53,7 @@ class ATAAuto:
         self.known = Knowledge(n, overhead)
         self.quota = np.zeros(n, np.int64)  # what was planned
         self.length = np.zeros(())  # how long a round with it was expected to be
+        self.sure = np.zeros(n, np.int64)  # tasks of the plan that are done well before the round ends
         self.available = np.ones(n, np.bool_)  # when that was planned
         self._order = Streams(seed, Purpose.ALLOCATION).at(0).permutation(n)  # in which workers are tried
 
@@ -79,7 +81,7 @@ class ATAAuto:
         speeds = self._speeds(tried)
         plan = self._plan(tried, speeds)
         asked = self._suspects()
-        if self._stops_are_free():
+        if self._may_stop():
             return self._with_looks(asked)
         for ask in (self._untried_worth_a_task, self._doubted):
             asked = asked if len(asked) else ask(tried, speeds, plan)
@@ -92,26 +94,29 @@ class ATAAuto:
 
     def _first_round(self) -> IntArray:
         """Return quotas when nothing is known of any worker: greedy ones are the cheapest way to try all."""
-        if self.spares:
+        if self._may_stop():
             return self._with_looks(self._suspects())
         return spread(self._untried()[: self.budget], self.n, self.budget)
 
-    def _stops_are_free(self) -> bool:
-        return self.spares and not self.known.blocked.any()
+    def _may_stop(self) -> bool:
+        """Return whether to plan with spares: not if stopped tasks are known to run to their end."""
+        return self.spares and bool(self.known.stoppable)
 
     def _speeds(self, tried: IntArray) -> Speeds:
         """Return the estimates to plan with; those of workers that were only ever stopped are guesses."""
         speeds = self.known.model.speeds(tried)
-        return speeds if self.spares else speeds.shrunk()
+        return speeds if self._may_stop() else speeds.shrunk()
 
     def _plan(self, tried: IntArray, speeds: Speeds) -> Plan:
         """Plan the best round with workers that were tried, and keep its quotas."""
         near = _smallest(speeds.mu, NEAR * self.budget + 8)
         workers, near_speeds = tried[near], speeds.of(near)
         plan, W0 = plan_whole(near_speeds, self.budget, self.price)
-        if self.spares:
-            delays = self.known.delays(workers, float(self.length))
+        if self._may_stop():
+            delays = self.known.delays(workers)
             plan = plan_spares(near_speeds, delays, self.budget, self.price, plan, W0)
+            self.sure = np.zeros(self.n, np.int64)
+            self.sure[workers] = sure_tasks(near_speeds, delays, plan.quota, plan.length)
         self.quota = np.zeros(self.n, np.int64)
         self.quota[workers], self.length = plan.quota, np.array(plan.length)
         return plan
@@ -129,7 +134,7 @@ class ATAAuto:
 
     def _with_probe(self) -> IntArray:
         """Return the planned quotas; every sqrt(k) rounds, the worker that was idle longest gets a task."""
-        if not self._stops_are_free() or self.k % math.ceil(math.sqrt(self.k)):
+        if not self._may_stop() or self.k % math.ceil(math.sqrt(self.k)):
             return self.quota
         idle = np.flatnonzero(self.available & (self.quota == 0))
         if not len(idle):
@@ -169,6 +174,10 @@ class ATAAuto:
         self.known.observe(self.k, worker, seconds, stopped, overhead)
         if self.speed_changes:
             self.due = 0
+
+    def observe_overrun(self, worker: int, seconds: float) -> None:
+        """Note how much longer a worker has been at a stopped task."""
+        self.known.observe_overrun(worker, seconds)
 
     def state(self) -> State:
         """Return all that was learned, and the plan."""

@@ -10,8 +10,10 @@ from mpi_ata.limits import check_tasks
 class Allocator(Protocol):
     """Decides the quotas of each round and learns from the seconds that tasks took.
 
-    An attribute `speed_changes`, the changes of speed noticed in the last round, is optional; they are
-    recorded.
+    Three things are optional.  `speed_changes`, the changes of speed noticed in the last round, are recorded.
+    `sure` is how many tasks of each worker are done well before the round ends: their results may come in one
+    message, and the round then waits for it.  A method `observe_overrun(worker, seconds)` is called with the
+    seconds that a worker spent on a stopped task after the stop, in parts, as the time passes.
     """
 
     n: int

@@ -12,14 +12,21 @@ from mpi_ata.version import __version__
 
 COMMANDS = {  # where each is; only the one that is called is imported, since every rank does so
     "batch": ("slurm", "batch_command"),
-    "compare": ("runs", "compare"),
+    "compare": ("compare", "compare"),
     "doctor": ("doctor", "doctor_command"),
+    "explain": ("see", "explain_command"),
+    "export": ("export", "export_command"),
+    "new": ("new", "new_command"),
     "paper": ("paper", "paper"),
+    "plot": ("see", "plot_command"),
+    "report": ("see", "report_command"),
     "run": ("runs", "run_command"),
+    "runs": ("listing", "runs_command"),
     "show": ("runs", "show_command"),
     "status": ("slurm", "status_command"),
     "stop": ("slurm", "stop_command"),
     "submit": ("slurm", "submit_command"),
+    "what-if": ("see", "what_if_command"),
 }
 
 

@@ -104,6 +104,12 @@ def job_options(command: Command) -> Command:
     return wrapped
 
 
+accept_option = click.option(
+    "--accept-changes", is_flag=True, help="Resume although the job or a file that it names was edited."
+)
+resume_options = combine(
+    click.option("--resume", is_flag=True, help="Continue the run in --out, if there is one."), accept_option
+)
 prior_options = combine(
     click.option(
         "--warm-start",
@@ -133,19 +139,20 @@ def output_options(command: Command) -> Command:
     """Add the options that say where a run is recorded, and what it starts from."""
 
     @out_option
-    @click.option("--resume", is_flag=True, help="Continue the run in --out, if there is one.")
+    @resume_options
     @prior_options
     @wraps(command)
     def wrapped(
         *arguments: Any,
         out: Path | None,
         resume: bool,
+        accept_changes: bool,
         warm_start: tuple[Path, ...],
         prior_weight: float,
         any_problem: bool,
         **options: Any,
     ) -> None:
-        output = OutputOptions(out, resume, warm_start, prior_weight, any_problem)
+        output = OutputOptions(out, resume, warm_start, prior_weight, any_problem, accept_changes)
         command(*arguments, output=output, **options)
 
     return wrapped

@@ -153,7 +153,12 @@ def table1(request: "Request", watch: "Watch", mpi: bool, unit: float) -> "Repor
 @experiment_options
 @LAW
 def table2(request: "Request", watch: "Watch") -> "Report":
-    """Ratios to greedy allocation under the linear law: Table 2."""
+    """Ratios to greedy allocation under the linear law: Table 2.
+
+    \b
+    Examples:
+      mpi-ata paper table2 --workers 17,51 --out results
+    """
     from mpi_ata.paper import experiments, tables
 
     return tables.make_table(experiments.TABLE2, request, watch)
@@ -163,7 +168,12 @@ def table2(request: "Request", watch: "Watch") -> "Report":
 @experiment_options
 @LAW
 def mix(request: "Request", watch: "Watch") -> "Report":
-    """Ratios to greedy allocation under a mix of five laws."""
+    """Ratios to greedy allocation under a mix of five laws.
+
+    \b
+    Examples:
+      mpi-ata paper mix --budget 10 --json
+    """
     from mpi_ata.paper import experiments, tables
 
     return tables.make_table(experiments.MIX, request, watch)
@@ -173,7 +183,12 @@ def mix(request: "Request", watch: "Watch") -> "Report":
 @experiment_options
 @LAW
 def regret(request: "Request", watch: "Watch") -> "Report":
-    """Growth of the regret with the rounds, and a fit against ln k."""
+    """Growth of the regret with the rounds, and a fit against ln k.
+
+    \b
+    Examples:
+      mpi-ata paper regret --out results
+    """
     from mpi_ata.paper import experiments
     from mpi_ata.paper.regret import make_regret
 

@@ -8,22 +8,16 @@ from typing import Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.cli.options import errors_in_one_sentence, job_options, output_options, reported, show
+from mpi_ata.cli.options import errors_in_one_sentence, job_options, output_options, show
 from mpi_ata.cli.start import execute_with_progress, start_ranks, starts_ranks
 from mpi_ata.driver.output import OutputOptions
-from mpi_ata.driver.plan import Plan, checked_together, resolve, resolve_on_ranks
+from mpi_ata.driver.plan import Plan, resolve, resolve_on_ranks
 from mpi_ata.errors import CONTINUE
-from mpi_ata.job import Job
-from mpi_ata.job.build import greedy_counterpart
-from mpi_ata.layout import MANAGER
 from mpi_ata.runfile.describe import describe, summary_of
 from mpi_ata.runfile.load import load_named
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.view.compare import comparison_table
 from mpi_ata.view.run import closing_table, format_run, summary_table
-
-ALLOCATORS = "ata-empirical,gta,uta"  # compared unless others are named
 
 
 @click.command(name="run")
@@ -87,71 +81,7 @@ def show_command(run: Path, as_json: bool) -> None:
     if complaint:
         click.echo(f"Note: {complaint}", err=True)
     described = describe(record)
-    show(json.dumps(described) if as_json else format_run(described))
-
-
-@click.command()
-@job_options
-@click.option(
-    "--allocators",
-    help="Comma-separated names; `own` is the job's own allocator.  "
-    f"[default: those of {ALLOCATORS} that the method supports]",
-)
-def compare(
-    job: Path, settings: tuple[str, ...], virtual: bool, allocators: str | None, as_json: bool
-) -> None:
-    """Run a job under several allocators, and print one table.
-
-    \b
-    Examples:
-      mpi-ata compare jobs/emulated.toml
-      mpi-ata compare jobs/quadratic.toml --virtual --workers 51 --allocators gta,ofta,ata-empirical
-    """
-    plan = resolve_here(virtual, job, settings)
-    with checked_together():  # the user's code may fail on one rank only
-        names, counterpart = compared_allocators(plan.job, allocators)
-        variants = plan.with_allocators(names)
-    if starts_ranks(virtual):
-        start_ranks(variants)
-    if virtual:
-        for variant in variants:
-            variant.parts()  # rejects a wrong one before time is spent on the others
-    if counterpart and launch.rank() == MANAGER:
-        click.echo(f"Note: gta is left out: its counterpart here is the method {counterpart}", err=True)
-    rows = run_variants(dict(zip(names, variants, strict=True)), virtual)
-    if rows:
-        show(json.dumps(rows) if as_json else comparison_table(rows, billed=not virtual))
-        check_complete(rows, names)
-
-
-def compared_allocators(job: Job, allocators: str | None) -> tuple[list[str], str]:
-    """Return the allocators to compare, and the method to use instead of gta if that is left out."""
-    names = [name.strip() for name in (ALLOCATORS if allocators is None else allocators).split(",")]
-    counterpart = greedy_counterpart(job) if allocators is None else ""
-    if counterpart:
-        names.remove("gta")
-    return names, counterpart
-
-
-def run_variants(variants: dict[str, Plan], virtual: bool) -> list[dict[str, Any]]:
-    """Run a plan under each allocator, and return a row for each; none on the rank of a worker."""
-    rows: list[dict[str, Any]] = []
-    for name, variant in variants.items():
-        outcome = execute_with_progress(variant, virtual, label=f"{name}: ")
-        if outcome is not None:
-            rows.append({"allocator": name} | outcome.summary())
-            if outcome.reason is None:
-                break
-    return rows
-
-
-def check_complete(rows: list[dict[str, Any]], names: list[str]) -> None:
-    """Report a comparison that was interrupted."""
-    if rows[-1]["finished"]:
-        return
-    left = ", ".join(names[len(rows) :])
-    where = f"interrupted in {rows[-1]['allocator']} at round {rows[-1]['rounds']:,}"
-    raise reported(click.ClickException(where + (f"; not run: {left}" if left else "")))
+    show(json.dumps(described) if as_json else format_run(described, run, record.method))
 
 
 def resolve_here(virtual: bool, *arguments: Any) -> Plan:

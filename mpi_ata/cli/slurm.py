@@ -10,10 +10,12 @@ from typing import Any
 import click
 
 from mpi_ata.cli.options import (
+    accept_option,
     errors_in_one_sentence,
     lead_options,
     out_option,
     prior_options,
+    resume_options,
     set_option,
     show,
 )
@@ -45,7 +47,7 @@ from mpi_ata.view.slurm import status_table, submission_text
     help="Submit this many Slurm jobs, each resuming the one before, instead of requeueing.",
 )
 @out_option
-@click.option("--resume", is_flag=True, help="Continue the run in --out, if there is one.")
+@resume_options
 @prior_options
 @click.option(
     "--exclude-slow",
@@ -160,6 +162,7 @@ def stop_command(which: str, as_json: bool) -> None:
     help="The folder that mpi-ata submit has prepared; --kept is an older name for this option.",
 )
 @set_option
+@accept_option
 @prior_options
 @click.option("--siblings", is_flag=True, help="Warm-start from finished runs of the same sweep.")
 @click.option("--requeue/--no-requeue", default=True, help="Whether Slurm may requeue the job.")

@@ -30,7 +30,9 @@ class Notes(logging.Handler):
         if self._once and text in self._printed:
             return
         self._printed.add(text)
-        with suppress(OSError):  # a launcher that has ended reads nothing; that must not end the run too
+        # A launcher that has ended reads nothing, and a signal may come while another line is written:
+        # neither may end the run.
+        with suppress(OSError, RuntimeError):
             self._line.clear()
             click.echo(f"Note: {text}", err=True)
 
@@ -73,7 +75,7 @@ def start_ranks(plans: Sequence[Plan]) -> None:
 def execute_with_progress(plan: Plan, virtual: bool, label: str = "") -> Outcome | None:
     """Execute a plan with a progress line; None on the rank of a worker."""
     line = ProgressLine(plan.job.stop, sys.stderr, label, bool(os.environ.get(launch.TERMINAL)))
-    with printed_notes(line, once=plan.file is None):
+    with printed_notes(line, once=bool(label)):  # runs that are compared have the same notes
         try:
             return (execute if virtual else execute_on_ranks)(plan, [line])
         finally:

@@ -6,6 +6,7 @@ from mpi_ata.clusters.identity import WorkerIdentity
 from mpi_ata.clusters.interface import Arrival, Back, Cluster, Lost
 from mpi_ata.clusters.ledger import Changes, Ledger, Mark, in_flight
 from mpi_ata.clusters.stats import TaskTimeStats
+from mpi_ata.clusters.values import TaskResult
 from mpi_ata.clusters.virtual import VirtualCluster
 from mpi_ata.problems import Task
 
@@ -20,6 +21,7 @@ __all__ = [
     "Lost",
     "Mark",
     "Task",
+    "TaskResult",
     "TaskTimeStats",
     "VirtualCluster",
     "WorkerIdentity",

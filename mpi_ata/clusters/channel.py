@@ -38,6 +38,8 @@ READY = 4  # worker to manager: set up
 ARRIVAL = 5  # worker to manager: this many tasks, their seconds, the sum of their results
 STOPPED = 6  # worker to manager, after STOP: how many tasks were begun and not sent, and their seconds
 FAILED = 7  # worker to manager: what went wrong, as text, and how many tasks were begun and not sent
+EVALUATE = 9  # manager to worker: evaluate these parts at a point
+EVALUATED = 10  # worker to manager: the results of these parts, as seconds
 LOST = 8  # sent by nobody: the manager has noticed that this rank has died
 
 # Flags of a message.
@@ -45,6 +47,7 @@ TOGETHER = 1  # ORDER: deliver all tasks as one arrival
 FINAL = 2  # END: no further run follows on these ranks
 REACHABLE = 4  # READY: the doorbell was heard
 SHARED = 8  # READY: the manager's shared memory is open
+GLOBAL_RANDOM = 32  # READY: the untimed task drew from the generators that all code shares
 BAD_RESULT = 16  # FAILED: no task raised an error, but a result cannot be used
 
 

@@ -131,10 +131,10 @@ class FaultScript:
                 f"a task of worker {worker} failed in round {round}: scripted on the virtual clock"
             )
 
-    def delays(self, workers: IntArray, seconds: Array, now: float) -> Array:
-        """Return how much later than usual these workers finish what takes `seconds`, if they begin now."""
+    def delays(self, workers: IntArray, seconds: Array, began: Array) -> Array:
+        """Return how much later than usual these workers finish what takes `seconds`."""
         slowness = np.array([self.slowness(worker) for worker in workers.tolist()])
-        return seconds * (slowness - 1.0) + np.maximum(self.asleep_until[workers] - now, 0.0)
+        return seconds * (slowness - 1.0) + np.maximum(self.asleep_until[workers] - began, 0.0)
 
     def hangs(self, worker: int, now: float) -> bool:
         """Return whether a worker does nothing at the moment."""

@@ -1,17 +1,21 @@
 """What every cluster promises, and what it returns."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mpi_ata.arrays import Array, BoolArray, IntArray, State, blocks
+from mpi_ata.arrays import Array, BoolArray, IntArray, State, blocks, described
+from mpi_ata.clusters.draws import Draws
 from mpi_ata.clusters.identity import WorkerIdentity
 from mpi_ata.clusters.ledger import Ledger
-from mpi_ata.errors import BadResultError, RunError, in_users_code
-from mpi_ata.problems import Problem, Task
+from mpi_ata.clusters.values import packed_result, results_of
+from mpi_ata.errors import BadResultError, RunError, describe_error, in_users_code, users_line
+from mpi_ata.problems import AnyProblem, Task
 
+DRAWS_GLOBALLY = "tasks draw from random or np.random: results will not repeat; draw from task.rng instead"
 FEW = 8  # numbers that Python looks at faster than a library: its code may not be in the cache
 
 
@@ -19,7 +23,7 @@ class Arrival(NamedTuple):
     """Finished work coming back."""
 
     worker: int
-    result: Array  # the sum over its tasks; the receiver may overwrite it
+    result: Any  # the sum over its tasks, which may be overwritten; of a computation a list of TaskResult
     seconds: list[float]  # one entry per task
     overhead: float = 0.0  # turnaround of its order minus those seconds: transfer, queueing, waking up
 
@@ -56,6 +60,7 @@ class Cluster(Protocol):
     n: int
     ledger: Ledger  # what became of each worker's tasks; only the cluster writes it
     available: BoolArray  # which workers can be given work; only the cluster writes it
+    draws: Draws | None  # the sequence that tasks share, where the problem asks for one
     grace_expired: Callable[[], bool]  # called while waiting: whether to give up and raise GraceExpired
 
     @property
@@ -66,7 +71,7 @@ class Cluster(Protocol):
         """Return the time on the cluster's clock; it never goes back."""
 
     def start(
-        self, workers: IntArray, x: Array, round: int, counts: IntArray | int = 1, together: bool = False
+        self, workers: IntArray, x: Any, round: int, counts: IntArray | int = 1, together: bool = False
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j], who must be idle and available."""
 
@@ -78,6 +83,9 @@ class Cluster(Protocol):
 
     def stop(self, workers: IntArray) -> Array:
         """Stop what these workers have not delivered and return the seconds that each spent on it."""
+
+    def overruns(self) -> dict[int, float]:
+        """Return the seconds that workers spent on stopped tasks, after the stop, since the last call."""
 
     def idle(self) -> IntArray:
         """Return the workers that hold no order."""
@@ -91,20 +99,39 @@ class Cluster(Protocol):
     def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None:
         """Start from what is saved of other workers: `rows` pairs a worker here with its row there."""
 
+    def map(self, function: Callable[..., Any], *items: Iterable[Any], ordered: bool = True) -> Iterator[Any]:
+        """Yield function(item) for each item, in order; or pairs of index and result as they come.
+
+        The cluster must have been opened without a problem.
+        """
+
     def close(self) -> None:
         """End all work for good."""
 
 
-def compute(problem: Problem, x: Array, tasks: Sequence[Task], at_once: bool = False) -> Array:
-    """Return the sum of the tasks' results; copy it to keep it, since a problem may reuse its array."""
+def compute(problem: AnyProblem, x: Array, tasks: Sequence[Task], at_once: bool = False) -> Array:
+    """Return the sum of the tasks' results; copy it to keep it, since a problem may reuse its array.
+
+    Of a computation, return the packed numbers and results of the tasks; x is packed too.
+    """
+    if (gradient := getattr(problem, "gradient", None)) is None:
+        return np.concatenate([part for task in tasks for part in packed_result(problem, x, task)])
     if len(tasks) == 1:
-        return _result(problem.gradient, x, tasks[0], tasks[0])
+        return _result(gradient, x, tasks[0], tasks[0])
     if at_once and hasattr(problem, "gradients"):
         return _result(problem.gradients, x, tasks, tasks[0])
-    total = np.array(_result(problem.gradient, x, tasks[0], tasks[0]))
+    total = np.array(_result(gradient, x, tasks[0], tasks[0]))
     for task in tasks[1:]:
-        total += _result(problem.gradient, x, task, task)
+        total += _result(gradient, x, task, task)
     return total
+
+
+def received(
+    worker: int, result: Array, seconds: Sequence[float], x: Array, where: str, longest: float
+) -> Any:
+    """Return a result, checked; of a computation, as a list of TaskResult."""
+    check_result(result, seconds, x, where, longest)
+    return results_of(worker, result, seconds, where) if x.dtype == np.uint8 else result
 
 
 def surely_finite(result: Array) -> bool:
@@ -141,14 +168,16 @@ def check_result(result: Array, seconds: Sequence[float], x: Array, where: str, 
 
     `where` names worker and round.
     """
-    if result.shape != x.shape:
+    sums = x.dtype != np.uint8  # packed values are checked when they are unpacked
+    if sums and result.shape != x.shape:
         raise BadResultError(
             f"{where}: a result has the shape {result.shape}, but x has {x.shape}; "
             "gradient() must return an array of the shape of x"
         )
-    if not finite(result, x):
+    if sums and not finite(result, x):
+        what = "NaN" if np.isnan(result).any() else "infinite numbers"
         rule = "check gradient(), or try a smaller step_size"
-        raise BadResultError(f"{where}: a result is not finite; {rule}")
+        raise BadResultError(f"{where}: a result contains {what}; {rule}")
     if not (min(seconds) >= 0 and math.fsum(seconds) <= longest):
         rule = f"must be from 0 to {longest:.3g} seconds; check the clock of that host"
         raise BadResultError(f"{where}: the reported task times {list(seconds)[:3]} {rule}")
@@ -162,28 +191,60 @@ def named(worker: int, identity: WorkerIdentity) -> str:
 def _result(function: Callable[..., Any], x: Array, given: object, task: Task) -> Array:
     try:
         answer = function(x, given)
-        result = np.asarray(answer, x.dtype)
+    except RunError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _task_error(error, function, task) from None
+    if type(answer) is np.ndarray and answer.dtype == x.dtype and answer.shape == x.shape:
+        return answer
+    return _converted(answer, x, function, task)
+
+
+def _task_error(error: BaseException, function: Callable[..., Any], task: Task) -> RunError:
+    """Return the error for a task that failed."""
+    what = f"a task of worker {task.worker} failed in round {task.round}"
+    if isinstance(error, ValueError) and "read-only" in str(error):
+        rule = "x is read-only for tasks, which may work on a copy: x = x.copy()"
+        return RunError(f"{what}: {describe_error(error)}; {rule}")
+    failure = in_users_code(what, error)
+    if isinstance(error, TypeError) and not users_line(error):  # it could not even be called
+        return RunError(f"{failure}; it is called as {_called(function)}")
+    return failure
+
+
+def _called(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", "gradient")
+    return f"{name}(x, {'tasks' if name == 'gradients' else 'task'})"
+
+
+def _converted(answer: Any, x: Array, function: Callable[..., Any], task: Task) -> Array:
+    """Return a result as an array like x, or reject it."""
+    with suppress(Exception):  # lists of different lengths, say, or an array on a GPU
+        found = np.asarray(answer)
+        if found.shape == x.shape and found.dtype.kind in "fiubO":  # no complex numbers, no texts
+            return found.astype(x.dtype)
+    raise BadResultError(
+        f"a task of worker {task.worker} in round {task.round} returned {described(answer)}; "
+        f"{_called(function)} must return an array like x, of {x.dtype} and shape {x.shape}"
+    )
+
+
+def evaluated_part(problem: Any, x: Array, part: int) -> list[float]:
+    """Return the numbers of one part of an evaluation."""
+    try:
+        return [float(value) for value in problem.evaluate_part(x, part)]
     except RunError:
         raise
     except Exception as error:
-        raise in_users_code(f"a task of worker {task.worker} failed in round {task.round}", error) from None
-    if answer is None:
-        name = "gradient" if given is task else "gradients"
-        raise BadResultError(f"{name}() returned None instead of an array; is a return statement missing?")
-    if result.shape != x.shape:
-        raise BadResultError(
-            f"a task returned an array of shape {result.shape}, but x has {x.shape}; "
-            "gradient() must return an array of the shape of x"
-        )
-    return result
+        raise in_users_code(f"evaluate_part() of the problem failed for part {part}", error) from None
 
 
-def set_up(problem: Problem, worker: int | None, n: int) -> None:
+def set_up(problem: AnyProblem, worker: int | None, n: int) -> None:
     """Call the problem's setup(), if it has one; `worker` is None on the manager and in a simulation."""
     try:
         if hasattr(problem, "setup"):
             problem.setup(worker, n)
     except RunError:
         raise
-    except Exception as error:
-        raise in_users_code("setup() of the problem failed", error) from None
+    except (Exception, SystemExit) as error:
+        raise in_users_code("setup(worker, n) of the problem failed", error) from None

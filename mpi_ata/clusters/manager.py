@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from mpi_ata.clusters.channel import (
     END,
     FAILED,
     FINAL,
+    GLOBAL_RANDOM,
     INLINE,
     LOST,
     REACHABLE,
@@ -25,30 +27,46 @@ from mpi_ata.clusters.channel import (
     Message,
 )
 from mpi_ata.clusters.connections import Connections
+from mpi_ata.clusters.draws import draws_for
+from mpi_ata.clusters.evaluation import PartialEvaluation
+from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.handshake import identities
 from mpi_ata.clusters.health import FaultPolicy, Health
-from mpi_ata.clusters.interface import Arrival, Back, Lost, check_result, named, set_up, surely_finite
+from mpi_ata.clusters.interface import (
+    DRAWS_GLOBALLY,
+    Arrival,
+    Back,
+    Lost,
+    named,
+    received,
+    set_up,
+    surely_finite,
+)
 from mpi_ata.clusters.ledger import Ledger, in_flight
 from mpi_ata.clusters.mpi import MPI
 from mpi_ata.clusters.orders import Order, Orders
 from mpi_ata.clusters.setups import SetUps
-from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.clusters.values import template_of
+from mpi_ata.errors import BadResultError, LossError, RunError
 from mpi_ata.launch import host_name, slurm_tasks
 from mpi_ata.launch.signals import GraceExpired
 from mpi_ata.launch.verdict import note_lost_worker
 from mpi_ata.layout import ranks_for, worker_of, workers_in
-from mpi_ata.problems import Problem
+from mpi_ata.packing import pack
+from mpi_ata.problems import AnyProblem, returns_values
 
 log = logging.getLogger("mpi_ata")
 FLOOR = 3.0  # seconds: on a busy machine, any rank may be silent for this long
 LOOK = 0.5  # seconds between two checks for overdue workers
 GRACE = 2.0  # seconds that workers get to leave when a run has failed
 LEAVING = 10.0  # and when it has not, those that have nothing to do
+SHORTEST = 1e-9  # seconds of a task, to compare speeds
+STOPPING = 1.0  # seconds for which an evaluation waits for workers that are being stopped
 SLACK = 1.0  # seconds by which clocks of two processes may differ
 ENDED = "its process has ended: it was killed, crashed, exited or ran out of memory"
 
 
-class MPICluster:
+class MPICluster(Farming):
     """Real workers on the ranks of a communicator, whose manager constructs this.
 
     `grace_expired` says whether to give up waiting, `drawn` whether reported times are not measured.
@@ -57,7 +75,7 @@ class MPICluster:
     def __init__(
         self,
         comm: MPI.Comm,
-        problem: Problem,
+        problem: AnyProblem,
         digest: bytes = b"",
         times: str = "",
         grace_expired: Callable[[], bool] = lambda: False,
@@ -67,16 +85,19 @@ class MPICluster:
         self.n = n = workers_in(comm.Get_size())
         self.ledger = Ledger(n)
         self.grace_expired = grace_expired
-        self._problem, self._template = problem, problem.x0
+        self._problem, self._template = problem, template_of(problem)
+        self._computes = returns_values(problem)  # packed values
         self._connections = Connections(comm, self._template, digest)
         self.identities = identities(self._connections.ranks, times)
         self._health = Health(self.ledger.stats, policy, FLOOR, self._name)
         self.available = self._health.available
         self._worker_of = [worker_of(rank) for rank in range(ranks_for(n))]  # by rank: a call costs more
         self._slack = math.inf if drawn else SLACK
-        self._orders = Orders(self._connections)
+        self.draws = draws_for(problem)
+        self._orders = Orders(self._connections, self.draws)
         self._setting_up = set(range(n))  # workers that are not ready yet
         self._unreachable: list[int] = []  # workers that hear no doorbell
+        self._draws_globally = False  # whether tasks draw from random or np.random
         self._staying = set(range(n))  # workers that have not left
         self._found: list[Lost | Back] = []  # what wait() will return first
         self._next_look = 0.0  # for overdue workers
@@ -120,6 +141,10 @@ class MPICluster:
         if self._connections.unwatched:
             unwatched = self._connections.unwatched
             log.warning(f"workers {unwatched} cannot reach the manager over TCP: deaths are noticed late")
+        if self._draws_globally:
+            log.warning(DRAWS_GLOBALLY)
+        if sleeping:
+            log.info("tasks sleep as long as [times] says; without that table, they take the time they take")
         here = sum(rank.host == host_name() for rank in self._connections.ranks)
         if here > (cores := os.cpu_count() or here) and not sleeping:
             log.warning(f"{here} ranks share {cores} cores here: task times include waiting for a core")
@@ -136,10 +161,12 @@ class MPICluster:
         return time.perf_counter()
 
     def start(
-        self, workers: IntArray, x: Array, round: int, counts: IntArray | int = 1, together: bool = False
+        self, workers: IntArray, x: Any, round: int, counts: IntArray | int = 1, together: bool = False
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
-        if x.shape != self._template.shape or x.dtype != self._template.dtype:
+        if self._computes:
+            x = pack(x, "x")
+        elif x.shape != self._template.shape or x.dtype != self._template.dtype:
             raise ValueError(
                 f"x is {x.dtype} of shape {x.shape}, but x0 {self._template.dtype} {self._template.shape}"
             )
@@ -183,6 +210,8 @@ class MPICluster:
             return self._arrive(worker, order, message)
         if message.kind == LOST:
             return self._lose(worker)
+        if message.order < 0:  # of an evaluation that is over
+            return None
         if message.kind == READY:
             self._ready(worker, message.flags)
         elif worker not in self._staying:  # what it was doing is counted as lost
@@ -199,6 +228,7 @@ class MPICluster:
         self._setting_up.discard(worker)
         if not flags & REACHABLE:
             self._unreachable.append(worker)
+        self._draws_globally |= bool(flags & GLOBAL_RANDOM)
         if flags & SHARED and self._connections.shared is not None:
             self._orders.sharing.add(worker)
 
@@ -211,14 +241,17 @@ class MPICluster:
         if (
             not 0.0 <= seconds <= longest
             or min(reported) < 0.0
+            or self._computes
             or (result.nbytes <= INLINE and not surely_finite(result))  # large ones are checked by workers
         ):
             try:
-                check_result(result, reported, order.x, f"round {order.round}", longest)
+                result = received(worker, result, reported, order.x, f"round {order.round}", longest)
             except BadResultError as error:
                 return self._reject(worker, order, message, error)
         order.latest, order.excused = now, self._connections.suspended
         order.left -= message.tasks
+        if self.draws is not None:
+            self.draws.deliver(worker, message.tasks)
         if not order.left:
             del self._orders.running[worker]
         overhead = max(turnaround - seconds, 0.0)
@@ -240,6 +273,7 @@ class MPICluster:
         order = self._orders.running.get(worker)
         if order is not None and order.number == message.order:
             del self._orders.running[worker]
+            self._orders.give_back_draws(worker)
         lost = self._failure(worker, message, (order or self._orders.stopping[worker]).round)
         if lost is not None:
             self._orders.withdraw(worker)
@@ -266,7 +300,9 @@ class MPICluster:
 
     def _account_stopped(self, worker: int, message: Message) -> None:
         """Book what a worker did for an order that was stopped."""
-        self.ledger.stop(worker, message.tasks, _seconds(message))
+        seconds = _seconds(message)
+        self.ledger.stop(worker, message.tasks, seconds)
+        self._orders.account_unused(worker, seconds)
         if message.kind == STOPPED:
             self._orders.confirm_stop(worker)
 
@@ -278,10 +314,41 @@ class MPICluster:
             return self._failure(worker, message, order.round)
         try:
             result = message.payload if order.result is None else order.result
-            check_result(result, message.seconds, order.x, f"round {order.round}", math.inf)
+            received(worker, result, message.seconds, order.x, f"round {order.round}", math.inf)
         except BadResultError as error:
             return self._failed(worker, message.tasks, error, order.round)
         return self._health.answered(worker, seconds)
+
+    def evaluate(self, x: Array, parts: int) -> list[float]:
+        """Return what problem.evaluate_part(x, part) returns for all parts, in order; free workers do it."""
+        work = PartialEvaluation(self._connections, self._orders.sharing, x)
+        free = sorted(self._wait_for_stops())
+        work.divide(parts, free, 1 / np.maximum(self.ledger.stats.pooled_means()[free], SHORTEST))
+        while work.missing():
+            self._account_for(self._connections.next_message(expired=self.grace_expired), work)
+            work.redo(self._free())
+            if not self.available.any():
+                raise LossError(f"all {self.n} workers are lost; resume the run on other workers")
+        return work.results()
+
+    def _free(self) -> set[int]:
+        able = set(np.flatnonzero(self.available).tolist()) - self._setting_up
+        return {worker for worker in able if not self._orders.is_busy(worker)}
+
+    def _wait_for_stops(self) -> set[int]:
+        """Return the free workers, after all that were stopped have confirmed, or a second has passed."""
+        until = self.now() + STOPPING
+        while not (free := self._free()) or (self._orders.stopping and self.now() < until):
+            self._account_for(self._connections.next_message(until, self.grace_expired))
+        return free
+
+    def _account_for(self, message: Message | None, work: PartialEvaluation | None = None) -> None:
+        """Process a message that comes between two rounds."""
+        if message is None:
+            return
+        worker = self._worker_of[message.sender]
+        if work is None or not work.take(worker, message, self._name(worker)):
+            self._note(self._handle(message))
 
     def _lose(self, worker: int) -> Lost:
         """Remove a dead worker, with what it was doing."""
@@ -321,6 +388,10 @@ class MPICluster:
         """Stop what these workers have not delivered and return the seconds that each spent on it."""
         return np.array([self._orders.withdraw(worker) for worker in workers.tolist()], np.float64)
 
+    def overruns(self) -> dict[int, float]:
+        """Return the seconds that workers spent on stopped tasks, after the stop, since the last call."""
+        return self._orders.overruns()
+
     def idle(self) -> IntArray:
         """Return the workers that hold no order."""
         return np.array([worker for worker in range(self.n) if worker not in self._orders.running], np.int64)
@@ -331,7 +402,8 @@ class MPICluster:
         orders = self._orders
         running[[*orders.running, *orders.probes]] = 1
         stopping[[worker for worker in orders.stopping if worker not in orders.running]] = 1
-        return self.ledger.state() | {"stopping": stopping, "running": running}
+        draws = {} if self.draws is None else self.draws.state()
+        return self.ledger.state() | {"stopping": stopping, "running": running} | draws
 
     def restore(self, state: State, workers: State | None = None) -> None:
         """Resume the accounts of an earlier run; all workers are idle, and tasks then in flight are lost."""
@@ -339,6 +411,8 @@ class MPICluster:
         begun = {name: entry(state, name, none) for name in ("stopping", "running")}
         self.ledger.restore(state, workers)
         self.ledger.lose(np.arange(self.n), in_flight(begun))
+        if self.draws is not None:
+            self.draws.restore(state, idle=True)
 
     def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None:
         """Start from what is saved of other workers: `rows` pairs a worker here with its row there."""

@@ -38,8 +38,14 @@ def note_loss() -> None:
     _ranks_lost.append(True)
 
 
+def ranks_lost() -> bool:
+    """Return whether a rank is known to have died."""
+    return bool(_ranks_lost)
+
+
 @atexit.register
-def _finalize() -> None:
+def finalize() -> None:
+    """Leave MPI, unless a rank has died."""
     if not _ranks_lost and MPI.Is_initialized() and not MPI.Is_finalized():
         MPI.Finalize()
 

@@ -9,6 +9,7 @@ from mpi_ata.arrays import Array
 from mpi_ata.clusters.buffers import NOWHERE
 from mpi_ata.clusters.channel import EMPTY, ORDER, STOP, TOGETHER
 from mpi_ata.clusters.connections import Connections
+from mpi_ata.clusters.draws import Draws
 
 
 @dataclass(slots=True)
@@ -24,18 +25,22 @@ class Order:
     sent: float = math.inf
     latest: float = math.inf  # when it was sent, or its latest arrival came
     excused: float = 0.0  # seconds of suspension before that
+    stopped: float = math.inf  # when it was told to stop
+    unused: float = 0.0  # seconds reported since then
+    noted: float = 0.0  # seconds since then that are in overruns()
     result: Array | None = None  # where the result will be, if in shared memory
 
 
 class Orders:
     """The orders of all workers: each has at most one that runs, after one that is being stopped."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, draws: Draws | None = None) -> None:
         self.running: dict[int, Order] = {}  # by worker
         self.stopping: dict[int, Order] = {}  # whose stop is not yet confirmed
         self.probes: dict[int, Order] = {}  # single tasks of workers on probation
         self.sharing: set[int] = set()  # workers that have opened the shared memory
-        self._connections = connections
+        self._overruns: dict[int, float] = {}  # of confirmed stops, since overruns() was last called
+        self._connections, self._draws = connections, draws
         self._numbers = 0
 
     def start(self, worker: int, x: Array, round: int, count: int, together: bool) -> None:
@@ -43,6 +48,8 @@ class Orders:
         if worker in self.running:
             raise RuntimeError("a worker holds one order at a time; stop it first")
         self.running[worker] = order = self._new(x, round, count, together)
+        if self._draws is not None:
+            self._draws.take(worker, count)
         if worker not in self.stopping:
             self._send(worker, order)
 
@@ -65,9 +72,10 @@ class Orders:
             x_slot, result_slot = shared.number_of(order.x), shared.number_of(order.result)
         payload = order.x if x_slot == NOWHERE else EMPTY
         flags = TOGETHER if order.together else 0
+        draws = self._draws.of(worker) if self._draws is not None and worker in self.running else ()
         to, connections = self._connections.rank[worker], self._connections
         connections.channel.send(
-            to, ORDER, order.number, order.round, order.count, flags, (), payload, x_slot, result_slot
+            to, ORDER, order.number, order.round, order.count, flags, draws, payload, x_slot, result_slot
         )
         connections.ring[worker]()
         order.sent = order.latest = time.perf_counter()
@@ -80,16 +88,44 @@ class Orders:
         that it has stopped: until then it may write into shared memory.
         """
         order = self.running.pop(worker, None)
+        self.give_back_draws(worker)
         if order is None or not order.left or order.sent == math.inf:
             return 0.0
         self._connections.send(worker, STOP, order.number)
         self.stopping[worker] = order
-        return time.perf_counter() - order.latest
+        order.stopped = time.perf_counter()
+        return order.stopped - order.latest
+
+    def account_unused(self, worker: int, seconds: float) -> None:
+        """Note seconds that a worker reports of an order that was stopped."""
+        if worker in self.stopping:
+            self.stopping[worker].unused += seconds
 
     def confirm_stop(self, worker: int) -> None:
         """Note that a worker has stopped, and send its next order, if it has one."""
-        if self.stopping.pop(worker, None) is not None and worker in self.running:
+        if (order := self.stopping.pop(worker, None)) is None:
+            return
+        # By what the worker reports: the manager may have been busy when the confirmation came.
+        overrun = max(order.unused - (order.stopped - order.latest), 0.0)
+        self._overruns[worker] = self._overruns.get(worker, 0.0) + overrun - order.noted
+        if worker in self.running:
             self._send(worker, self.running[worker])
+
+    def overruns(self) -> dict[int, float]:
+        """Return the seconds that workers spent on stopped tasks, after the stop, since the last call.
+
+        They are corrected, perhaps by a negative number, when the worker confirms that it has stopped.
+        """
+        found, self._overruns, now = self._overruns, {}, time.perf_counter()
+        for worker, order in self.stopping.items():
+            found[worker] = found.get(worker, 0.0) + now - order.stopped - order.noted
+            order.noted = now - order.stopped
+        return found
+
+    def give_back_draws(self, worker: int) -> None:
+        """Let others have the draws of tasks that a worker will not deliver."""
+        if self._draws is not None:
+            self._draws.give_back(worker)
 
     def is_busy(self, worker: int) -> bool:
         """Return whether a worker has something to do."""
@@ -97,6 +133,7 @@ class Orders:
 
     def drop(self, worker: int) -> bool:
         """Forget all orders of a worker, and return whether it had any."""
+        self.give_back_draws(worker)
         held = [orders.pop(worker, None) for orders in (self.running, self.stopping, self.probes)]
         return any(order is not None for order in held)
 

@@ -43,6 +43,13 @@ class TaskTimeStats:
         self.fold()
         return self._columns
 
+    def pooled_means(self) -> Array:
+        """Return the mean seconds of a task of each worker, or of all where it has done none."""
+        tasks, seconds = self.state()["tasks"], self._columns["seconds"]
+        pooled = seconds.sum() / tasks.sum() if tasks.any() else 1.0
+        means: Array = np.where(tasks > 0, seconds / np.maximum(tasks, 1), pooled)
+        return means
+
     def restore(self, state: State) -> None:
         """Resume from an earlier state."""
         self._columns = {name: entry(state, name, column) for name, column in self._columns.items()}

@@ -1,64 +1,80 @@
 """The in-process cluster: drawn task times on a virtual clock, results computed only when they arrive."""
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import heappop
+from typing import Any
 
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
+from mpi_ata.clusters.draws import draws_for
+from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.faults import Fault, FaultScript
 from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.identity import VIRTUAL, WorkerIdentity, drawn_identity
 from mpi_ata.clusters.interface import (
+    DRAWS_GLOBALLY,
     Arrival,
     Back,
     Lost,
-    check_result,
     compute,
     named,
+    received,
     set_up,
     surely_finite,
 )
 from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.clusters.simulated import Order, SimulatedWorkers
+from mpi_ata.clusters.values import template_of
 from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.launch.rank_process import note_simulation
 from mpi_ata.launch.signals import GraceExpired
-from mpi_ata.problems import Problem, Task, task_streams
+from mpi_ata.packing import pack
+from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
+from mpi_ata.randomness import global_states
 from mpi_ata.times import DrawnTimes
 
+log = logging.getLogger("mpi_ata")
 REFRESH = 32  # rounds after which deadlines are known to be about right
 
 
-class VirtualCluster:
+class VirtualCluster(Farming):
     """Simulates n workers in one process; the same seed gives the same run, bit for bit.
 
     `faults` happen to workers at times on the virtual clock; `deaths`, which maps workers to the time at
     which they die, is short for faults of that kind.  `policy` says what is done about them; with neither
-    policy nor faults there are no deadlines, since nobody can hang.
+    policy nor faults there are no deadlines, since nobody can hang.  `overhead` is what each worker's orders
+    spend on the way, in seconds: none unless given.
     """
 
     def __init__(
         self,
-        problem: Problem,
+        problem: AnyProblem,
         times: DrawnTimes,
         seed: int = 0,
         deaths: Mapping[int, float] | None = None,
         faults: Sequence[Fault] = (),
         policy: FaultPolicy | None = None,
+        overhead: Array | None = None,
     ) -> None:
+        note_simulation()
         self.n = times.n
         self.ledger = Ledger(self.n)
         self.grace_expired: Callable[[], bool] = lambda: False  # whether to give up waiting
         dying = [Fault(time, worker, "die") for worker, time in (deaths or {}).items()]
         self._script = FaultScript(self.n, [*faults, *dying])
         self._scripted = bool(self._script)  # a plain bool is faster
-        self._workers = SimulatedWorkers(times, self._script)
+        self._workers = SimulatedWorkers(times, self._script, overhead)
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
+        self._template, self._computes = template_of(problem), returns_values(problem)
         self._policy = policy
+        self._compute = self._compute_first
         self._watched = policy is not None or bool(faults)  # whether orders have deadlines
+        self.draws = draws_for(problem)
         self._begin()
         set_up(problem, None, self.n)
 
@@ -92,7 +108,7 @@ class VirtualCluster:
         return self._workers.now
 
     def start(
-        self, workers: IntArray, x: Array, round: int, counts: IntArray | int = 1, together: bool = False
+        self, workers: IntArray, x: Any, round: int, counts: IntArray | int = 1, together: bool = False
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
         workers, own = np.asarray(workers), self._workers
@@ -102,6 +118,7 @@ class VirtualCluster:
             raise RuntimeError("a worker holds one order at a time; stop it first")
         if not self.health.everyone and not self.available[workers].all():
             raise RuntimeError(f"workers {workers[~self.available[workers]]} are lost and cannot be started")
+        x = pack(x, "x") if self._computes else x
         x.flags.writeable = False  # for the caller too: tasks read it later
         x = x.view()  # which no task can make writeable again
         if not own.left.any():
@@ -110,6 +127,9 @@ class VirtualCluster:
         if round >= self.health.next_trial:
             self._try_again(x, round)
         own.order(workers, Order(x, round, together), counts)
+        if self.draws is not None:
+            for worker in workers.tolist():
+                self.draws.take(worker, own.left.item(worker))
         if self._watched:
             self._watch(workers, round, counts if together else 1)
 
@@ -126,7 +146,7 @@ class VirtualCluster:
     def _try_again(self, x: Array, round: int) -> None:
         """Give one task to each worker on probation whose time has come."""
         for worker in self.health.due(round):
-            if not self._workers.left[worker]:
+            if not self._workers.left[worker] and self._workers.free[worker] <= self._workers.now:
                 self._probes.add(worker)
                 self.health.tried(worker, round)
                 self._workers.order(np.array([worker]), Order(x, round, together=False), 1)
@@ -244,22 +264,37 @@ class VirtualCluster:
         if count > 1 or self._scripted:
             seconds = own.task_seconds(worker, count)
         tasks = [Task(self._streams, order.round, worker, u) for u in range(number, number + count)]
+        if self.draws is not None:
+            for task, index in zip(tasks, self.draws.of(worker), strict=False):
+                task.index = index
         try:
-            result = np.array(compute(self._problem, order.x, tasks, at_once=True))
+            result: Any = np.array(self._compute(order.x, tasks))
             if self._scripted:
                 self._script.check_task(worker, order.round)
                 result, seconds = self._script.garbled(worker, result, seconds)
-            if self._scripted or not surely_finite(result):
+            if self._scripted or self._computes or not surely_finite(result):
                 where = f"{self._name(worker)} in round {order.round}"
-                check_result(result, seconds, order.x, where, math.inf)
+                result = received(worker, result, seconds, order.x, where, math.inf)
         except RunError as error:
             return self._reject(worker, count, error)
         if worker in self._probes:
             self._waste(worker, 1)
             return self.health.answered(worker, seconds[0])
-        self.ledger.deliver(worker, seconds, math.fsum(seconds))
+        overhead = own.overhead_of(worker, seconds)
+        self.ledger.deliver(worker, seconds, math.fsum(seconds), overhead)
+        if self.draws is not None:
+            self.draws.deliver(worker, count)
         own.proceed(worker, count)
-        return Arrival(worker, result, seconds)
+        return Arrival(worker, result, seconds, overhead)
+
+    def _compute_first(self, x: Array, tasks: Sequence[Task]) -> Array:
+        """Compute the first tasks, and warn if they draw random numbers that will not repeat."""
+        self._compute = partial(compute, self._problem, at_once=True)
+        before = global_states()
+        result = self._compute(x, tasks)
+        if global_states() != before:
+            log.warning(DRAWS_GLOBALLY)
+        return result
 
     def _reject(self, worker: int, count: int, error: RunError) -> Lost | None:
         """Report a task that failed, or whose result cannot be used."""
@@ -280,12 +315,13 @@ class VirtualCluster:
         workers, own = np.asarray(workers), self._workers
         if not workers.size:
             return np.zeros(0)
-        begun = (own.left[workers] > 0).astype(np.int64)
+        begun = ((own.left[workers] > 0) & (own.began[workers] <= own.now)).astype(np.int64)
         spent: Array = begun * (own.now - own.began[workers])
         for j, order in enumerate(own.orders[workers]):
             if order is not None and order.together:
                 begun[j] = own.begun(int(workers[j]))
-        self.ledger.stop(workers, begun, spent)
+        rest = 0.0 if self._times.stoppable else own.finish(workers, begun)
+        self.ledger.stop(workers, begun, spent + rest)
         own.number[workers] += begun
         self._drop(workers)
         return spent
@@ -293,10 +329,17 @@ class VirtualCluster:
     def _drop(self, workers: IntArray) -> None:
         """Drop the orders of these workers."""
         self._workers.drop(workers)
+        if self.draws is not None:
+            for worker in workers.tolist():
+                self.draws.give_back(worker)
         if self._probes or self._dropped:
             for worker in workers.tolist():
                 self._probes.discard(worker)
                 self._dropped.pop(worker, None)
+
+    def overruns(self) -> dict[int, float]:
+        """Return the seconds that workers spent on stopped tasks, after the stop, since the last call."""
+        return self._workers.overruns()
 
     def idle(self) -> IntArray:
         """Return the workers that hold no order."""
@@ -304,10 +347,10 @@ class VirtualCluster:
 
     def state(self) -> State:
         """Return clock, accounts and all orders in flight; a point shared by several orders is saved once."""
-        state = self.ledger.state() | self._workers.state(self._problem.x0)
+        state = self.ledger.state() | self._workers.state(self._template)
         if self._probes or self._dropped:
             state["unwanted"] = np.isin(np.arange(self.n), [*self._probes, *self._dropped])
-        return state
+        return state if self.draws is None else state | self.draws.state()
 
     def restore(self, state: State, workers: State | None = None) -> None:
         """Resume from an earlier state, bit for bit as if there had been no break.
@@ -316,9 +359,11 @@ class VirtualCluster:
         """
         nobody = np.zeros(self.n, np.bool_)
         unwanted = np.flatnonzero(entry({"unwanted": nobody} | state, "unwanted", nobody))
-        self._workers.restore(state, self._problem.x0)
+        self._workers.restore(state, self._template)
         self.ledger.restore(state, workers)
         self._begin()
+        if self.draws is not None:
+            self.draws.restore(state, idle=False)
         self.ledger.lose(unwanted, np.array([self._workers.begun(i) for i in unwanted.tolist()], np.int64))
         self._drop(unwanted)
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +13,11 @@ from mpi_ata.clusters.channel import (
     ARRIVAL,
     BAD_RESULT,
     END,
+    EVALUATE,
+    EVALUATED,
     FAILED,
     FINAL,
+    GLOBAL_RANDOM,
     INLINE,
     ORDER,
     REACHABLE,
@@ -27,11 +30,21 @@ from mpi_ata.clusters.channel import (
 )
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
 from mpi_ata.clusters.handshake import handshake, shared_buffers
-from mpi_ata.clusters.interface import add_up, check_result, compute, set_up, surely_finite
+from mpi_ata.clusters.interface import (
+    add_up,
+    check_result,
+    compute,
+    evaluated_part,
+    set_up,
+    surely_finite,
+)
 from mpi_ata.clusters.lifeline import Lifeline
+from mpi_ata.clusters.values import first_point, template_of
 from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.layout import MANAGER, worker_of, workers_in
-from mpi_ata.problems import Problem, Task, task_streams
+from mpi_ata.packing import EMPTY, Packed
+from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
+from mpi_ata.randomness import global_states
 from mpi_ata.times import DrawnTimes
 
 if TYPE_CHECKING:
@@ -44,7 +57,7 @@ class Worker:
     def __init__(
         self,
         comm: "MPI.Comm",
-        problem: Problem,
+        problem: AnyProblem,
         times: DrawnTimes | None = None,
         seed: int = 0,
         report_drawn: bool = False,
@@ -52,9 +65,11 @@ class Worker:
     ) -> None:
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
         self._report_drawn = report_drawn and times is not None
+        self._stoppable = times is None or times.stoppable
         self._index, self._n = worker_of(comm.Get_rank()), workers_in(comm.Get_size())
         self._bell = Doorbell()
-        template = problem.x0
+        self._computes = returns_values(problem)  # packed values, which are joined rather than added up
+        template = template_of(problem)
         manager = handshake(comm, self._bell, digest)[MANAGER]
         self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
         self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
@@ -63,7 +78,9 @@ class Worker:
         comm.Barrier()  # now everyone has opened the shared memory
         self._channel = Channel(comm, MANAGER, template)
         self._total = np.empty_like(template)  # the sum of results not sent yet
+        self._values: list[Packed] = []  # or those results themselves, packed
         self._order = 0  # the one being carried out
+        self._draws: list[int] = []  # the indices of its tasks, where the problem shares draws
         self._in_task = False  # whether a task has begun that is not done
         self._round, self._number = -1, 0  # of the next task
         self._stop_asked = self._ended = self._final = False
@@ -84,6 +101,8 @@ class Worker:
             message = self._bell.wait(self._channel.poll)
             if message is not None and message.kind == ORDER:
                 self._carry_out(message)
+            elif message is not None and message.kind == EVALUATE:
+                self._evaluate(message)
             elif message is not None:
                 self._obey(message)
         self._lifeline.release()
@@ -102,9 +121,11 @@ class Worker:
     def _set_up(self) -> None:
         """Do what must not count as time of a task: imports, data, compilation, one untimed task."""
         set_up(self._problem, self._index, self._n)
-        compute(self._problem, self._problem.x0, [Task(self._streams, 0, self._index, 0)])
+        before = global_states()
+        compute(self._problem, first_point(self._problem), [Task(self._streams, 0, self._index, 0)])
+        drew = global_states() != before
         self._bell.sleep(HEARING)  # the manager rings once, to find out who hears it
-        flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None)
+        flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None) | GLOBAL_RANDOM * drew
         self._send(READY, flags=flags)
 
     def _carry_out(self, order: Message) -> None:
@@ -112,6 +133,7 @@ class Worker:
         if order.round != self._round:
             self._round, self._number = order.round, 0
         self._order, self._stop_asked = order.order, False
+        self._draws = [int(index) for index in order.seconds]
         unsent, began = list[float](), time.perf_counter()
         try:
             self._do_tasks(order, self._point(order), self._total_of(order), unsent)
@@ -119,6 +141,17 @@ class Worker:
             self._number += self._in_task
             tasks, spent = len(unsent) + self._in_task, time.perf_counter() - began
             self._report_failure(error, tasks=tasks, seconds=[spent])
+        self._order = 0
+
+    def _evaluate(self, order: Message) -> None:
+        """Evaluate the parts from order.round to order.tasks."""
+        self._order, x, found = order.order, self._point(order), list[float]()
+        try:
+            for part in range(order.round, order.tasks):
+                found += evaluated_part(self._problem, x, part)
+            self._send(EVALUATED, order.order, seconds=found)
+        except RunError as error:
+            self._report_failure(error)
         self._order = 0
 
     def _do_tasks(self, order: Message, x: Array, total: Array, unsent: list[float]) -> None:
@@ -137,7 +170,9 @@ class Worker:
             self._number += len(seconds)
             due = not (left and together)
             small = total.nbytes <= INLINE  # the manager checks those
-            if unsent or order.result_slot != NOWHERE or not due:
+            if self._computes:
+                total, fine = self._joined(result, first=not unsent, due=due), True
+            elif unsent or order.result_slot != NOWHERE or not due:
                 fine = add_up(total, result, first=not unsent)
             else:  # it is sent as it is
                 total, fine = result, small or surely_finite(result)
@@ -147,6 +182,13 @@ class Worker:
                     check_result(total, unsent, x, f"round {order.round}", math.inf)
                 self._deliver(order, unsent, total)
                 unsent.clear()
+
+    def _joined(self, result: Packed, first: bool, due: bool) -> Packed:
+        """Keep the packed results of a task, and join all that are kept if they are due."""
+        if first:
+            self._values.clear()
+        self._values.append(result)
+        return np.concatenate(self._values) if due else EMPTY
 
     def _point(self, order: Message) -> Array:
         """Return the point of an order, in this rank's own memory: a task may keep it."""
@@ -173,14 +215,28 @@ class Worker:
     def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
         """Do tasks; where a law of times is given, they last as long as it says."""
         numbers = range(self._number, self._number + count)
-        tasks = [Task(self._streams, self._round, self._index, number, self._poll_stop) for number in numbers]
+        poll_stop = self._poll_stop if self._stoppable else None
+        tasks = [
+            Task(self._streams, self._round, self._index, number, poll_stop, index)
+            for number, index in zip_longest(numbers, self._draws[:count])
+        ]
+        del self._draws[:count]
         began = time.perf_counter()
         result = compute(self._problem, x, tasks, at_once=self._report_drawn)
         if self._times is None:
             return result, [time.perf_counter() - began]
         drawn = self._times.of(self._index, self._round, self._number, count)
-        self._bell.sleep_until(lambda: self._poll_stop() or None, until=began + math.fsum(drawn))
+        for end in [math.fsum(drawn)] if self._stoppable else accumulate(drawn):
+            if self._sleep_until(began + end):
+                break
         return result, drawn if self._report_drawn else [time.perf_counter() - began]
+
+    def _sleep_until(self, end: float) -> bool:
+        """Sleep to the end of a task, or until it is stopped, and return whether it was."""
+        if self._stoppable:
+            return bool(self._bell.sleep_until(lambda: self._poll_stop() or None, until=end))
+        time.sleep(max(end - time.perf_counter(), 0.0))
+        return self._poll_stop()
 
     def _report_stopped(self, unsent: list[float], seconds: list[float], spent: float) -> None:
         """Report a stopped order: tasks done but not sent, and those begun within the time spent."""

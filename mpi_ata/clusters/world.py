@@ -16,7 +16,7 @@ from mpi_ata.clusters.worker import Worker
 from mpi_ata.errors import UsageError, in_users_code
 from mpi_ata.launch import step_tasks
 from mpi_ata.layout import MANAGER, workers_in
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 from mpi_ata.times import DrawnTimes
 from mpi_ata.version import __version__
 
@@ -54,7 +54,7 @@ def hosts_in_world() -> list[str]:
 
 @contextmanager
 def mpi_cluster(
-    problem: Problem,
+    problem: AnyProblem,
     times: DrawnTimes | None,
     seed: int,
     report_drawn: bool,

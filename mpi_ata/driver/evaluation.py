@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpi_ata.arrays import Array
-from mpi_ata.errors import UsageError, diverged, in_users_code
+from mpi_ata.arrays import Array, described
+from mpi_ata.clusters import Cluster
+from mpi_ata.errors import RunError, UsageError, diverged, in_users_code
 from mpi_ata.methods import Method
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 
 
 class Evaluation(NamedTuple):
@@ -24,31 +26,69 @@ class Evaluation(NamedTuple):
 NOT_EVALUATED = Evaluation()
 
 
-def evaluate(problem: Problem | None, method: Method, needs_loss: bool = False) -> Evaluation:
-    """Evaluate the problem at the method's point."""
-    x = method.x.view()
-    x.flags.writeable = False
-    metrics = _call(problem, "evaluate", x) or {}
+def evaluate(
+    problem: AnyProblem | None, method: Method, needs_loss: bool = False, cluster: Cluster | None = None
+) -> Evaluation:
+    """Evaluate the problem at the method's point, on the workers if it can be done in parts."""
+    x, metrics = method.x, {}
+    if sums := not getattr(method, "any_x", False):  # a point that updates move, and that may diverge
+        x = x.view()
+        x.flags.writeable = False
+        metrics = evaluate_in_parts(problem, x, cluster)
+    metrics = metrics or _metrics(problem, x)
     loss = metrics.pop("loss", None)  # a problem that computes it anyway need not do so twice
-    loss = _call(problem, "loss", x) if loss is None else loss
-    if not np.isfinite(x).all() or (loss is not None and not math.isfinite(loss)):
+    loss = _loss(problem, x) if loss is None else loss
+    if sums and not (np.isfinite(x).all() and (loss is None or math.isfinite(loss))):
         raise diverged(method.k, loss)
     if loss is None and needs_loss:
         way_out = "let evaluate(x) return an entry 'loss', or add loss(x)"
         raise UsageError(f"the run is to stop at a loss or gap, but the problem has no loss; {way_out}")
     if loss is None:
         return Evaluation(metrics=metrics)
-    return Evaluation(loss, loss - float(getattr(problem, "minimum", math.nan)), metrics)
+    minimum = _number("minimum of the problem is", getattr(problem, "minimum", math.nan))
+    return Evaluation(loss, loss - minimum, metrics)
 
 
-def _call(problem: Problem | None, name: str, x: Array) -> Any:
-    """Return what a method of the problem says of x, as plain numbers; None where there is no such method."""
-    if not hasattr(problem, name):
+def _loss(problem: AnyProblem | None, x: Any) -> float | None:
+    """Return the loss at x; None where the problem has no loss()."""
+    if not hasattr(problem, "loss"):
         return None
+    return _number("loss(x) of the problem returned", _call(problem, "loss", x))
+
+
+def _metrics(problem: AnyProblem | None, x: Any) -> dict[str, float]:
+    """Return what evaluate() of the problem says of x, as plain numbers; nothing where there is none."""
+    if not hasattr(problem, "evaluate"):
+        return {}
+    answer = _call(problem, "evaluate", x)
+    if not isinstance(answer, Mapping):
+        rule = 'it must return a dict of numbers by name, as {"accuracy": 0.9}'
+        raise RunError(f"evaluate(x) of the problem returned {described(answer)}; {rule}")
+    return {
+        str(name): _number(f"the entry {name!r} of what evaluate(x) returned is", value)
+        for name, value in answer.items()
+    }
+
+
+def evaluate_in_parts(problem: Any, x: Array, cluster: Any) -> dict[str, float]:
+    """Return what workers found out in parts; nothing if the problem or the cluster does not offer that."""
+    parts = getattr(problem, "evaluation_parts", 0)
+    if not parts or not hasattr(cluster, "evaluate"):
+        return {}
+    combined: dict[str, float] = problem.combine_parts(x, cluster.evaluate(x, parts))
+    return combined
+
+
+def _call(problem: AnyProblem | None, name: str, x: Any) -> Any:
     try:
-        answer = getattr(problem, name)(x)
-        if name == "loss":
-            return float(answer)
-        return {str(key): float(value) for key, value in answer.items()}
-    except Exception as error:
-        raise in_users_code(f"{name}() of the problem failed", error) from None
+        return getattr(problem, name)(x)
+    except (Exception, SystemExit) as error:
+        raise in_users_code(f"{name}(x) of the problem failed", error) from None
+
+
+def _number(what: str, value: Any) -> float:
+    """Return a value as a plain number; `what` says in an error where it comes from."""
+    with suppress(Exception):
+        if not isinstance(value, str):
+            return float(value)
+    raise RunError(f"{what} {described(value)}; it must be one number")

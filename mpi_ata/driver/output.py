@@ -10,18 +10,21 @@ from mpi_ata.runfile.store import RunFile, check_writable_path
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """The options --out, --resume, --warm-start, --prior-weight and --any-problem."""
+    """The options --out, --resume, --accept-changes, --warm-start, --prior-weight and --any-problem."""
 
     out: Path | None = None  # a fresh name in runs/, if not given
     resume: bool = False
     warm_start: tuple[Path, ...] = ()
     prior_weight: float = 1.0
     any_problem: bool = False
+    accept_changes: bool = False  # in the job or the user's files, when a run is resumed
 
     def check(self) -> None:
         """Reject invalid combinations and places, before anything else is done."""
         if self.out is None and self.resume:
             raise UsageError("--resume continues a run; name its file: --out RUN.h5 --resume")
+        if self.accept_changes and not self.resume:
+            raise UsageError("--accept-changes is about --resume; add --resume, or leave it out")
         if self.out is not None:
             check_writable_path(self.out)
             self._check_not_overwritten(self.out)

@@ -4,34 +4,45 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
-from mpi_ata.clusters import Back, Cluster, Lost
+from mpi_ata.arrays import State
+from mpi_ata.clusters import Back, Cluster, Lost, VirtualCluster
 from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.ledger import in_flight
-from mpi_ata.driver.plan import Plan
+from mpi_ata.driver.plan import Start
 from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
+from mpi_ata.driver.task_map import TaskMap
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import diverged
+from mpi_ata.errors import DivergedError, LossError, TakenError, UsageError, diverged, in_short
 from mpi_ata.methods import Method, Round
-from mpi_ata.runfile.checkpoints import Checkpoints
+from mpi_ata.runfile.checkpoints import SHARE, Checkpoints
 from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
+from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 
 log = logging.getLogger("mpi_ata")
 
+FIRST = 100  # after each of these rounds the state is taken, later as often as is cheap enough
+
 
 class RunRecorder:
     """Saves a run before its first round, whenever a save is due, and at its end."""
 
-    def __init__(self, plan: Plan, file: RunFile, method: Method, cluster: Cluster, trace: Trace) -> None:
+    def __init__(self, plan: Start, file: RunFile, method: Method, cluster: Cluster, trace: Trace) -> None:
         job = plan.job
-        self.path = file.path
+        self.path, self._file = file.path, file
+        self._new, self._removed = plan.earlier is None, False
+        # Elsewhere the state is that of the latest completed round until a round ends.
+        self._takes_states = isinstance(cluster, VirtualCluster) or hasattr(method, "point_per_worker")
+        self._next_state = 0.0
         self._method, self._cluster, self._trace, self._job = method, cluster, trace, job
         self._checkpoints = Checkpoints(file, job.run.checkpoint_rounds, job.run.checkpoint_seconds)
         self._record = plan.earlier or Record(secrets.token_hex(16), job.source, (), {}, prior=plan.prior)
+        self._map = TaskMap(cluster.n)
         missing = missing_state(method)
         self.resumable = not missing
         if missing:
@@ -43,6 +54,8 @@ class RunRecorder:
             self.event(note.kind, note.text)
         record = self._record
         record.job, record.identities, record.reason = self._job.source, self._cluster.identities, ""
+        record.failure = ""
+        self._map.restore(record.task_map, self._cluster.ledger.stats.state()["tasks"])
         self._checkpoints.save_first(self._filled())
 
     def event(self, kind: str, text: str, worker: int = -1) -> None:
@@ -52,7 +65,10 @@ class RunRecorder:
             log.info("%s %s", kind, text)
 
     def note(self, round: Round) -> None:
-        """Record who was lost or came back in a round, and whose speed changed."""
+        """Record who did how much in a round, was lost or came back, and whose speed changed."""
+        if self._map.due(round.number):
+            tasks = self._cluster.ledger.stats.state()["tasks"]
+            self._map.add(round.number, self._trace.clock, tasks)
         for lost in round.losses:
             self._worker_event(lost.kind, lost)
         for back in round.returns:
@@ -61,20 +77,47 @@ class RunRecorder:
             self.event("changed-speed", str(change), change.worker)
 
     def save_if_due(self, round: Round) -> None:
-        """Save if it is time."""
+        """Save if it is time; in between, take the state as often as is cheap, in case the run fails."""
         if self._checkpoints.due(round.number):
             self._checkpoints.save(self._filled())
+        elif self._takes_states and (round.number <= FIRST or time.monotonic() >= self._next_state):
+            self._filled()
 
     def _worker_event(self, kind: str, found: Lost | Back) -> None:
         """Record what happened to a worker; it was logged in mid-round, when it happened."""
         who = named(found.worker, self._cluster.identities[found.worker])
         self._record.event(time.time(), kind, f"{who}: {found.why}", found.worker)
 
-    def save_completed(self, losses: Sequence[Lost]) -> None:
-        """Save the completed rounds, when these losses make it impossible to complete the current one."""
-        for lost in losses:
+    def fail(self, error: Exception, whole: bool) -> None:
+        """Record why the run fails, with its state now if that is `whole`, or else when it was last taken.
+
+        A new run of which no completed round can be saved leaves no file.
+        """
+        if whole and self._finite():
+            self._filled()
+        self._note_failure(error)
+        with suppress(TakenError, UsageError):  # where the file is not ours, or is damaged, it stays as it is
+            record = self._as_saved() if isinstance(error, DivergedError) else self._record
+            if self._new and not int(record.method["k"]) and not isinstance(error, LossError):
+                self._removed = self._file.remove()
+            else:
+                self._checkpoints.save(record)
+
+    def _as_saved(self) -> Record:
+        """Return the record in the run file with the events since then: later states may be out of range."""
+        record, _ = load_record(self._file)
+        if record.run != self._record.run:
+            raise TakenError(f"{self.path} was written by another run in the meantime")
+        record.events, record.failure = self._record.events, self._record.failure
+        return record
+
+    def _note_failure(self, error: Exception) -> None:
+        """Record a failure; one that is a loss of workers by what happened to them."""
+        self._record.failure = in_short(error)
+        for lost in getattr(error, "losses", ()):
             self._worker_event(lost.kind, lost)
-        self._checkpoints.save(self._filled())
+        if not isinstance(error, LossError):
+            self._record.event(time.time(), "failed", self._record.failure)
 
     def finish(self, reason: str) -> None:
         """Take the state at the end of a finished run, before its cluster is closed.
@@ -87,8 +130,14 @@ class RunRecorder:
             self._checkpoints.save_last(record)
 
     def save_summary(self) -> None:
-        """Save a finished run for the last time, with what stopped workers reported when it was closed."""
+        """Save a finished run for the last time."""
+        self.save_again()
+        self._file.remove_previous()
+
+    def save_again(self) -> None:
+        """Save a run with what came after its last round: late reports of workers, an evaluation."""
         self._record.summary |= self._trace.summary()
+        self._record.metrics = self._trace.evaluations()
         self._checkpoints.save_last(self._record)
 
     def interrupt(self, signal: str) -> None:
@@ -96,27 +145,48 @@ class RunRecorder:
         self.event("ended", f"early, by {signal}")
         self._checkpoints.save_last(self._filled())
 
+    @property
+    def saved(self) -> int:
+        """Return the round of the latest save."""
+        return self._checkpoints.latest
+
     def flagged_hosts(self) -> list[HostReport]:
         """Return the hosts that were slow, flaky or lost, as of the latest save."""
         return flagged(report_hosts(self._record))
 
     def remains(self) -> str:
         """Return what is left of a run that failed, and how to continue."""
+        if self._removed:
+            return f"no completed round could be saved, so {self.path} was removed"
         if not self.resumable:
-            return f"{self.path} has recorded it up to round {self._checkpoints.latest:,}"
-        where = f"{self.path} holds it up to round {self._checkpoints.latest:,}"
-        return f"{where}; after fixing it, continue with --out {self.path} --resume"
+            return f"{self.path} has recorded it up to round {self.saved:,}"
+        where = f"{self.path} holds it up to round {self.saved:,}"
+        edited = "adding --accept-changes if you edited a file"
+        return f"{where}; after fixing it, continue with --out {self.path} --resume, {edited}"
+
+    def _finite(self) -> bool:
+        # A point that no update moves cannot diverge.
+        return getattr(self._method, "any_x", False) or bool(np.isfinite(self._method.x).all())
 
     def _filled(self, reason: str = "") -> Record:
         method, cluster, trace, record = self._method, self._cluster, self._trace, self._record
-        if not np.isfinite(method.x).all():  # what was saved before is still good
+        if not self._finite():  # what was saved before is still good
             raise diverged(method.k)
-        allocator = allocator_of(method)
-        record.method = {"k": np.array(method.k)} | (method.state() if self.resumable else {"x": method.x})
-        record.allocator = allocator.state() if self.resumable and allocator is not None else {}
-        record.cluster = cluster.state()
-        record.workers = cluster.ledger.stats.state() | {"unfinished": cluster.ledger.stopped_time.copy()}
+        began = time.monotonic()
+        allocator, stats = allocator_of(method), cluster.ledger.stats.state()
+        state = {"k": np.array(method.k)} | (method.state() if self.resumable else {"x": method.x})
+        record.method = _copied(state)
+        record.allocator = _copied(allocator.state()) if self.resumable and allocator is not None else {}
+        record.cluster = _copied(cluster.state())
+        record.workers = _copied(stats) | {"unfinished": cluster.ledger.stopped_time.copy()}
+        record.task_map = self._map.state()
         record.totals, record.trace, record.metrics = trace.totals(), trace.history(), trace.evaluations()
         record.summary = trace.summary() | {"workers": cluster.n, "saving": self._checkpoints.cost}
         record.reason = reason
+        self._next_state = time.monotonic() + (time.monotonic() - began) / SHARE
         return record
+
+
+def _copied(state: State) -> State:
+    """Return a state that stays what it is while the run continues."""
+    return {name: np.array(array) for name, array in state.items()}

@@ -10,12 +10,13 @@ from mpi_ata.allocators import Allocator
 from mpi_ata.allocators.change_detection import SpeedChange
 from mpi_ata.clusters import Cluster
 from mpi_ata.clusters.ledger import in_flight
-from mpi_ata.driver.plan import Plan
-from mpi_ata.driver.trace import Trace
+from mpi_ata.driver.plan import Start
+from mpi_ata.driver.trace import Regret, Trace
 from mpi_ata.errors import UsageError, one_line
 from mpi_ata.methods import Method
 from mpi_ata.runfile.prior import RunStats, counted, kept_workers, match_prior, same_workers
 from mpi_ata.runfile.record import Record
+from mpi_ata.times import DrawnTimes
 
 log = logging.getLogger("mpi_ata")
 
@@ -35,6 +36,13 @@ def allocator_of(method: Method) -> Allocator | None:
     return allocator
 
 
+def track_regret(trace: Trace, method: Method, times: DrawnTimes | None) -> None:
+    """Let a trace add up the regret, where the true mean times are known."""
+    allocator = allocator_of(method)
+    if times is not None and allocator is not None:
+        trace.track_regret(Regret(times.means, allocator.budget))
+
+
 def speed_changes(method: Method) -> Sequence[SpeedChange]:
     """Return the workers whose speed changed, as the allocator noticed in the last round, if it can."""
     changes: Sequence[SpeedChange] = getattr(allocator_of(method), "speed_changes", ())
@@ -49,7 +57,7 @@ def missing_state(method: Method) -> str:
     return ""
 
 
-def begin(plan: Plan, method: Method, cluster: Cluster, trace: Trace) -> list[Note]:
+def begin(plan: Start, method: Method, cluster: Cluster, trace: Trace) -> list[Note]:
     """Bring a run to where it starts from, and return what to record of that."""
     if plan.earlier is None:
         return [Note("started", f"on {counted(cluster.n, 'worker')}"), *_warm_start(plan, method, cluster)]
@@ -61,7 +69,7 @@ def begin(plan: Plan, method: Method, cluster: Cluster, trace: Trace) -> list[No
         raise UsageError(f"{plan.file and plan.file.path}: cannot be resumed: {one_line(error)}") from None
 
 
-def _warm_start(plan: Plan, method: Method, cluster: Cluster) -> Iterator[Note]:
+def _warm_start(plan: Start, method: Method, cluster: Cluster) -> Iterator[Note]:
     allocator = allocator_of(method)
     if plan.prior and allocator is not None:
         yield from _inherit(allocator, plan.prior, cluster)
@@ -109,5 +117,7 @@ def _move(record: Record, method: Method, cluster: Cluster, trace: Trace) -> Non
         )
     rows = kept_workers(record.identities, cluster.identities)
     cluster.take_over(record.workers, rows)
+    if cluster.draws is not None:
+        cluster.draws.restore(record.cluster, idle=True)
     trace.earlier = trace.worker_time
     trace.lost += int(np.sum(in_flight(record.cluster)))

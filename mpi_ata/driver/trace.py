@@ -75,6 +75,8 @@ class Trace:
         self.regret = math.nan  # a sum over the rounds, where the true means are known
         self._regret: Regret | None = None
         self.evaluation: dict[str, float] = {}  # metrics of the latest evaluation
+        self._evaluated = -1  # its round
+        self._final: Evaluation | None = None  # of a run that was stopped between two evaluations
         self.rows: list[Row] = []
         self.metrics: dict[str, list[float]] = {}  # those of each row, by name; NaN where a row has none
         self.earlier = 0.0  # worker time of workers that are gone
@@ -114,6 +116,7 @@ class Trace:
 
     def summary(self) -> dict[str, Any]:
         """Return the result in plain numbers; None where one is not known."""
+        latest = self._final or Evaluation(self.loss, self.gap)
         return {
             "rounds": self.round,
             "clock": self.clock,
@@ -125,8 +128,8 @@ class Trace:
             "tasks_wasted": self.wasted,
             "tasks_lost": self.lost,
             "waste": self.waste,
-            "loss": None if math.isnan(self.loss) else self.loss,
-            "gap": None if math.isnan(self.gap) else self.gap,
+            "loss": None if math.isnan(latest.loss) else latest.loss,
+            "gap": None if math.isnan(latest.gap) else latest.gap,
             "evaluation": {k: v if math.isfinite(v) else None for k, v in self.evaluation.items()},
             "mean_delay": None if math.isnan(self.mean_delay) else self.mean_delay,
             "largest_delay": self.largest_delay if self.delays else None,
@@ -185,9 +188,18 @@ class Trace:
         self.waste += late.stopped_time
         self.worker_time = self.earlier + float(ledger.worker_time.sum())
 
+    def is_evaluated(self) -> bool:
+        """Return whether the latest round was evaluated."""
+        return self._evaluated == self.round
+
+    def conclude(self, evaluation: Evaluation) -> None:
+        """Take in the evaluation of a run that was stopped; a resumed one evaluates when it would have."""
+        self._final, self.evaluation, self._evaluated = evaluation, dict(evaluation.metrics), self.round
+
     def record(self, evaluation: Evaluation = NOT_EVALUATED) -> None:
         """Keep totals and evaluation as a row; when there are too many, every other row is dropped."""
         self.loss, self.gap, self.evaluation = evaluation.loss, evaluation.gap, dict(evaluation.metrics)
+        self._evaluated = self.round
         for name in self.evaluation:
             if "/" in name:
                 raise RunError(

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpi_ata.allocators import Allocator
+from mpi_ata.arrays import described
 from mpi_ata.clusters import FaultPolicy
-from mpi_ata.errors import UsageError, one_line
+from mpi_ata.errors import UsageError, describe_error, one_line
+from mpi_ata.job.computation import check_computation
 from mpi_ata.job.demand import check_point, check_workers, tasks_per_round
 from mpi_ata.job.method_table import check_allocator, split_update
 from mpi_ata.job.schema import Job, prefix_errors
@@ -17,19 +19,22 @@ from mpi_ata.job.user_class import UserClass
 from mpi_ata.job.user_law import UserLaw
 from mpi_ata.limits import check_tasks
 from mpi_ata.methods import Method
-from mpi_ata.problems import Problem
+from mpi_ata.problems import AnyProblem
 from mpi_ata.times import DrawnTimes, Law
+from mpi_ata.updates import Update
+
+_GIVEN = ("n", "seed", "means", "x0", "combine", "allocator", "update")  # to a method, beside its table
 
 
 class Parts(NamedTuple):
     """What a run consists of, beside its cluster."""
 
-    problem: Problem
+    problem: AnyProblem
     times: DrawnTimes | None  # where task times are drawn
     method: Method
 
 
-def build_parts(job: Job, n: int | None = None, problem: Problem | None = None) -> Parts:
+def build_parts(job: Job, n: int | None = None, problem: AnyProblem | None = None) -> Parts:
     """Build the parts of a run on n workers; n and the problem are those of the job unless given."""
     n = n or job.run.workers
     if n is None:
@@ -37,7 +42,7 @@ def build_parts(job: Job, n: int | None = None, problem: Problem | None = None) 
     with prefix_errors(job.path):
         check_workers(n)
         problem = build_problem(job) if problem is None else problem
-        _check_problem(problem, job.stop)
+        check_problem(problem, job.stop, any_x=bool(getattr(job.method.factory, "any_x", False)))
         times = build_times(job, n)
         method = _build_method(job, problem, n, times)
         fault_policy(job, method)
@@ -55,9 +60,9 @@ def fault_policy(job: Job, method: Method) -> FaultPolicy:
     return replace(job.faults, owned=owned)
 
 
-def build_problem(job: Job) -> Problem:
+def build_problem(job: Job) -> AnyProblem:
     """Build the problem alone."""
-    problem: Problem = job.problem.build(seed=job.run.seed)
+    problem: AnyProblem = job.problem.build(seed=job.run.seed)
     return problem
 
 
@@ -67,7 +72,8 @@ def build_times(job: Job, n: int) -> DrawnTimes | None:
         return None
     seed, law = job.run.seed, build_law(job.times, n, job.run.seed)
     try:
-        times = DrawnTimes(law, seed, job.times.unit, job.times.label(seed), job.times.changes)
+        label, changes, stoppable = job.times.label(seed), job.times.changes, job.times.stoppable
+        times = DrawnTimes(law, seed, job.times.unit, label, changes, stoppable)
     except ValueError as error:
         raise UsageError(f"[[times.changes]] {one_line(error)}") from None
     if not times.representable():
@@ -94,32 +100,34 @@ def greedy_counterpart(job: Job) -> str:
     return str(getattr(job.method.factory, "greedy_instead", ""))
 
 
-def _build_method(job: Job, problem: Problem, n: int, times: DrawnTimes | None) -> Method:
+def _build_method(job: Job, problem: AnyProblem, n: int, times: DrawnTimes | None) -> Method:
     method, update = split_update(job.method, job.path.parent)
     check_allocator(method, job.allocator)
+    method.check_keys(_GIVEN)  # before the update misses one that is misspelt
     known = _known(job, n, times) | {
         "x0": problem.x0,
+        "combine": getattr(problem, "combine", None),
         "allocator": build_allocator(job, n, times),
-        "update": update and update.build(),
+        "update": update and bound_update(problem, update.build()),
     }
     built: Method = method.build(**known)
     check_tasks("[allocator] budget", tasks_per_round(built))  # an allocator of the user's may not have
     return built
 
 
+def bound_update(problem: AnyProblem, update: Update) -> Update:
+    """Return the update for the points of a problem, which may have parts that no update should move."""
+    bound: Update = problem.bind(update) if hasattr(problem, "bind") else update
+    return bound
+
+
 def _known(job: Job, n: int, times: DrawnTimes | None) -> dict[str, Any]:
     return {"n": n, "seed": job.run.seed} | ({"means": times.means} if times else {})
 
 
-def _check_problem(problem: Problem, stop: Stop) -> None:
+def check_problem(problem: AnyProblem, stop: Stop, any_x: bool = False) -> None:
     """Reject a problem that lacks what the run will ask of it."""
-    x0 = getattr(problem, "x0", None)
-    if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
-        raise UsageError(f"[problem] x0 must be a numpy array of float32 or float64, not {_kind(x0)}")
-    check_point(x0)
-    if not x0.size or not x0.ndim or not np.isfinite(x0).all():
-        raise UsageError("[problem] x0 must be a list of at least one number, all finite")
-    needs = {"gradient": "gradient(x, task)"}
+    needs = check_computation(problem) if any_x else _check_gradients(problem)
     if stop.needs_loss and not hasattr(problem, "evaluate"):
         needs["loss"] = "loss(x), or evaluate(x) with an entry loss, to stop at a loss or gap"
     if stop.gap is not None:
@@ -129,7 +137,23 @@ def _check_problem(problem: Problem, stop: Stop) -> None:
             raise UsageError(f"[problem] {type(problem).__name__} needs {what}")
 
 
-def _kind(value: Any) -> str:
-    return (
-        f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"of type {type(value).__name__}"
-    )
+def _check_gradients(problem: AnyProblem) -> dict[str, str]:
+    """Reject a point at which no gradient can be computed, and return what the problem needs, by name."""
+    name = type(problem).__name__
+    try:
+        x0: Any = problem.x0
+    except AttributeError as error:
+        way_out = f"set self.x0 = np.zeros(dimension) in {name}.__init__"
+        why = f"{describe_error(error)}; {way_out}"
+        raise UsageError(f"[problem] {name} has no x0 to start from: {why}") from None
+    except Exception as error:
+        raise UsageError(f"[problem] x0 of {name} cannot be read: {describe_error(error)}") from None
+    if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
+        rule = "must be a numpy array of float32 or float64, as np.array([1.0, 2.0])"
+        raise UsageError(f"[problem] x0 of {name} {rule}, not {described(x0)}")
+    check_point(x0)
+    if not x0.size or not x0.ndim:
+        raise UsageError(f"[problem] x0 of {name} has shape {x0.shape}; it must have at least one entry")
+    if not np.isfinite(x0).all():
+        raise UsageError(f"[problem] x0 of {name} contains NaN or infinite numbers; a run cannot start there")
+    return {"gradient": "gradient(x, task)"}

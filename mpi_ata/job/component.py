@@ -1,14 +1,14 @@
 """The parts of a job that are chosen by name or by file: their keys are their constructor's parameters."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpi_ata.errors import UsageError, one_line
+from mpi_ata.errors import UsageError, describe_error, did_you_mean, one_line, users_line
 from mpi_ata.job.tables import Table
-from mpi_ata.job.user_class import UserClass, describe_error
+from mpi_ata.job.user_class import UserClass
 from mpi_ata.job.values import check_keys, checked, described_type
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -48,18 +48,24 @@ class Component:
         except Exception:  # an annotation that only type checkers can resolve
             return inspect.signature(self.factory).parameters
 
+    def check_keys(self, given: Iterable[str]) -> None:
+        """Reject keys of the job that the constructor does not take; it is `given` others anyway."""
+        if not self.accepts_any():
+            own = [key for key in self.known_keys() if key not in given]
+            check_keys(self.table, self.keys, [*self.others, *own])
+
     def build(self, **given: Any) -> Any:
         """Construct it: from `given` what a job cannot know, from the job's keys the rest."""
         parameters = self._parameters()
         given = {key: value for key, value in given.items() if key in parameters}
         named = {key: p for key, p in parameters.items() if key not in given and p.kind not in _VARIADIC}
-        if not self.accepts_any():
-            check_keys(self.table, self.keys, [*self.others, *named])
+        self.check_keys(given)
         keys = self.keys | {key: self._value(key, p) for key, p in named.items() if self._required(key, p)}
         try:
             return self.factory(**given, **keys)
         except ValueError as error:
-            raise UsageError(f"[{self.table}] {one_line(error)}") from None
+            place = users_line(error)
+            raise UsageError(f"[{self.table}] {one_line(error)}{f' ({place})' if place else ''}") from None
         except MemoryError as error:
             rule = f"needs more memory than there is: {one_line(error)}; choose smaller numbers"
             raise UsageError(f"[{self.table}] {_name(self.factory)} {rule}") from None
@@ -111,7 +117,8 @@ def pick(table: str, key: str, keys: Table, choices: Mapping[str, Any], default:
     if name is None:
         raise UsageError(f"[{table}] needs the key '{key}'; valid values: {', '.join(choices)}")
     if not isinstance(name, str) or name not in choices:
-        raise UsageError(f"unknown {key} {name!r} in [{table}]; valid values: {', '.join(choices)}")
+        listed = f"{', '.join(choices)}{did_you_mean(name, choices)}"
+        raise UsageError(f"unknown {key} {name!r} in [{table}]; valid values: {listed}")
     return choices[name]
 
 

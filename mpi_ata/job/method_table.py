@@ -8,7 +8,7 @@ from mpi_ata.job.component import Component, choose
 from mpi_ata.job.names import UPDATES
 from mpi_ata.job.tables import Table
 from mpi_ata.job.user_class import UserClass
-from mpi_ata.torch import TorchUpdate
+from mpi_ata.torch import NamedTorchUpdate
 
 
 def split_update(method: Component, folder: Path) -> tuple[Component, Component | None]:
@@ -30,8 +30,8 @@ def choose_update(keys: Table, folder: Path) -> Component:
     name = keys.get("update")
     if isinstance(name, str) and name.startswith("torch."):
         keys = {key: value for key, value in keys.items() if key != "update"}
-        return Component("method", TorchUpdate, keys | {"optimizer": name.removeprefix("torch.")})
-    choices = UPDATES | {"torch.<class of torch.optim>": TorchUpdate}
+        return Component("method", NamedTorchUpdate, keys | {"optimizer": name.removeprefix("torch.")})
+    choices = UPDATES | {"torch.<class of torch.optim>": NamedTorchUpdate}
     return choose("method", keys, choices, folder, key="update", default="plain")
 
 

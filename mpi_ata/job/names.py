@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAAuto, ATAEmpirical, Bandit, MSync, Proportional
-from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, MindFlayer, Ringmaster
+from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Map, MindFlayer, Ringmaster
 from mpi_ata.problems import Logistic, Quadratic
 from mpi_ata.times import (
     Constant,
@@ -60,6 +60,7 @@ METHODS: Names = {
     "malenia": Malenia,
     "asgd": ASGD,
     "ringmaster": Ringmaster,
+    "map": Map,
     "mindflayer": MindFlayer,
 }
 

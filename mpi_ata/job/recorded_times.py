@@ -40,8 +40,12 @@ def recorded_law(keys: Table, folder: Path) -> Component:
 def read_run(path: Path) -> list[Array]:
     """Return the task times that a run sampled of each of its workers."""
     _, groups, _ = RunFile(path).load()
-    times = groups.get("workers", {}).get("times", np.zeros(0))
-    if times.ndim != 2 or times.dtype.kind != "f":
+    return recorded_samples(groups.get("workers", {}).get("times"), path)
+
+
+def recorded_samples(times: Array | None, path: Path) -> list[Array]:
+    """Return the sample of each worker's task times, of which a run file has one row each."""
+    if times is None or times.ndim != 2 or times.dtype.kind != "f":
         raise UsageError(f"{path}: has no sample of task times; record one with this version of mpi_ata")
     return [row[~np.isnan(row)] for row in times]
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from mpi_ata.errors import UsageError
 from mpi_ata.job.allocator_swap import exchanged, override_job
+from mpi_ata.job.edits import difference, same_code
 from mpi_ata.job.schema import Job, job_from, prefix_errors
 from mpi_ata.job.source import JobText
 from mpi_ata.job.tables import (
@@ -33,7 +34,9 @@ class ResumedJob(NamedTuple):
     changes: list[str]
 
 
-def resume_job(path: Path, stored: JobText, settings: Sequence[str]) -> ResumedJob:
+def resume_job(
+    path: Path, stored: JobText, settings: Sequence[str], accept_changes: bool = False
+) -> ResumedJob:
     """Read the job file of an earlier run again, with what --set changed then and changes now."""
     now: ByName = {setting.name: setting for setting in map(parse_setting, settings)}
     earlier = [parse_setting(text) for text in stored.settings]
@@ -44,11 +47,16 @@ def resume_job(path: Path, stored: JobText, settings: Sequence[str]) -> ResumedJ
         before = override_job(file_then, group(earlier))
         after = override_job(file_now, group(latest.values()))
         job = job_from(path, text, tuple(setting.text for setting in latest.values()), after)
-        _check_same([*_edited_keys(file_now, file_then, latest), *_edited_files(job, stored, now)])
-    changes = differing_keys(after, before)
-    return ResumedJob(
-        job, [f"{name}: {value_of(before, name)} -> {value_of(after, name)}" for name in changes]
-    )
+        edited = _edited_files(job, stored)
+        if not accept_changes:
+            unnamed = [f"the file {value_of(after, name)}" for name in edited if name not in now]
+            _check_same([*_edited_keys(file_now, file_then, latest), *unnamed])
+    keys = [
+        f"{name}: {value_of(before, name)} -> {value_of(after, name)}"
+        for name in differing_keys(after, before)
+    ]
+    files = [f"the file {value_of(after, name)}:\n{text}" for name, text in edited.items()]
+    return ResumedJob(job, [*keys, *files])
 
 
 def _edited_keys(now: Tables, then: Tables, latest: ByName) -> list[str]:
@@ -60,21 +68,26 @@ def _edited_keys(now: Tables, then: Tables, latest: ByName) -> list[str]:
     ]
 
 
-def _edited_files(job: Job, stored: JobText, now: ByName) -> list[str]:
-    """Return the user's files that differ, unless --set names them."""
+def _edited_files(job: Job, stored: JobText) -> dict[str, str]:
+    """Return the user's files that differ in more than comments and formatting, and how."""
     files = job.source.files
-    return [
-        f"the file {value_of(job.tables, name)}"
+    return {
+        name: difference(text, files[name])
         for name, text in stored.files.items()
-        if name not in now and files.get(name, text) != text
-    ]
+        if name in files and not _same(name, text, files[name])
+    }
+
+
+def _same(name: str, before: str, after: str) -> bool:
+    """Return whether a user's file is the same; workers are known by the exact text of a law's."""
+    return before == after if name.startswith("times.") else same_code(before, after)
 
 
 def _check_same(differing: Sequence[str]) -> None:
     if differing:
         raise UsageError(
-            f"differs from the job of that run in {', '.join(differing)}; change keys with --set, name a "
-            "fixed file with --set too (problem.file=fixed.py), or start a new run with another --out"
+            f"differs from the job of that run in {', '.join(differing)}; resume with these changes by "
+            "--accept-changes, or start a new run with another --out"
         )
 
 

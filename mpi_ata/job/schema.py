@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from mpi_ata.clusters import FaultPolicy
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, did_you_mean
 from mpi_ata.job.allocator_swap import check_known, exchanged, override_job
 from mpi_ata.job.component import Component, choose
 from mpi_ata.job.method_table import check_built_in
@@ -69,6 +69,12 @@ class Job:
         """Return a hash of what all ranks must agree on: version, tables, and the files they name."""
         return sha256(f"{__version__} {self.tables!r} {self.source.files!r}".encode()).digest()
 
+    def with_seed(self, seed: int) -> "Job":
+        """Return the same job with another seed."""
+        with prefix_errors(self.path):
+            table = self.tables.get("run", {}) | {"seed": seed}
+            return replace(self._set("run.seed", seed), run=build_table("run", RunTable, table))
+
     def with_allocators(self, names: Sequence[str]) -> list["Job"]:
         """Return the same job under other allocators ("own": its own), each with the keys it knows."""
         with prefix_errors(self.path):
@@ -77,7 +83,15 @@ class Job:
             own = self.allocator
             components = [own if name == "own" else exchanged(name, own.keys) for name in names]
             check_known(own.keys, [own, *components])
-        return [replace(self, allocator=component) for component in components]
+        jobs = [replace(self, allocator=component) for component in components]
+        named = zip(names, jobs, strict=True)
+        return [job if name == "own" else job._set("allocator.name", name) for name, job in named]
+
+    def _set(self, key: str, value: str | int) -> "Job":
+        """Return the job with tables and text as if --set had given table.key; its parts stay as they are."""
+        setting = parse_setting(f"{key}={value}")
+        source = replace(self.source, settings=(*self.source.settings, setting.text))
+        return replace(self, tables=override_job(self.tables, group([setting])), source=source)
 
 
 def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
@@ -97,7 +111,8 @@ def job_from(path: Path, text: str, settings: tuple[str, ...], tables: Tables) -
     """Return the job in these tables, checked as far as that needs none of the user's code."""
     for name in tables:
         if name not in TABLES:
-            raise UsageError(f"unknown table {name!r}; valid tables: {', '.join(TABLES)}")
+            listed = f"{', '.join(TABLES)}{did_you_mean(name, TABLES)}"
+            raise UsageError(f"unknown table {name!r}; valid tables: {listed}")
         for key, value in tables[name].items():
             check_numbers(name, key, value)
     for name in REQUIRED:

@@ -12,6 +12,7 @@ from mpi_ata.job.values import checked
 Table = dict[str, Any]
 Tables = dict[str, Table]
 
+HDF5 = b"\x89HDF\r\n"  # how such files begin, those of runs after some lines of text
 _FILE_KEYS = ("file", "update_file")
 _REPLACES = {
     "name": ("file", "class"),
@@ -44,7 +45,7 @@ class Setting(NamedTuple):
 def parse_setting(text: str) -> Setting:
     """Split table.key=value; the value is read as in a job file, a bare word as a string."""
     name, equals, right = text.partition("=")
-    table, dot, key = name.strip().partition(".")
+    table, dot, key = (part.strip() for part in name.partition("."))
     if not (equals and dot and table and key):
         raise UsageError(f"--set {text!r} is not table.key=value, as in --set allocator.budget=23")
     try:
@@ -57,11 +58,16 @@ def parse_setting(text: str) -> Setting:
 def read_text(path: Path) -> str:
     """Return the text of a job file."""
     try:
-        return path.read_bytes().decode()
+        content = path.read_bytes()
+        return content.decode("utf-8-sig")  # some editors begin a file with a mark
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        if HDF5 in content[:1024]:
+            raise UsageError(
+                f"{path}: is an HDF5 file; name a job file, or use mpi-ata show {path}"
+            ) from None
+        raise UsageError(f"{path}: is not valid TOML: it is not text in UTF-8; save it as such") from None
 
 
 def parse_tables(text: str) -> Tables:
@@ -71,8 +77,11 @@ def parse_tables(text: str) -> Tables:
     except RecursionError:
         raise UsageError("is not valid TOML: its values are nested too deeply") from None
     except ValueError as error:  # also one of Python's own, where a number has thousands of digits
-        raise UsageError(f"is not valid TOML: {one_line(error)}") from None
+        quotes = "; texts need quotes" if "Invalid value" in str(error) else ""
+        raise UsageError(f"is not valid TOML: {one_line(error)}{quotes}") from None
     for name, table in tables.items():
+        if isinstance(table, list) and all(isinstance(each, dict) for each in table):
+            raise UsageError(f"[[{name}]] is a list of tables; write [{name}]")
         if not isinstance(table, dict):
             raise UsageError(f"{name!r} is outside of any table; put it under [run] or another table")
     return tables

@@ -13,7 +13,7 @@ from mpi_ata.job.tables import Table
 from mpi_ata.job.values import build_table, check_keys
 from mpi_ata.times import Change
 
-_OWN = ("unit", "report", "changes")  # keys that do not belong to the law
+_OWN = ("unit", "report", "stoppable", "changes")  # keys that do not belong to the law
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class TimesTable:
     law: Component
     unit: float = 1.0
     report: str = "measured"
+    stoppable: bool = True
     changes: tuple[Change, ...] = ()
     content: str = ""  # of the file that the law comes from: its text or checksum
 
@@ -38,14 +39,19 @@ class TimesTable:
         file = f" of {sha256(self.content.encode()).hexdigest()[:16]}" if self.content else ""
         drawn = f" seed {seed}" if self.law.accepts("seed") else ""
         name = f"{self.law.factory.__name__}{file} {self.law.keys}{drawn}"
-        text = f"{name} x {self.unit:g} s{changes}".replace("'", "")
-        return text if len(text) <= 80 else f"{text[:60]} {sha256(text.encode()).hexdigest()[:16]}"
+        return short_label(f"{name} x {self.unit:g} s{changes}")
+
+
+def short_label(text: str) -> str:
+    """Return words that identify a law, cut to a length that fits into a run file."""
+    text = text.replace("'", "")
+    return text if len(text) <= 80 else f"{text[:60]} {sha256(text.encode()).hexdigest()[:16]}"
 
 
 def read_times(table: Table, folder: Path, content: str) -> TimesTable:
     """Return the table, checked; `content` is that of the file that it names, if any."""
     keys = dict(table)
-    own: Table = {key: keys.pop(key) for key in ("unit", "report") if key in keys}
+    own: Table = {key: keys.pop(key) for key in ("unit", "report", "stoppable") if key in keys}
     changes = _changes(keys.pop("changes", []))
     law = _law(keys, folder)
     law = replace(law, others=(*(key for key in keys if key not in law.keys), *_OWN))

@@ -2,16 +2,13 @@
 
 import importlib.util
 import sys
-import traceback
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mpi_ata.errors import UsageError, one_line
-
-_EXTRAS = ("torch", "sklearn")  # libraries that our extras of the same name install
+from mpi_ata.errors import UsageError, describe_error
 
 
 class UserClass:
@@ -59,12 +56,3 @@ def _executed(table: str, path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise UsageError(f"[{table}] {path} cannot be imported: {describe_error(error)}") from None
     return module
-
-
-def describe_error(error: BaseException) -> str:
-    """Return what went wrong in a user's code, and in which line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno
-    missing = error.name if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS else ""
-    way_out = f"; install it with pip install 'mpi-ata[{missing}]'" if missing else ""
-    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {one_line(error)}{way_out}"

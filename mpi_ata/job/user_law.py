@@ -7,8 +7,7 @@ import numpy as np
 from numpy.random import Generator
 
 from mpi_ata.arrays import Array
-from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job.user_class import describe_error
+from mpi_ata.errors import RunError, UsageError, describe_error
 
 
 class UserLaw:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from mpi_ata.errors import UsageError, one_line
+from mpi_ata.errors import UsageError, did_you_mean, one_line
 
 _KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),
@@ -22,7 +22,8 @@ def check_keys(table: str, keys: Mapping[str, Any], valid: Sequence[str]) -> Non
     """Reject keys that nobody would read."""
     for key in keys:
         if key not in valid:
-            raise UsageError(f"unknown key {key!r} in [{table}]; valid keys: {', '.join(valid) or 'none'}")
+            listed = f"{', '.join(valid) or 'none'}{did_you_mean(key, valid)}"
+            raise UsageError(f"unknown key {key!r} in [{table}]; valid keys: {listed}")
 
 
 def check_numbers(table: str, key: str, value: Any) -> None:
@@ -39,7 +40,9 @@ def checked(table: str, key: str, value: Any, annotation: Any) -> Any:
     kinds = _kinds(annotation)
     if kinds and not any(_is(value, kind) for kind in kinds):
         wanted = " or ".join(_KINDS[kind][0] for kind in kinds)
-        raise UsageError(f"{key} = {value!r} in [{table}] must be {wanted}")
+        whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
+        way_out = f": write {int(value)}" if whole else ""
+        raise UsageError(f"{key} = {value!r} in [{table}] must be {wanted}{way_out}")
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, float) and not math.isfinite(number):
             raise UsageError(f"{key} = {value!r} in [{table}] must be finite")

@@ -21,9 +21,12 @@ from mpi_ata.launch.mpirun import (
     find_mpirun,
     note_failure,
     rank_command,
+    script_command,
     set_mpi_defaults,
     start_ranks,
+    start_script,
 )
+from mpi_ata.launch.rank_process import hold_signals_of_starter
 from mpi_ata.launch.subprocesses import CommandResult, run_command
 
 __all__ = [
@@ -35,6 +38,7 @@ __all__ = [
     "assign_gpus",
     "exec_launcher",
     "find_mpirun",
+    "hold_signals_of_starter",
     "host_name",
     "local_rank",
     "local_size",
@@ -43,9 +47,11 @@ __all__ = [
     "rank",
     "rank_command",
     "run_command",
+    "script_command",
     "set_mpi_defaults",
     "slurm_tasks",
     "start_ranks",
+    "start_script",
     "step_tasks",
     "under_launcher",
     "world_size",

@@ -18,13 +18,14 @@ from mpi_ata.launch.environment import one_thread_per_rank
 from mpi_ata.launch.library import fault_tolerance
 from mpi_ata.launch.segments import children, remove_segments, segments_below
 from mpi_ata.launch.signals import stop_signals
-from mpi_ata.launch.verdict import Verdict, read_verdict, verdict_file
+from mpi_ata.launch.verdict import Verdict, note_signal, read_verdict, verdict_file
 from mpi_ata.layout import ranks_for
 from mpi_ata.limits import machine_memory
 
 TERMINAL = "MPI_ATA_TERMINAL"  # set if rank 0 may draw a progress line although it writes to a pipe
 FAILURE = "MPI_ATA_FAILURE"  # names a file for the reason why a run cannot be resumed
 LOOK, START_GRACE = 0.2, 3.0  # seconds between checks of starting ranks; until all must have ended after one
+STOP_NOW = 5.0  # seconds that the manager has to stop in mid-round
 RANK_BYTES = 64 << 20  # memory that a rank needs for Python, numpy and MPI alone
 
 TO_CONTINUE = "what it saved can be resumed with --resume and the --out of this run"
@@ -35,14 +36,32 @@ NO_MPI = (
 
 
 def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
-    """Run mpirun with a manager and this many workers, and exit with its exit code."""
+    """Run mpirun with a manager and this many workers, and exit with the manager's exit code."""
+    sys.exit(exit_code(*_run_ranks(workers, rank_command(arguments))))
+
+
+def start_script(workers: int) -> NoReturn:
+    """Run this script again on a manager and this many workers, and exit with the manager's exit code."""
+    code, verdict = _run_ranks(workers, script_command())
+    if verdict.losses or code < 0 or not (verdict.started or code):
+        sys.exit(exit_code(code, verdict))
+    sys.exit(verdict.code or code)  # a script may also end by an exit code of its own
+
+
+def script_command() -> list[str]:
+    """Return the command that runs this script again, with the same options and arguments."""
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+def _run_ranks(workers: int, command: Sequence[str]) -> tuple[int, Verdict]:
+    """Run a command on a manager and this many workers; return mpirun's exit code and their report."""
     ranks = ranks_for(workers)
     check_rank_memory(ranks)
     mpirun = find_mpirun()
-    command = [mpirun, *fault_tolerance(mpirun), "-n", str(ranks), *rank_command(arguments)]
+    words = [mpirun, *fault_tolerance(mpirun), "-n", str(ranks), *command]
     with verdict_file() as path:
-        code = run_mpirun(command, ranks, lambda: read_verdict(path).started)
-        sys.exit(exit_code(code, read_verdict(path)))
+        code = run_mpirun(words, ranks, lambda: read_verdict(path).started)
+        return code, read_verdict(path)
 
 
 def exit_code(code: int, verdict: Verdict) -> int:
@@ -77,8 +96,9 @@ def run_mpirun(command: Sequence[str], ranks: int, started: Callable[[], bool] =
     """Run mpirun, forward signals to it so that the manager can save, and return its exit code.
 
     Open MPI's mpirun kills its ranks half a second after SIGINT or SIGTERM and drops what they print then,
-    but it forwards SIGUSR1.  So that is sent for the first signal; a second one ends mpirun at once.
-    `started` says whether all ranks have met.
+    but it forwards SIGUSR1.  So that is sent for the first signal, and for a second Ctrl-C, upon which the
+    manager stops in mid-round; if it does not, or after any other second signal, mpirun is ended.  `started`
+    says whether all ranks have met.
     """
     environment = rank_environment()
     child = subprocess.Popen(  # noqa: S603
@@ -88,12 +108,17 @@ def run_mpirun(command: Sequence[str], ranks: int, started: Callable[[], bool] =
         process_group=0,
         preexec_fn=_terminate_with_parent,
     )
-    first = [stop_signals()[-1]]
+    came: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
-        child.send_signal(first.pop() if first else signal.SIGTERM)
+        came.append(number)
+        note_signal(signal.Signals(number).name)
+        now = came == [signal.SIGINT, signal.SIGINT]
+        if now:
+            signal.setitimer(signal.ITIMER_REAL, STOP_NOW)
+        child.send_signal(stop_signals()[-1] if now or len(came) == 1 else signal.SIGTERM)
 
-    for number in stop_signals():
+    for number in (*stop_signals(), signal.SIGALRM):
         signal.signal(number, forward)
     _watch_start(child, ranks, started)
     segments = segments_below(child.pid)

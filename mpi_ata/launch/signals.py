@@ -1,6 +1,7 @@
 """Signals that ask a run to stop: a flag, on which the end of the round acts, or else a timer."""
 
 import atexit
+import logging
 import math
 import os
 import signal
@@ -11,13 +12,18 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
+from mpi_ata.launch.verdict import forwarded_signals
+
 SIGNAL_VARIABLE = "MPI_ATA_SIGNAL"  # names a signal to use instead of USR1, if that has another meaning
 EXTRA_GRACE = 120  # seconds after the grace period, after which a worker without its manager ends
 MAX_ALARM = 1e6  # seconds, well below the limit of alarm()
 SHORTEST_ALARM = 1e-3  # seconds; 0 would mean none
 AFTER_WAITING = 1.0  # seconds that waiting for ranks has to end by itself, which leaves messages in order
 
+AGAIN = "; press again to stop now"
+
 T = TypeVar("T")
+log = logging.getLogger("mpi_ata")
 
 _early: list[int] = []  # signals that came before there was a run to stop
 
@@ -55,6 +61,8 @@ class StopRequest:
     def __init__(self, grace: float, on_ranks: bool = False, is_worker: bool = False) -> None:
         self.grace = grace  # seconds that a round may still take
         self.name = ""  # of the signal that came
+        self._pressed = 0  # how often Ctrl-C was
+        self.exit_code = 1  # of a script that it ends; CONTINUE once there is something to resume
         self._on_ranks = on_ranks
         self._handler = self._await_manager if is_worker else self._request
         self._since = 0.0
@@ -80,18 +88,26 @@ class StopRequest:
     def __bool__(self) -> bool:
         return bool(self.name)
 
+    @property
+    def word(self) -> str:
+        """Return the signal that came as users know it."""
+        return signal_word(self.name)
+
     def grace_expired(self) -> bool:
         """Return whether a signal came longer ago than the grace period."""
         return bool(self.name) and time.monotonic() - self._since > self.grace
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.name == "SIGINT":
-            raise KeyboardInterrupt
+        sent = forwarded_signals() if self._on_ranks else []
+        self._pressed += number == signal.SIGINT
         if not self.name:
             self._since = time.monotonic()
-            self.name = signal.Signals(number).name
+            self.name = sent[0] if sent else signal.Signals(number).name
             if self._before:
                 self._start_timer()
+            log.warning("%s: stopping after this round%s", self.word, AGAIN if self.name == "SIGINT" else "")
+        if self.name == "SIGINT" and max(self._pressed, sent.count("SIGINT")) > 1:
+            raise KeyboardInterrupt
 
     def _start_timer(self) -> None:
         """Set an alarm for the end of the grace period; on ranks a little later: waiting ends by itself."""
@@ -131,6 +147,30 @@ class StopRequest:
         self._enforced = True
         if self.grace_expired():
             raise GraceExpired
+
+
+def signal_word(name: str) -> str:
+    """Return what users call a signal; without one, they pressed Ctrl-C before anybody listened."""
+    return "Ctrl-C" if name in ("", "SIGINT") else name
+
+
+_open: list[StopRequest] = []  # for the runs of a script
+
+
+@contextmanager
+def open_stop_request(grace: float, on_ranks: bool = False, is_worker: bool = False) -> Iterator[StopRequest]:
+    """Catch signals for all runs of a script that are driven meanwhile."""
+    with StopRequest(grace, on_ranks, is_worker) as request:
+        _open.append(request)
+        try:
+            yield request
+        finally:
+            _open.remove(request)
+
+
+def current_stop_request() -> StopRequest | None:
+    """Return the request that is open for the runs of a script, if any."""
+    return _open[-1] if _open else None
 
 
 class GraceExpired(BaseException):  # it is not an error, and no `except Exception` of a user may stop it

@@ -1,6 +1,7 @@
-"""A small file in which the manager reports to the process that started the ranks.
+"""A small file in which the manager and the process that started the ranks report to each other.
 
-The exit code of a launcher says little once a rank has died: it may be 0, or that of the dead rank.
+The exit code of a launcher says little once a rank has died: it may be 0, or that of the dead rank.  Nor do
+ranks know which signal the user has sent: the launcher passes on another one.
 """
 
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 VARIABLE = "MPI_ATA_VERDICT"  # names the file
-EXIT, STARTED, LOST = "exit ", "started", "lost "
+EXIT, STARTED, LOST, SIGNAL = "exit ", "started", "lost ", "signal "
 
 
 class Loss(NamedTuple):
@@ -44,6 +45,25 @@ def note_lost_worker(host: str, text: str) -> None:
     _append(f"{LOST}{host} {text}")
 
 
+def note_signal(name: str) -> None:
+    """Record a signal before it is passed on to the ranks, which get it as another one."""
+    _append(f"{SIGNAL}{name}")
+
+
+def forwarded_signals() -> list[str]:
+    """Return the signals that the process that started the ranks has got so far."""
+    path = os.environ.get(VARIABLE)
+    lines = _lines(Path(path)) if path else []
+    return [line.removeprefix(SIGNAL) for line in lines if line.startswith(SIGNAL)]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
 def _append(line: str) -> None:
     if path := os.environ.get(VARIABLE):
         with suppress(OSError), open(path, "a") as file:
@@ -64,7 +84,7 @@ def verdict_file() -> Iterator[Path]:
 
 def read_verdict(path: Path) -> Verdict:
     """Return what the manager has recorded."""
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = _lines(path)
     codes = [int(line.removeprefix(EXIT)) for line in lines if line.startswith(EXIT)]
     lost = [line.removeprefix(LOST).partition(" ") for line in lines if line.startswith(LOST)]
     losses = [Loss(host, text) for host, _, text in lost]

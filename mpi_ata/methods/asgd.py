@@ -4,8 +4,9 @@ import numpy as np
 
 from mpi_ata.clusters import Back, Cluster, Lost
 from mpi_ata.methods.base import AllocatorMethod
-from mpi_ata.methods.collector import Collector, reassign
+from mpi_ata.methods.collector import Collector
 from mpi_ata.methods.interface import Round
+from mpi_ata.methods.orders import reassign
 
 
 class ASGD(AllocatorMethod):

@@ -1,16 +1,17 @@
 """One round's results: orders, arrivals and losses, counted and reported to the allocator."""
 
 import logging
-from heapq import heapify, heapreplace
+from typing import Any, Protocol
 
 import numpy as np
 
 from mpi_ata.allocators import Allocator
-from mpi_ata.arrays import Array, IntArray, blocks, total
+from mpi_ata.arrays import Array, IntArray, blocks
 from mpi_ata.clusters import Arrival, Back, Cluster, Lost
 from mpi_ata.clusters.interface import named
 from mpi_ata.methods.base import OwnerLostError, check_anyone
 from mpi_ata.methods.interface import NO_DELAYS, Round
+from mpi_ata.methods.orders import Orders
 
 log = logging.getLogger("mpi_ata")
 
@@ -22,6 +23,8 @@ class Collector:
         self.used = np.zeros(cluster.n, np.int64)
         self._cluster = cluster
         self._observe = None if allocator is None else allocator.observe
+        self._observe_overrun = getattr(allocator, "observe_overrun", None)
+        self._sure: IntArray | None = getattr(allocator, "sure", None)
         self._losses: tuple[Lost, ...] = ()
         self._returns: tuple[Back, ...] = ()
         self._mark = cluster.ledger.mark()
@@ -66,16 +69,25 @@ class Collector:
         """Order a_i tasks at x from worker i and return the sum of the first B results; stop the rest.
 
         `exact` if the quotas a sum to B: then each order comes back as a whole, and nothing is stopped.
+        Otherwise that part of an order comes first and as a whole that the allocator is sure of.
         """
-        active, orders, b = a.nonzero()[0], None, 0
-        cluster, used, observe, g = self._cluster, self.used, self._observe, Sum(active if exact else None)
-        cluster.start(active, x, k, a[active], together=exact)
+        g = Sum(a.nonzero()[0] if exact else None)
+        self.collect_into(g, x, k, a, B, exact)
+        return g
+
+    def collect_into(self, g: "Results", x: Any, k: int, a: IntArray, B: int, exact: bool) -> None:
+        """Do the same with all results added to g."""
+        cluster, used, observe, b = self._cluster, self.used, self._observe, 0
+        orders = None if exact else self._start_batches(x, k, a, B)
+        if orders is None:
+            active = a.nonzero()[0]
+            cluster.start(active, x, k, a[active], together=exact)
         while b < B:
             found = cluster.wait()
             if not isinstance(found, Arrival):
                 self._note(found)
                 if isinstance(found, Lost):
-                    orders = orders or _Orders(cluster, x, k, a, exact)
+                    orders = orders or Orders(cluster, x, k, a, exact)
                     orders.reissue(found.worker, used, B - b)
                     g.skip(found.worker)
                 continue
@@ -85,12 +97,21 @@ class Collector:
             b += len(seconds)
             if observe is not None:
                 observe(worker, seconds, (), overhead)
-            if orders is not None and b < B:
-                orders.start_next(worker, used)
+            if orders is not None and b < B and len(surplus := orders.proceed(worker, used, B - b)):
+                self.stop(surplus)
         self.end()
+        if self._observe_overrun is not None:
+            for i, spent in cluster.overruns().items():
+                self._observe_overrun(i, spent)
         if not exact:
             self.stop(np.flatnonzero(used < (orders.ordered if orders else a)))
-        return g
+
+    def _start_batches(self, x: Any, k: int, a: IntArray, B: int) -> Orders | None:
+        """Start all orders, if some have a batch of tasks that the allocator is sure of; otherwise none."""
+        if self._sure is None:
+            return None
+        orders = Orders(self._cluster, x, k, a, together=False)
+        return orders if orders.start_batches(self._sure, B) else None
 
     def end(self) -> None:
         """Note that the last needed arrival is in."""
@@ -111,62 +132,14 @@ class Collector:
         return Round(k, quota, self.used, stopped, lost, waste, duration, delays, self._losses, self._returns)
 
 
-class _Orders:
-    """The orders of a round after a loss; some wait until their worker has done its previous one."""
+class Results(Protocol):
+    """What the results of a round are added to."""
 
-    def __init__(self, cluster: Cluster, x: Array, k: int, a: IntArray, together: bool) -> None:
-        self._cluster, self._x, self._k, self._together = cluster, x, k, together
-        self.ordered = a.copy()  # tasks that each worker was ordered to do; of a lost one, those that it did
-        self.waiting: dict[int, int] = {}  # tasks of the next order, by worker
+    def add(self, worker: int, result: Any) -> None:
+        """Add what a worker has delivered."""
 
-    def reissue(self, worker: int, used: IntArray, needed: int) -> None:
-        """Give the tasks that a lost worker leaves missing to those who will finish them soonest."""
-        self.ordered[worker] = used[worker]
-        self.waiting.pop(worker, None)
-        left = self.ordered - used
-        for i, count in self.waiting.items():
-            left[i] += count
-        more = soonest(self._cluster, left, needed - total(left))
-        for i in np.flatnonzero(more).tolist():
-            self.waiting[i] = self.waiting.get(i, 0) + more.item(i)
-            self.start_next(i, used)
-
-    def start_next(self, worker: int, used: IntArray) -> None:
-        """Start a worker's next order, if it has one and its previous one is done."""
-        if worker in self.waiting and used[worker] == self.ordered[worker]:
-            count = self.waiting.pop(worker)
-            self.ordered[worker] += count
-            self._cluster.start(np.array([worker]), self._x, self._k, count, self._together)
-
-
-def reassign(cluster: Cluster, left: IntArray, worker: int) -> IntArray:
-    """Move a lost worker's tasks in `left` to others and return those that had none before."""
-    missing, left[worker] = left.item(worker), 0
-    more = soonest(cluster, left, missing)
-    idle = np.flatnonzero((left == 0) & (more > 0))
-    left += more
-    return idle
-
-
-def soonest(cluster: Cluster, left: IntArray, count: int) -> IntArray:
-    """Return how to divide `count` tasks among available workers so that they are done soonest.
-
-    Worker i first does the left[i] tasks that it has; its mean task time so far counts, or that of all
-    workers where it has delivered none.
-    """
-    stats = cluster.ledger.stats.state()
-    tasks, seconds = stats["tasks"], stats["seconds"]
-    pooled = seconds.sum() / tasks.sum() if tasks.any() else 1.0
-    means = np.where(tasks > 0, seconds / np.maximum(tasks, 1), pooled)
-    workers = np.flatnonzero(cluster.available)
-    ends = list(zip((means * (left + 1))[workers].tolist(), workers.tolist(), strict=True))
-    heapify(ends)
-    more = np.zeros_like(left)
-    for _ in range(count):
-        end, i = ends[0]
-        more[i] += 1
-        heapreplace(ends, (end + means.item(i), i))
-    return more
+    def skip(self, worker: int) -> None:
+        """Do not wait for a lost worker, whose tasks others do."""
 
 
 class Sum:

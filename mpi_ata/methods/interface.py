@@ -1,14 +1,18 @@
 """What every method promises, and what it returns for a round."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from mpi_ata.allocators import Allocator
-from mpi_ata.arrays import Array, IntArray, State
+from mpi_ata.arrays import IntArray, State
 from mpi_ata.clusters.interface import Back, Cluster, Lost
+from mpi_ata.clusters.values import TaskResult
 
 NO_DELAYS: IntArray = np.zeros(0, np.int64)
+NO_LOGS: Mapping[str, float] = MappingProxyType({})
 
 
 class Round(NamedTuple):
@@ -24,6 +28,8 @@ class Round(NamedTuple):
     delays: IntArray = NO_DELAYS  # of asynchronous updates: how many came between start and use
     losses: tuple[Lost, ...] = ()  # workers lost in this round, for good or for a while
     returns: tuple[Back, ...] = ()  # workers that came back in this round
+    results: tuple[TaskResult, ...] = ()  # of a computation, by worker and task number
+    logs: Mapping[str, float] = NO_LOGS  # of a Trainer: what its tasks have logged, on average
 
     @property
     def started(self) -> IntArray:
@@ -34,7 +40,7 @@ class Round(NamedTuple):
 class Method(Protocol):
     """An iterative algorithm: one step is the body of the paper's for-loop."""
 
-    x: Array
+    x: Any  # an array, but where tasks are no gradients
     k: int  # rounds done
 
     @property

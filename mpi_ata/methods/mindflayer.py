@@ -8,8 +8,9 @@ from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.clusters import Arrival, Cluster, Lost
 from mpi_ata.methods.base import AllocatorMethod
-from mpi_ata.methods.collector import Collector, Sum, reassign
+from mpi_ata.methods.collector import Collector, Sum
 from mpi_ata.methods.interface import Round
+from mpi_ata.methods.orders import reassign
 from mpi_ata.updates import Update
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from multiprocessing.sharedctypes import RawArray
 from statistics import fmean
 
-from mpi_ata.view.text import duration
+from mpi_ata.view.text import duration, rate
 
 BAR = 20  # characters
 
@@ -28,9 +28,8 @@ class RunsProgress:
         left, done = self._rounds_left(ended), sum(self.rounds)
         parts = [f"{len(ended)} of {len(self.rounds)} runs", f"{done:,} rounds"]
         if self.new_rounds:
-            rate = self.new_rounds / self.elapsed
-            about = "about" if ended else "at most"
-            parts += [f"{rate:,.0f} rounds/s", f"{about} {duration(left / rate)} to go"]
+            about, to_go = "about" if ended else "at most", left * self.elapsed / self.new_rounds
+            parts += [rate(self.new_rounds, self.elapsed), f"{about} {duration(to_go)} to go"]
         return f"{bar(done / max(done + left, 1))} {', '.join(parts)}"
 
     def _rounds_left(self, ended: Sequence[int]) -> float:

@@ -73,7 +73,7 @@ class Checkpoints:
     def save_last(self, record: Record) -> None:
         """Save for the last time; if that fails, save elsewhere and say where."""
         try:
-            self.file.save(*to_tree(record))
+            self._save(record)
             return
         except TakenError as error:
             failure = str(error)

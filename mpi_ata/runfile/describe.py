@@ -23,6 +23,7 @@ def describe(record: Record) -> dict[str, Any]:
         "run": record.run,
         "finished": bool(record.reason),
         "reason": record.reason,
+        "failure": record.failure,
         **dict.fromkeys(MAYBE),
         **record.summary,
         "evaluation": _latest_metrics(record),

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from mpi_ata.errors import UsageError
-from mpi_ata.job.schema import Job, tables_of
+from mpi_ata.job.schema import tables_of
 from mpi_ata.job.source import JobText
-from mpi_ata.job.tables import Table
+from mpi_ata.job.tables import Table, Tables
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.prior import RunStats
 from mpi_ata.runfile.record import Record
@@ -15,10 +16,19 @@ from mpi_ata.runfile.store import RunFile
 MAX_COMPLAINTS = 3  # about files of one folder that are reported one by one
 
 
+class JobTables(Protocol):
+    """What is compared of the runs of a job file, or of a script."""
+
+    @property
+    def tables(self) -> Tables: ...
+    @property
+    def source(self) -> JobText: ...
+
+
 class EarlierRuns:
     """Reads earlier runs; `notes` collects what the user should know of files left out."""
 
-    def __init__(self, job: Job | None) -> None:
+    def __init__(self, job: JobTables | None) -> None:
         self._job = job  # None: runs of any problem will do
         self.notes: list[str] = []
 
@@ -58,9 +68,9 @@ def run_files(folder: Path) -> list[Path]:
     return sorted({*folder.glob("*.h5"), *older})
 
 
-def _check_problem(file: Path, record: Record, job: Job) -> None:
+def _check_problem(file: Path, record: Record, job: JobTables) -> None:
     """Reject a run of another problem: its tasks take other times."""
-    then, now = _problem_of(record.job), job.tables["problem"]
+    then, now = _problem_of(record.job), job.tables.get("problem", {})
     keys = [key for key in {**then, **now} if key != "file" and then.get(key) != now.get(key)]
     differing = [f"{key} = {_shown(then, key)}, here {_shown(now, key)}" for key in keys]
     if _problem_file(record.job) != _problem_file(job.source):

@@ -5,28 +5,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpi_ata.arrays import Array, State
 from mpi_ata.errors import DamagedError
+from mpi_ata.named_arrays import from_state
 from mpi_ata.runfile.describe import describe
+from mpi_ata.runfile.frames import Columns, Rows
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.schema import from_tree
 from mpi_ata.runfile.store import RunFile
 
 log = logging.getLogger("mpi_ata")
 
+COLUMNS: tuple[str, ...] = ("round", "clock", "elapsed", "worker_time", "waste", "started", "used", "wasted")
+COLUMNS += ("lost", "loss", "gap", "regret", "mean_delay", "largest_delay")
+
 
 @dataclass(frozen=True)
 class SavedRun:
     """What a run file holds, as plain values and arrays."""
 
-    x: Array  # the point
+    x: Any  # the point: an array, or whatever combine(x, results) returned last
     summary: dict[str, Any]  # rounds, clock, worker_time, loss, ... and whether it is finished
-    history: State  # one array per column: round, clock, worker_time, loss, ...
-    metrics: State  # what the problem's evaluate(x) returned, one array per name, in the rows of `history`
-    workers: list[dict[str, Any]]  # host, hardware, tasks, mean, spread, ... of each worker
-    hosts: list[dict[str, Any]]  # how each compares with its peers, and what went wrong on it
-    events: list[dict[str, Any]]
-    job: str  # the text of the job file
+    history: Columns  # one array per column: round, clock, worker_time, loss, ...; it has to_pandas()
+    metrics: Columns  # what the problem's evaluate(x) returned, one array per name, in the rows of `history`
+    workers: Rows  # host, hardware, tasks, mean, spread, ... of each worker; it has to_pandas()
+    hosts: Rows  # how each compares with its peers, and what went wrong on it
+    events: Rows  # what happened besides the rounds: time, worker, kind, text, host
+    job: str  # the text of the job file, or the settings of a script
     settings: list[str]  # what --set changed
 
 
@@ -39,16 +43,28 @@ def load(path: str | Path) -> SavedRun:
     apart = {name: described.pop(name) for name in ("workers_table", "hosts", "events", "job", "settings")}
     metrics = {name: column for name, column in record.metrics.items() if not name.startswith("latest.")}
     return SavedRun(
-        x=record.method["x"],
+        x=_point(record, path),
         summary=described,
-        history=record.trace,
-        metrics=metrics,
-        workers=apart["workers_table"],
-        hosts=apart["hosts"],
-        events=apart["events"],
+        history=Columns({name: record.trace[name] for name in sorted(record.trace, key=_column)}),
+        metrics=Columns(metrics),
+        workers=Rows(apart["workers_table"]),
+        hosts=Rows(apart["hosts"]),
+        events=Rows(apart["events"]),
         job=apart["job"],
         settings=apart["settings"],
     )
+
+
+def _column(name: str) -> int:
+    """Return where a column of the history stands."""
+    return COLUMNS.index(name) if name in COLUMNS else len(COLUMNS)
+
+
+def _point(record: Record, path: str | Path) -> Any:
+    try:
+        return from_state(record.method, "x")
+    except ValueError as error:
+        raise DamagedError(f"{path}: is not a complete run file: {error}") from None
 
 
 def load_record(file: RunFile) -> tuple[Record, str]:
@@ -65,4 +81,6 @@ def load_named(file: RunFile) -> tuple[Record, str]:
     try:
         return load_record(file)
     except DamagedError as error:
+        if file.path.suffix == ".toml":
+            raise DamagedError(f"{error}; run a job file with mpi-ata run {file.path}") from None
         raise DamagedError(f"{error}; restore a copy of it, or start a new run with another --out") from None

@@ -8,6 +8,7 @@ from mpi_ata.arrays import State
 from mpi_ata.errors import UsageError
 from mpi_ata.job.schema import tables_of
 from mpi_ata.job.source import JobText
+from mpi_ata.job.tables import Tables
 from mpi_ata.runfile.hdf5 import untexts
 from mpi_ata.runfile.store import RunFile, peek, verify
 
@@ -23,6 +24,8 @@ class Progress:
     worker_time: float = 0.0
     saving: float = 0.0  # seconds that a save takes
     saved: float | None = None  # when, in seconds since 1970
+    failure: str = ""  # why it failed
+    job: str = ""  # its problem, method and allocator
     trouble: str = ""  # why nothing, or only an older save, can be read
 
     @property
@@ -52,18 +55,27 @@ def is_finished(run: Path) -> bool:
 
 
 def _progress(summary: dict[str, Any], job: State, saved: float, trouble: str) -> Progress:
+    tables = tables_of(JobText(bytes(job["text"].item()).decode(), tuple(untexts(job["settings"]))))
     return Progress(
         finished=bool(summary["reason"]),
         rounds=int(summary["rounds"]),
-        limit=_limit(JobText(bytes(job["text"].item()).decode(), tuple(untexts(job["settings"])))),
+        limit=_limit(tables),
         elapsed=float(summary["elapsed"]),
         worker_time=float(summary["worker_time"]),
         saving=float(summary.get("saving", 0.0)),
         saved=saved,
+        failure=str(summary.get("failure", "")),
+        job=_job(tables),
         trouble=trouble,
     )
 
 
-def _limit(job: JobText) -> int | None:
-    rounds = tables_of(job).get("stop", {}).get("rounds")
+def _limit(tables: Tables) -> int | None:
+    rounds = tables.get("stop", {}).get("rounds")
     return rounds if isinstance(rounds, int) else None
+
+
+def _job(tables: Tables) -> str:
+    """Return the names of the problem, the method and the allocator, or the classes of the user's own."""
+    parts = [tables[name] for name in ("problem", "method", "allocator") if name in tables]
+    return ", ".join(str(part.get("name") or part.get("class")) for part in parts)

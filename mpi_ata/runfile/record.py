@@ -35,10 +35,12 @@ class Record:
     totals: State = field(default_factory=dict)
     trace: State = field(default_factory=dict)
     metrics: State = field(default_factory=dict)  # what evaluate(x) of the problem returned
+    task_map: State = field(default_factory=dict)  # tasks that each worker has done by some rounds
     prior: list[RunStats] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)  # what the run achieved, late messages included
     reason: str = ""  # which limit was reached; empty while unfinished
+    failure: str = ""  # why it failed; empty otherwise
 
     @property
     def source(self) -> RunStats:

@@ -18,7 +18,14 @@ from mpi_ata.runfile.record import Event, Record
 from mpi_ata.runfile.store import FORMAT
 from mpi_ata.version import __version__
 
-_OTHER = ("format", "run", "package", "finished", "reason")  # attributes that are not part of the summary
+_OTHER = (
+    "format",
+    "run",
+    "package",
+    "finished",
+    "reason",
+    "failure",
+)  # attributes that are not part of the summary
 _IDENTITY_COLUMNS = ("host", "slot", "ranks", "hardware", "hardware_names")
 
 
@@ -30,6 +37,7 @@ def to_tree(record: Record) -> tuple[Attributes, dict[str, State]]:
         "package": __version__,
         "finished": bool(record.reason),
         "reason": record.reason,
+        **({"failure": record.failure} if record.failure else {}),
         **{name: value for name, value in record.summary.items() if isinstance(value, int | float)},
     }
     groups: dict[str, State] = {
@@ -42,6 +50,7 @@ def to_tree(record: Record) -> tuple[Attributes, dict[str, State]]:
         "totals": record.totals,
         "trace": record.trace,
         "figures": record.metrics,
+        "task_map": record.task_map,
         "events": _event_columns(record.events),
     }
     return attributes, groups
@@ -66,10 +75,12 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
             totals=groups["totals"],
             trace=groups["trace"],
             metrics=groups["figures"],
+            task_map=_task_map(groups.get("task_map", {})),
             prior=_sources(groups["prior"]),
             events=_events(groups["events"]),
             summary={name: value for name, value in attributes.items() if name not in _OTHER},
             reason=str(attributes["reason"]),
+            failure=str(attributes.get("failure", "")),
         )
         _check_complete(record)
         return record
@@ -89,6 +100,13 @@ def _job_arrays(job: JobText) -> State:
 def _job(group: State) -> JobText:
     files = dict(zip(untexts(group["file_tables"]), untexts(group["file_texts"]), strict=True))
     return JobText(bytes(group["text"].item()).decode(), tuple(untexts(group["settings"])), files)
+
+
+def _task_map(group: State) -> State:
+    """Return the tasks of workers by round; older files have none."""
+    if group and len({len(group[name]) for name in ("round", "clock", "tasks")}) != 1:
+        raise ValueError("task_map does not have one row per round")
+    return group
 
 
 def _event_columns(events: Sequence[Event]) -> State:

@@ -7,6 +7,7 @@ import errno
 import glob
 import os
 import secrets
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,22 @@ class RunFile:
         self._intact, self._seal = True, data[:BLOCK]
         _sync_folder(self._target.parent)
 
+    def remove(self) -> bool:
+        """Remove the file, if it is still the one that this run wrote, and return whether it was."""
+        if self._seal is None or _seal_of(self._target) != self._seal:
+            return False
+        try:
+            self._target.unlink()
+        except OSError:
+            return False
+        self.remove_previous()
+        return True
+
+    def remove_previous(self) -> None:
+        """Remove the save before the newest one, where that is all that is needed."""
+        with suppress(OSError):
+            self.previous.unlink()
+
     def _sweep(self) -> None:
         """Remove what killed runs left half written."""
         for left in self._target.parent.glob(f"{glob.escape(self._target.name)}.new-*"):
@@ -115,15 +132,23 @@ def verify(path: Path) -> None:
         raise type(error)(f"{path}: {error}") from None
 
 
+def is_run_file(path: Path) -> bool:
+    """Return whether a file begins like a run file, damaged or not."""
+    return (_seal_of(path) or b"").startswith(TITLE.encode())
+
+
 def check_writable_path(path: Path) -> None:
-    """Reject a path where no run file can be written, before time is spent on the run."""
+    """Reject a path where no run file can be written, before time is spent; its folder is created."""
     folder = path.parent
     if path.is_dir():
         raise UsageError(f"--out {path} is a folder; name a file in it, such as {path / 'run.h5'}")
     if path.exists() and not path.stat().st_mode & 0o222:
         raise UsageError(f"{path}: is read-only; make it writable, or choose another file with --out")
-    if not folder.is_dir():
-        raise UsageError(f"--out {path}: there is no folder {folder}; create it, or choose another file")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"the folder {folder} cannot be created: {error.strerror}"
+        raise UsageError(f"--out {path}: {why}; choose another file") from None
     if not os.access(folder, os.W_OK):
         raise UsageError(f"--out {path}: the folder {folder} is not writable; choose another file")
 

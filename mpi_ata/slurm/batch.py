@@ -33,6 +33,7 @@ class Batch:
     warm_start: tuple[Path, ...] = ()
     prior_weight: float = 1.0
     any_problem: bool = False
+    accept_changes: bool = False
     siblings: bool = False  # warm-start from finished runs of the same sweep
     requeue: bool = True
     signal: str = SIGNAL
@@ -55,6 +56,7 @@ class Batch:
         """Return the command that starts the ranks."""
         settings = [argument for setting in self.settings for argument in ("--set", setting)]
         args = ["run", str(self.job), "--out", str(self.run), "--resume", *settings, *self._warm_start()]
+        args += ["--accept-changes"] if self.accept_changes else []
         several = (launch.slurm_tasks() or 1) > 1
         return [*(launcher() if several else ()), *launch.rank_command(args)]
 

@@ -80,6 +80,7 @@ class PreparedSubmission:
         args = ["batch", str(copies.job), "--submission-dir", str(self.dir.path)]
         earlier = [path.absolute() for path in asked.warm_start]
         args += warm_start_args(earlier, asked.prior_weight, asked.any_problem)
+        args += ["--accept-changes"] if asked.accept_changes else []
         args += ["--signal", asked.signal] if asked.signal != SIGNAL else []
         args += ["--lead", str(asked.lead)] if asked.lead is not None else []
         args += ["--no-requeue"] if asked.chain is not None else []
@@ -145,6 +146,7 @@ def plan_runs(prepared: PreparedSubmission) -> list[Plan]:
     asked, plans = prepared.submission, []
     for run, settings in zip(prepared.runs, asked.members, strict=True):
         output = OutputOptions(run, True, asked.warm_start, asked.prior_weight, asked.any_problem)
+        output = replace(output, accept_changes=asked.accept_changes)
         if not output.resumes():
             output.check_prior()
         plans.append(plan_run(asked.job, settings, output))

@@ -80,6 +80,8 @@ def state_of(found: SubmittedRun, progress: Progress) -> tuple[str, str]:
         return "failed", failure.read_text().strip()
     if stopped:
         return "stopped", "by mpi-ata stop"
+    if progress.failure:
+        return "failed", progress.failure
     return "unfinished", f"Slurm says {job.state}" if job else "no Slurm job is running it any more"
 
 

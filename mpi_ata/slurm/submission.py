@@ -58,6 +58,7 @@ class Submission:
     any_problem: bool = False
     exclude_slow: tuple[Path, ...] = ()  # runs whose slow, flaky and lost hosts to avoid
     resume: bool = False
+    accept_changes: bool = False
     sweep: Sweep | None = None
     chain: int | None = None  # number of Slurm jobs, each after the one before
     signal: str = SIGNAL
@@ -70,6 +71,8 @@ class Submission:
             raise UsageError("--chain and --array cannot be combined: submit the members one by one")
         if self.resume and self.out is None:
             raise UsageError("--resume continues a run; name its file: --out RUN.h5 --resume")
+        if self.accept_changes and not self.resume:
+            raise UsageError("--accept-changes is about --resume; add --resume, or leave it out")
         check_signal(self.signal)
 
     @property

@@ -17,17 +17,24 @@ class DrawnTimes:
 
     They are keyed by round and task number for all workers at once, worker i taking entry i, so that any
     process can compute any of them, in any order.  `changes` multiply what is drawn, from their rounds on;
-    `means` stay those of the law.
+    `means` stay those of the law.  Where tasks are not `stoppable`, a stopped one still runs to its end.
     """
 
     def __init__(
-        self, law: Law, seed: int = 0, unit: float = 1.0, label: str = "", changes: Sequence[Change] = ()
+        self,
+        law: Law,
+        seed: int = 0,
+        unit: float = 1.0,
+        label: str = "",
+        changes: Sequence[Change] = (),
+        stoppable: bool = True,
     ) -> None:
         if not unit > 0:
             raise ValueError(f"{unit=} must be above 0 seconds")
         self.n = law.n
         self.label = label or type(law).__name__  # identifies the law in run files
         self.means = law.means * unit
+        self.stoppable = stoppable
         self._law, self._unit = law, unit
         self._changes = cumulative_factors(changes, law.n, seed)
         self._factors: Array | None = None  # of that round; None before the first change

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mpi_ata.arrays import IntArray
-from mpi_ata.torch.problem import TorchProblem, import_torch
+from mpi_ata.torch.devices import import_torch
+from mpi_ata.torch.problem import TorchProblem
 
 RECORD = 2 + 3 * 32 * 32  # bytes: coarse label, fine label, pixels in the order colour, row, column
 COARSE, FINE = 20, 100  # kinds of labels

@@ -1,4 +1,4 @@
-"""The progress line of a run on a terminal."""
+"""The progress of a run: one line on a terminal, some lines in a file."""
 
 import io
 import math
@@ -10,22 +10,25 @@ from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job.stop import Stop
 from mpi_ata.methods import Round
-from mpi_ata.view.text import duration
+from mpi_ata.view.text import duration, rate, significant
 
 UP, ERASE = "\x1b[1A", "\r\x1b[K"  # terminal codes: move to the line above; erase this line
-INTERVAL = 0.1  # seconds between updates
+INTERVAL = 0.1  # seconds between updates on a terminal
+FIRST, LONGEST, GROWTH = 10.0, 60.0, 1.5  # and between lines in a file: from, to, each by this factor
 
 
 class Line:
-    """A single terminal line that is rewritten in place; silent if there is no terminal.
+    """A single terminal line that is rewritten in place; without a terminal, a new line every now and then.
 
     `terminal` says that the stream reaches a terminal through a launcher, which may forward whole lines only.
     """
 
     def __init__(self, stream: TextIO | None, terminal: bool = False) -> None:
         self._stream = stream or io.StringIO()  # a closed stderr is None
+        self._live = terminal or self._stream.isatty()
         self._whole = terminal and not self._stream.isatty()
-        self._next = time.monotonic() if terminal or self._stream.isatty() else math.inf
+        self._interval = INTERVAL if self._live else FIRST
+        self._next = time.monotonic() + (0.0 if self._live else FIRST)
         self._width = 0
 
     def due(self) -> bool:
@@ -33,12 +36,18 @@ class Line:
         now = time.monotonic()
         if now < self._next:
             return False
-        self._next = now + INTERVAL
+        if not self._live:
+            self._interval = min(GROWTH * self._interval, LONGEST)
+        self._next = now + self._interval
         return True
 
     def show(self, text: str) -> None:
-        """Replace the line by this text."""
-        self._write(text[: shutil.get_terminal_size().columns - 1])
+        """Replace the line by this text, or write it as a line of its own."""
+        if self._live:
+            self._write(text[: shutil.get_terminal_size().columns - 1])
+        else:
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
 
     def clear(self) -> None:
         """Remove the line."""
@@ -77,11 +86,24 @@ class ProgressLine(Line, Observer):
 def progress_text(trace: Trace, stop: Stop) -> str:
     """Return the progress of a run in one line."""
     of = f" of {stop.rounds:,}" if stop.rounds else ""
-    parts, rate = [f"round {trace.round:,}{of}"], trace.round / max(trace.elapsed, 1e-9)
-    if stop.rounds:
-        parts.append(f"at most {duration((stop.rounds - trace.round) / max(rate, 1e-9))} to go")
+    parts = [f"round {trace.round:,}{of}"]
+    if (left := _time_left(trace, stop)) < math.inf:
+        parts.append(f"at most {duration(left)} to go")
     if not math.isnan(trace.gap):
         parts.append(f"gap {trace.gap:.2e}")
     elif not math.isnan(trace.loss):
         parts.append(f"loss {trace.loss:.5g}")
-    return ", ".join([*parts, f"{rate:,.0f} rounds/s", f"clock {trace.clock:.4g} s"])
+    return ", ".join([*parts, rate(trace.round, trace.elapsed), f"clock {significant(trace.clock, 4)} s"])
+
+
+def _time_left(trace: Trace, stop: Stop) -> float:
+    """Return the seconds until the first limit that a run reaches for sure; infinity if there is none."""
+    done = [
+        (trace.round, stop.rounds),
+        (trace.clock, stop.clock),
+        (trace.elapsed, stop.elapsed),
+    ]
+    return min(
+        (trace.elapsed * max(limit / so_far - 1, 0.0) for so_far, limit in done if limit and so_far),
+        default=math.inf,
+    )

@@ -2,12 +2,15 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpi_ata.arrays import State
+from mpi_ata.launch.signals import signal_word
 from mpi_ata.runfile.hosts import HostReport
 from mpi_ata.runfile.prior import counted
 from mpi_ata.view.hosts import flagged_text, hosts_text
-from mpi_ata.view.text import aligned, duration, share, table, when
+from mpi_ata.view.text import aligned, duration, share, significant, table, when
 
 if TYPE_CHECKING:
     from mpi_ata.driver.execute import Outcome
@@ -18,28 +21,42 @@ WORKER_HEADER = ["worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "o
 
 def closing_table(outcome: "Outcome") -> str:
     """Return the table printed at the end of a run."""
-    by = "Ctrl-C" if outcome.signal in ("", "SIGINT") else outcome.signal
-    ended = f"at {outcome.reason}" if outcome.reason else f"early, by {by}"
-    hint = "; resume it with --resume" if outcome.resumable and not outcome.reason else ""
-    return summary_table(ended, outcome.summary(), hint, outcome.flagged_hosts)
+    ended = f"at {outcome.reason}" if outcome.reason else f"early, by {signal_word(outcome.signal)}"
+    stale = "" if outcome.trace.is_evaluated() else ", before the last rounds"
+    return summary_table(ended, outcome.summary(), _hint(outcome), outcome.flagged_hosts, stale)
+
+
+def _hint(outcome: "Outcome") -> str:
+    """Return how far a run that ended early was saved, if not to its end, and how to resume it."""
+    if outcome.reason:
+        return ""
+    far = f", up to round {outcome.saved:,}" if outcome.saved != outcome.trace.round else ""
+    return far + ("; resume it with --resume" if outcome.resumable else "")
 
 
 def summary_table(
-    ended: str, summary: dict[str, Any], hint: str = "", flagged_hosts: Sequence[HostReport] = ()
+    ended: str,
+    summary: dict[str, Any],
+    hint: str = "",
+    flagged_hosts: Sequence[HostReport] = (),
+    stale: str = "",
 ) -> str:
-    """Return how a run ended, its summary, its bad hosts, and where it was saved, followed by a hint."""
+    """Return how a run ended, its summary, its bad hosts, and where it was saved, followed by a hint.
+
+    `stale` says so if the loss is not that of the last round.
+    """
     hosts = [("hosts", flagged_text(flagged_hosts))] if flagged_hosts else []
     saved = [("saved", f"{summary['out']}{hint}")] if summary["out"] else []
-    return aligned([("ended", ended), *summary_rows(summary), *hosts, *saved])
+    return aligned([("ended", ended), *summary_rows(summary, stale), *hosts, *saved])
 
 
-def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+def summary_rows(summary: dict[str, Any], stale: str = "") -> list[tuple[str, str]]:
     """Return the summary of a run as names and texts."""
     return [
         ("rounds", f"{summary['rounds']:,}"),
-        ("clock", f"{summary['clock']:,.6g} s"),
+        ("clock", f"{significant(summary['clock'], 6)} s"),
         *_worker_rows(summary),
-        ("loss", "not known" if summary["loss"] is None else f"{summary['loss']:.8g}"),
+        ("loss", "not known" if summary["loss"] is None else f"{summary['loss']:.8g}{stale}"),
         ("gap", "not known" if summary["gap"] is None else f"{summary['gap']:.3g}"),
         *((name, _evaluation(value)) for name, value in summary["evaluation"].items()),
         ("elapsed", duration(summary["elapsed"])),
@@ -51,8 +68,8 @@ def _worker_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     waste, worker_time = summary["waste"], summary["worker_time"]
     tasks = {name: f"{summary[f'tasks_{name}']:,}" for name in ("started", "used", "wasted", "lost")}
     return [
-        ("worker time", f"{worker_time:,.6g} s on {counted(summary['workers'], 'worker')}"),
-        ("waste", f"{waste:,.6g} s, {share(waste, worker_time)} of worker time"),
+        ("worker time", f"{significant(worker_time, 6)} s on {counted(summary['workers'], 'worker')}"),
+        ("waste", f"{significant(waste, 6)} s, {share(waste, worker_time)} of worker time"),
         ("tasks started", "{started} = {used} used + {wasted} wasted + {lost} lost".format(**tasks)),
         *_delay_row(summary),
     ]
@@ -77,12 +94,12 @@ def _evaluation(value: float | None) -> str:
     return "not known" if value is None else f"{value:.6g}"
 
 
-def format_run(run: dict[str, Any]) -> str:
+def format_run(run: dict[str, Any], path: Path, method: State) -> str:
     """Return the contents of a run file as text."""
-    state = f"finished at {run['reason']}" if run["finished"] else "not finished: resume it with --resume"
     hosts = hosts_text(run["hosts"])
     parts = [
-        aligned([("run", run["run"]), ("state", state), *summary_rows(run)]),
+        aligned([("run", run["run"]), ("state", _state(run)), *summary_rows(run)]),
+        f"Result\n\n{aligned(_result_rows(path, method))}",
         f"Events\n\n{aligned([_event_row(event) for event in run['events']])}",
         f"Workers\n\n{workers_table(run['workers_table'])}",
         *([f"Hosts\n\n{hosts}"] if hosts else []),
@@ -93,9 +110,28 @@ def format_run(run: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def _result_rows(path: Path, method: State) -> list[tuple[str, str]]:
+    """Return where the point is, and how to read it; with `map` it may be more than one array."""
+    x = method.get("x") if "x.form" not in method else None
+    what = "several values" if x is None else f"{' x '.join(f'{size:,}' for size in x.shape)} of {x.dtype}"
+    part = "['method']" if x is None else "['method/x'][()]"
+    return [
+        ("the point x", f"{what}, in {path}"),
+        ("in Python", f"mpi_ata.load({str(path)!r}).x"),
+        ("with h5py", f"h5py.File({str(path)!r}, locking=False){part}"),
+    ]
+
+
+def _state(run: dict[str, Any]) -> str:
+    if run["failure"]:
+        return f"failed: {run['failure']}"
+    return f"finished at {run['reason']}" if run["finished"] else "not finished: resume it with --resume"
+
+
 def _event_row(event: dict[str, Any]) -> tuple[str, str]:
     who = f"worker {event['worker']} " if event["worker"] >= 0 else ""
-    return when(event["time"]), f"{who}{event['kind']}: {event['text']}"
+    text = event["text"].replace("\n", "\n    ")  # a difference of several lines
+    return when(event["time"]), f"{who}{event['kind']}: {text}"
 
 
 def workers_table(workers: Sequence[dict[str, Any]]) -> str:
@@ -115,4 +151,4 @@ def _worker_cells(number: int, worker: dict[str, Any]) -> list[Any]:
 
 
 def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+    return "-" if value is None else significant(value, 3)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpi_ata.view.text import aligned, duration, table
+from mpi_ata.view.text import aligned, duration, rate, significant, table
 
 STATUS_HEADER = [
     "run",
     "Slurm job",
     "state",
     "rounds",
-    "rounds/s",
+    "speed",
     "to go",
     "starts",
     "billed [core h]",
@@ -52,9 +52,9 @@ def _status_cells(row: dict[str, Any]) -> list[Any]:
         row["job"] or "-",
         row["state"],
         f"{row['rounds']:,}{of}",
-        f"{row['rate']:.4g}" if row["rate"] else "-",
+        rate(row["rounds"], row["rounds"] / row["rate"]) if row["rate"] else "-",
         duration(max(0.0, end - time.time())) if end else "-",
         row["starts"],
-        f"{row['billed_core_hours']:.4g}",
-        f"{row['worker_hours']:.4g}",
+        significant(row["billed_core_hours"], 4),
+        significant(row["worker_hours"], 4),
     ]

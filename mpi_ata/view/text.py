@@ -7,11 +7,38 @@ from typing import Any
 
 def duration(seconds: float) -> str:
     """Return a number of seconds in the units a person would use."""
-    if seconds < 100:
+    for unit, name in ((1e-6, "us"), (1e-3, "ms")):
+        if 0 < seconds < 999.5 * unit:
+            return f"{seconds / unit:.3g} {name}"
+    if seconds < 99.95:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24:02} h"
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def file_size(size: int) -> str:
+    """Return a number of bytes in the units a person would use."""
+    number, units = float(size), ["B", "kB", "MB", "GB"]
+    while number >= 999.5 and len(units) > 1:
+        number, units = number / 1000, units[1:]
+    return f"{number:.3g} {units[0]}"
+
+
+def rate(rounds: int, seconds: float) -> str:
+    """Return rounds per second, or seconds per round where those are fewer than one per second."""
+    if not rounds or not seconds:
+        return "0 rounds"
+    if rounds < seconds:
+        return f"{duration(seconds / rounds)} per round"
+    return f"{significant(rounds / seconds, 2)} rounds/s"
+
+
+def significant(value: float, digits: int) -> str:
+    """Return a number with this many digits, or with all those before the point, and never as 1e+05."""
+    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:,.{digits}g}"
 
 
 def when(seconds: float) -> str:

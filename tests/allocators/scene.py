@@ -8,7 +8,7 @@ from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array, BoolArray, IntArray
 from mpi_ata.clusters import VirtualCluster
 from mpi_ata.methods import SGD
-from mpi_ata.paper.no_work import NoWork
+from mpi_ata.problems.no_work import NoWork
 from mpi_ata.times import DrawnTimes, Law
 from mpi_ata.updates import Plain
 
@@ -25,10 +25,12 @@ class Played(NamedTuple):
     quotas: list[IntArray]
 
 
-def play_rounds(allocator: Allocator, law: Law, rounds: int, seed: int = 0, first: int = 0) -> Played:
+def play_rounds(
+    allocator: Allocator, law: Law, rounds: int, seed: int = 0, first: int = 0, stoppable: bool = True
+) -> Played:
     """Play rounds on the virtual clock, without gradients; `first` rounds were played before."""
     problem = NoWork()
-    cluster = VirtualCluster(problem, DrawnTimes(law, seed), seed)
+    cluster = VirtualCluster(problem, DrawnTimes(law, seed, stoppable=stoppable), seed)
     method = SGD(problem.x0, allocator, Plain(1.0))
     method.k = first
     clock, worker_time, quotas = [], [], []

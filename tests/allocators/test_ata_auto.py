@@ -240,25 +240,33 @@ def test_a_planned_worker_that_becomes_slow_is_dropped_and_taken_back_when_it_re
     assert rounds(200)[-1] == 3
 
 
-def test_where_tasks_cannot_be_stopped_spares_are_given_up_with_a_message(
+def test_where_tasks_cannot_be_stopped_spares_are_given_up_with_one_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    allocator, rng = ATAAuto(8, 8, spares="auto"), np.random.default_rng(0)
-    busy = np.zeros(8, np.bool_)  # still at a task that was stopped
+    allocator = ATAAuto(16, 23, spares="auto")
     with caplog.at_level(logging.WARNING, "mpi_ata"):
-        for _ in range(60):
-            quota = allocator.allocate(everyone(allocator))
-            for i, q in enumerate(quota.tolist()):
-                if busy[i] and quota.sum() > 8:
-                    allocator.observe(i, (), stopped=[0.0])  # its order never began
-                    busy[i] = False
-                elif q:
-                    allocator.observe(i, rng.exponential(size=1).tolist() * min(q, 1))
-                    if q > 1:
-                        allocator.observe(i, (), stopped=[0.5])
-                        busy[i] = True
-    assert allocator.allocate(everyone(allocator)).sum() == 8
-    assert "kept running after they had been stopped" in caplog.text
+        played = play_rounds(allocator, Sqrt(16), 60, stoppable=False)
+    assert [quota.sum() for quota in played.quotas[10:]] == [23] * 50
+    assert caplog.text.count("stopped tasks run to their end") == 1
+    resumed = ATAAuto(16, 23, spares="auto")
+    resumed.restore(allocator.state())
+    assert resumed.allocate(everyone(resumed)).sum() == 23
+    # The first rounds are greedy and cost more; 60 rounds of each allocator deviate by about 3 %.
+    none = play_rounds(ATAAuto(16, 23), Sqrt(16), 60, stoppable=False)
+    assert played.clock[-1] < 1.1 * none.clock[-1]
+
+
+def test_stops_that_cost_a_little_are_counted_as_delays_of_their_workers() -> None:
+    allocator = ATAAuto(4, 4, spares="auto")
+    for _ in range(10):
+        allocator.allocate(everyone(allocator))
+        for i in range(4):
+            allocator.observe(i, [1.0])
+            allocator.observe(i, (), stopped=[0.5])
+            allocator.observe_overrun(i, 0.1 * (i == 3))
+    allocator.allocate(everyone(allocator))
+    assert allocator.known.stoppable
+    assert allocator.known.delays(np.arange(4)) == pytest.approx([0.0, 0.0, 0.0, 0.1])
 
 
 @pytest.mark.parametrize(

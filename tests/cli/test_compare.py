@@ -1,9 +1,11 @@
 """What mpi-ata compare prints, and what it rejects."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from mpi_ata.runfile.progress import read_progress
 from tests.cli.commands import KEYS, call, start, use_own_problem
 
 
@@ -58,3 +60,20 @@ def test_compare_rejects_an_unknown_key_of_the_allocator(job: str) -> None:
 def test_compare_rejects_a_wrong_allocator_before_it_runs_the_others(job: str, allocators: str) -> None:
     use_own_problem(job, "raise KeyError")
     assert call("compare", job, "--virtual", "--allocators", allocators).exit_code == 2
+
+
+def test_compare_saves_the_run_of_each_allocator_in_a_folder(job: str) -> None:
+    arguments = ["compare", job, "--virtual", "--json", "--allocators", "gta,own,uta", "--out", "new/folder"]
+    result = call(*arguments)
+    assert result.exit_code == 0
+    rows = json.loads(result.stdout.splitlines()[-1])
+    assert [row["out"] for row in rows] == [f"new/folder/{name}.h5" for name in ("gta", "own", "uta")]
+    found = {path.stem: read_progress(path).job for path in Path("new/folder").iterdir()}
+    assert found == {
+        "gta": "quadratic, sgd, gta",
+        "own": "quadratic, sgd, ata-empirical",
+        "uta": "quadratic, sgd, uta",
+    }
+    more = call("run", job, "--virtual", "--out", "new/folder/gta.h5", "--resume", "--set", "stop.rounds=60")
+    assert more.exit_code == 0, more.stderr
+    assert call(*arguments).exit_code == 2, "nothing is overwritten"

@@ -1,6 +1,7 @@
 """The help of mpi-ata and of each command."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -47,6 +48,30 @@ def every_command(group: click.Group = main) -> Iterator[click.Command]:
         yield command
         if isinstance(command, click.Group):
             yield from every_command(command)
+
+
+def test_the_help_of_every_command_of_a_group_has_an_example() -> None:
+    commands = [command for command in every_command() if not isinstance(command, click.Group)]
+    assert [command.name for command in commands if f" {command.name} " not in example_of(command)] == []
+
+
+def example_of(command: click.Command) -> str:
+    """Return the examples in the help of a command."""
+    return (command.help or "").partition("Examples:")[2]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_line_of_the_readme_completes_commands_in_a_shell(
+    shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
+    assert f"_MPI_ATA_COMPLETE={shell}_source mpi-ata" in readme
+    monkeypatch.setenv("_MPI_ATA_COMPLETE", f"{shell}_source")
+    assert f"_MPI_ATA_COMPLETE={shell}_complete" in start().stdout
+    monkeypatch.setenv("_MPI_ATA_COMPLETE", f"{shell}_complete")
+    monkeypatch.setenv("COMP_WORDS", "mpi-ata comp")
+    monkeypatch.setenv("COMP_CWORD", "comp" if shell == "fish" else "1")
+    assert "compare" in start().stdout
 
 
 def test_every_option_of_every_command_has_a_help_text() -> None:

@@ -2,16 +2,27 @@
 
 import io
 import json
+import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mpi_ata import Round, Stop, Trace
 from mpi_ata.view.progress import Line, ProgressLine
-from tests.cli.commands import ENDLESS, MPI_ATA, TIMED, on_terminal, start, visible
+from tests.cli.commands import (
+    ENDLESS,
+    MPI_ATA,
+    TIMED,
+    call,
+    on_terminal,
+    start,
+    use_own_problem,
+    visible,
+)
 
 
 @TIMED
@@ -19,6 +30,19 @@ def test_without_a_terminal_nothing_but_the_result_is_printed(job: str) -> None:
     result = start("run", job, "--virtual", *ENDLESS, "--set", "stop.elapsed=0.4")
     assert (result.returncode, result.stderr) == (0, "")
     assert "\r" not in result.stdout
+
+
+def test_without_a_terminal_a_line_is_written_now_and_then_each_later_than_the_last(
+    job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpi_ata.view.progress.FIRST", 0.02)
+    done = call("run", job, "--virtual", *ENDLESS, "--set", "stop.elapsed=0.7")
+    lines = done.stderr.splitlines()
+    assert 2 <= len(lines) <= 7  # at 0.02 (1 + 1.5 + 1.5^2 + ...) s
+    assert all(
+        re.match(r"round [\d,]+ of 1,000,000,000, at most .* to go, gap .*, clock ", line) for line in lines
+    )
+    assert "\r" not in done.stderr
 
 
 @TIMED
@@ -63,7 +87,9 @@ def test_ctrl_c_ends_a_run_at_once_and_prints_its_result(job: str, command: str,
         assert "Error: interrupted in ata-empirical at round " in terminal.shown
         assert terminal.shown.endswith("; not run: gta, uta\r\n")
     else:
-        assert visible(terminal.shown) == ""
+        assert visible(terminal.shown).endswith(
+            "ote: Ctrl-C: stopping after this round; press again to stop now"
+        )
     if as_json:
         summary = json.loads(printed)
         summary = summary[0] if command == "compare" else summary
@@ -72,6 +98,25 @@ def test_ctrl_c_ends_a_run_at_once_and_prints_its_result(job: str, command: str,
     else:
         assert "early, by Ctrl-C" in printed or command == "compare"
         assert len(printed.splitlines()) == (10 if command == "run" else 3)
+
+
+@TIMED
+def test_a_second_ctrl_c_stops_in_mid_round_with_what_was_saved(job: str) -> None:
+    # The task never ends, so the first Ctrl-C can only be acknowledged.
+    use_own_problem(job, "while task.round == 4: pass\n        return x")
+    options = ["--out", str(Path(job).with_name("run.h5")), "--set", "run.checkpoint_rounds=2"]
+    with on_terminal("run", job, "--virtual", *options, "--set", "run.checkpoint_seconds=1000") as terminal:
+        terminal.read_until("round 3")
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.read_until("Ctrl-C: stopping after this round; press again to stop now")
+        assert terminal.process.poll() is None
+        terminal.process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        printed = terminal.end()
+    assert time.monotonic() - began < 5
+    assert terminal.process.returncode == 85
+    assert "ended          early, by Ctrl-C\nrounds         3\n" in printed
+    assert printed.endswith("run.h5, up to round 2; resume it with --resume\n")
 
 
 @TIMED

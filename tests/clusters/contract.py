@@ -27,8 +27,8 @@ class Telling:
         return np.array([1, task.number, task.round, x[0], task.rng.random()])
 
 
-def scene(unit: float) -> tuple[Telling, DrawnTimes]:
-    return Telling(), DrawnTimes(Constant(3, UNITS), SEED, unit)
+def scene(unit: float, stoppable: bool = True) -> tuple[Telling, DrawnTimes]:
+    return Telling(), DrawnTimes(Constant(3, UNITS), SEED, unit, stoppable=stoppable)
 
 
 def at(value: float) -> Array:

@@ -141,7 +141,7 @@ def test_reissued_tasks_are_done_by_others_and_their_worker_is_tried_in_the_next
 
 
 @pytest.mark.parametrize(
-    ("what", "text"), [("nan", "not finite"), ("inf", "not finite"), ("shape", "shape"), ("seconds", "times")]
+    ("what", "text"), [("nan", "NaN"), ("inf", "infinite"), ("shape", "shape"), ("seconds", "times")]
 )
 def test_garbage_is_never_used(what: str, text: str) -> None:
     fault = Fault(60.5, 1, "garbage", what=what)

@@ -10,6 +10,7 @@ from mpi_ata.arrays import Array
 from mpi_ata.clusters import Cluster, Lost
 from mpi_ata.methods import SGD
 from mpi_ata.updates import Plain
+from tests.clusters import unstoppable
 from tests.clusters.contract import CHECKS, UNITS, arrival_of, at, scene
 
 
@@ -17,6 +18,27 @@ from tests.clusters.contract import CHECKS, UNITS, arrival_of, at, scene
 def test_the_contract(check: Callable[[Cluster, float], None]) -> None:
     problem, times = scene(unit=2.0)
     check(VirtualCluster(problem, times, seed=3), 2.0)
+
+
+@pytest.mark.parametrize("check", unstoppable.CHECKS, ids=lambda check: check.__name__)
+def test_the_contract_where_tasks_cannot_be_stopped(check: Callable[[Cluster, float], None]) -> None:
+    problem, times = scene(unit=2.0, stoppable=False)
+    check(VirtualCluster(problem, times, seed=3), 2.0)
+
+
+def test_a_stopped_task_that_runs_on_does_so_after_a_break_too() -> None:
+    def cluster() -> VirtualCluster:
+        return VirtualCluster(*scene(unit=1.0, stoppable=False), seed=3)
+
+    c, resumed = cluster(), cluster()
+    c.start(np.array([0, 2]), at(0.0), 1)
+    c.wait()
+    c.stop(np.array([2]))
+    resumed.restore(c.state())
+    resumed.start(np.array([2]), at(0.0), 2)
+    resumed.wait()
+    assert resumed.now() == 10.0
+    assert resumed.overruns() == {2: 4.0}
 
 
 def test_the_clock_shows_exactly_the_drawn_times() -> None:

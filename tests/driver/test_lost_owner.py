@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mpi_ata import VirtualCluster
-from mpi_ata.driver.execute import _Drive
+from mpi_ata.driver.drive import Drive
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import resolve
 from mpi_ata.driver.trace import Trace
@@ -22,7 +22,7 @@ def broken_off(job: Path, out: Path, deaths: dict[int, float]) -> tuple[str, Tra
     assert parts.times is not None
     cluster = VirtualCluster(parts.problem, parts.times, plan.job.run.seed, deaths)
     with StopRequest(1.0) as stop, pytest.raises(RunError) as error:
-        _Drive(plan, parts, cluster, trace, [], stop).outcome()
+        Drive(plan, parts.method, parts.problem, cluster, trace, [], stop).outcome()
     return str(error.value), trace
 
 

@@ -9,7 +9,7 @@ from mpi_ata.driver.plan import resolve
 from mpi_ata.errors import UsageError
 from mpi_ata.job import load_job
 from tests.driver.driven import driven
-from tests.faults.scene import written
+from tests.faults.scene import saved_again, written
 
 OUT = Path("run.h5")
 IMPORTED = Path("imported.txt")
@@ -112,6 +112,7 @@ def test_a_finished_run_is_finished_also_where_a_warm_start_is_named(job: Path) 
 
 def test_a_run_whose_newest_save_is_damaged_is_not_finished(job: Path) -> None:
     driven(job, output=OutputOptions(OUT))
+    saved_again(OUT)
     OUT.write_bytes(OUT.read_bytes()[:-1])
     plan = resolve(job, output=OutputOptions(OUT, resume=True))
     assert (plan.damaged, plan.finished) == (True, False)

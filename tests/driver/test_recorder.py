@@ -27,7 +27,7 @@ from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.schema import from_tree, to_tree
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven
-from tests.faults.scene import METHODS, differing, own_problem, record_of, substance, written
+from tests.faults.scene import METHODS, differing, own_problem, record_of, saved_again, substance, written
 
 OUT = Path("run.h5")
 
@@ -78,6 +78,7 @@ def test_an_existing_file_is_never_overwritten_unasked(job: Path) -> None:
     before = OUT.read_bytes()
     assert "run.h5: exists; continue it with --resume, or choose another --out" in run(job, code=2)
     assert OUT.read_bytes() == before
+    saved_again(OUT)
     OUT.unlink()
     assert "run.h5.previous: exists; continue it with --resume" in run(job, code=2)
 
@@ -96,6 +97,7 @@ def test_resuming_what_is_not_there_starts_afresh_and_says_so(job: Path) -> None
 def test_a_run_whose_newest_file_is_broken_goes_on_from_the_one_before_and_says_so(job: Path) -> None:
     run(job)
     expected = substance(OUT)
+    saved_again(OUT)
     OUT.write_bytes(OUT.read_bytes()[:1000])
     said = run(job, "--resume").splitlines()
     assert said[0].startswith("Note: run.h5: is truncated: 488 of ")
@@ -124,7 +126,6 @@ def test_a_finished_run_is_not_begun_again_but_shown_with_the_way_to_more(job: P
 def test_a_broken_file_with_nothing_before_it_is_refused_with_a_way_out(job: Path) -> None:
     run(job)
     OUT.write_bytes(OUT.read_bytes()[:1000])
-    RunFile(OUT).previous.unlink()
     way_out = " bytes; restore a copy of it, or start a new run with another --out\n"
     assert refused(job).endswith(way_out)
     shown = called("show", OUT)
@@ -168,7 +169,7 @@ def test_a_second_run_with_the_same_file_ends_the_first(tmp_path: Path) -> None:
     assert (first.returncode, out) == (1, "")
     assert err == "Error: run.h5 was written by another run in the meantime\n"
     assert OUT.read_bytes() == expected
-    assert sorted(path.name for path in tmp_path.glob("run.h5*")) == ["run.h5", "run.h5.previous"]
+    assert sorted(path.name for path in tmp_path.glob("run.h5*")) == ["run.h5"]
 
 
 # What may change.
@@ -180,7 +181,8 @@ def test_another_job_is_refused_naming_the_keys(job: Path) -> None:
     job.write_text(text.replace("budget = 7", "budget = 8").replace("noise = 0.1", "noise = 0.2"))
     said = refused(job)
     assert (
-        "differs from the job of that run in problem.noise, allocator.budget; change keys with --set" in said
+        "differs from the job of that run in problem.noise, allocator.budget; resume with these changes"
+        in said
     )
     job.write_text(text.replace("seed = 5", "seed = 6"))
     assert "in run.seed;" in refused(job)
@@ -208,11 +210,48 @@ def test_another_problem_file_is_refused(tmp_path: Path) -> None:
     job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "pass"))
     run(job)
     own_problem(tmp_path, "time.sleep(0)")
-    assert "differs from the job of that run in the file own.py; change keys" in refused(job)
+    assert refused(job).endswith(
+        "differs from the job of that run in the file own.py; resume with these changes by --accept-changes, "
+        "or start a new run with another --out\n"
+    )
     own_problem(tmp_path, "pass")
     run(job, "--resume")
     own_problem(tmp_path, "time.sleep(0)")  # whoever means it says so
     run(job, "--resume", "--set", "problem.file=own.py")
+
+
+def test_changes_are_accepted_on_request_and_recorded_as_a_difference(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "pass"))
+    run(job, "--set", "stop.rounds=5")
+    own_problem(tmp_path, "time.sleep(0)")
+    job.write_text(job.read_text().replace("step_size = 0.4", "step_size = 0.3"))
+    lines = [
+        "@@ -7,3 +7,3 @@",
+        "     def gradient(self, x, task):",
+        "-        pass",
+        "+        time.sleep(0)",
+    ]
+    difference = "\n".join(["the file own.py:", *lines])
+    said = run(job, "--resume", "--set", "stop.rounds=10", "--accept-changes")
+    assert f"Note: changed {difference}" in said
+    changed = [event.text for event in record_of(OUT).events if event.kind == "changed"]
+    assert changed[:2] == ["method.step_size: 0.4 -> 0.3", "stop.rounds: 5 -> 10"]
+    assert changed[2].startswith(difference)
+    assert "\n    +        time.sleep(0)\n" in called("show", OUT).stdout
+    assert run(job, "--resume").startswith("Note: run.h5 is already finished"), "they need no option again"
+
+
+def test_comments_and_formatting_of_the_problem_may_change(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "pass"))
+    run(job, "--set", "stop.rounds=5")
+    own = tmp_path / "own.py"
+    own.write_text("# why\n" + own.read_text().replace("noise=0.1", "noise = 0.1,  # small\n"))
+    assert "own.py" not in run(job, "--resume", "--set", "stop.rounds=10")
+    assert record_of(OUT).job.files["problem.file"] == own.read_text()
+
+
+def test_changes_are_accepted_only_when_a_run_is_resumed(job: Path) -> None:
+    assert "--accept-changes is about --resume" in run(job, "--accept-changes", code=2)
 
 
 def test_what_is_set_when_resuming_is_taken_over_and_kept_as_an_event(job: Path) -> None:
@@ -419,7 +458,6 @@ def test_a_part_of_ones_own_that_cannot_be_saved_is_recorded_but_not_resumed(
     more = refused(job, "--set", "stop.rounds=20")
     assert f"run.h5: cannot be resumed: {name} has no state() and restore(state)" in more
     OUT.unlink()
-    Path("run.h5.previous").unlink()
     outcome = driven(job, look=lambda trace: os.kill(os.getpid(), signal.SIGTERM), output=OutputOptions(OUT))
     assert (outcome.reason, outcome.resumable) == (None, False)
 

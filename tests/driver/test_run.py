@@ -243,7 +243,7 @@ def test_an_evaluation_that_fails_ends_the_run_with_its_traceback() -> None:
             raise KeyError("no such thing")
 
     problem, method, cluster = parts(Failing(6))
-    with pytest.raises(RunError, match=r"(?s)evaluate\(\) of the problem failed:.*no such thing"):
+    with pytest.raises(RunError, match=r"(?s)evaluate\(x\) of the problem failed:.*no such thing"):
         next(run(method, cluster, problem))
 
 

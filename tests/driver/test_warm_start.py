@@ -23,6 +23,7 @@ from mpi_ata.runfile.prior import COLUMNS, RunStats, discount, match_prior
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.times import Constant, Linear
+from tests.faults.scene import saved_again
 
 JOB = """
 [problem]
@@ -258,7 +259,8 @@ def test_a_folder_of_many_files_that_do_not_fit_is_told_in_few_words(start: Star
 
 
 def test_a_run_whose_newest_generation_is_damaged_counts_by_the_one_before(start: Start) -> None:
-    start("1.h5", "--set", "run.checkpoint_rounds=20")
+    start("1.h5", "--set", "stop.rounds=20")
+    saved_again(Path("1.h5"))
     Path("1.h5").write_bytes(Path("1.h5").read_bytes()[:-100])
     done = started(*warm("1.h5"))
     assert done.exit_code == 0

@@ -77,7 +77,7 @@ class Case:
         found = substance(self.out)
         assert not differing(found, self.expected), differing(found, self.expected)
         left = sorted(path.name for path in self.out.parent.glob("run.h5*"))
-        assert left == ["run.h5", "run.h5.previous"], left
+        assert left == ["run.h5"], left
         for name in left:
             (self.out.parent / name).unlink()
 

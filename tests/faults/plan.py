@@ -11,9 +11,9 @@ import numpy as np
 from mpi_ata.arrays import Array
 from tests.faults.scripted import following
 
-FAILURES = {"raise": "failed", "memory": "failed", "text": "failed"}
-GARBAGE = dict.fromkeys(("nan", "infinity", "shape", "none"), "bad-result")
-DEATHS = dict.fromkeys(("kill", "segfault", "abort", "exit-0", "exit-3", "sys-exit"), "lost")
+FAILURES = {"raise": "failed", "memory": "failed", "sys-exit": "failed"}
+GARBAGE = dict.fromkeys(("nan", "infinity", "shape", "none", "text"), "bad-result")
+DEATHS = dict.fromkeys(("kill", "segfault", "abort", "exit-0", "exit-3"), "lost")
 HANGS = {"stop": "overdue"}
 EVENTS = FAILURES | GARBAGE | DEATHS | HANGS  # kinds of faults, and the kind of event that each must cause
 SLOW = ("crawl", "pause")  # what causes none: nobody is overdue before the deadline

@@ -104,6 +104,13 @@ def record_of(path: Path) -> Record:
     return record
 
 
+def saved_again(path: Path) -> None:
+    """Save a run once more, so that there is a save before the newest one, as while it is under way."""
+    file = RunFile(path)
+    attributes, groups, _ = file.load()
+    file.save(attributes, groups)
+
+
 def substance(path: Path) -> dict[str, Any]:
     """All of a run that does not depend on when, where and in how many parts it ran; bit for bit."""
     attributes, groups = to_tree(record_of(path))

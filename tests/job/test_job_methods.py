@@ -24,6 +24,7 @@ SURPLUS = ("gta", "m-sync")  # order more than a round uses
 SENSIBLE = [
     (method, allocator)
     for method in METHODS
+    if method != "map"  # which needs other problems: tests/job/test_map_jobs.py
     for allocator in ([""] if method in KEYS else ALLOCATORS)
     if method not in ("heterogeneous-data-sgd", "asgd") or allocator not in SURPLUS
 ]

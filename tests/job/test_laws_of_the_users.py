@@ -111,7 +111,7 @@ def test_no_code_of_the_users_runs_when_the_job_is_read(tmp_path: Path) -> None:
     (tmp_path / "my_law.py").write_text("raise SystemExit")
     times = load_job(job).times
     assert times is not None
-    with pytest.raises(UsageError, match=r"my_law.py cannot be imported: line 1: SystemExit"):
+    with pytest.raises(UsageError, match=r"my_law.py cannot be imported: .*my_law.py:1 calls sys.exit\(\)"):
         times.label(0)
 
 
@@ -196,7 +196,7 @@ def test_a_law_given_on_the_command_line_replaces_the_one_in_the_file(
         ('law = "recorded"\nfile = "my_law.py"', "my_law.py: line 1: '' must be the header worker,seconds"),
         (
             f"{TABLE}\nscale = 2.0",
-            "unknown key 'scale' in [times]; valid keys: law, file, unit, report, changes",
+            "unknown key 'scale' in [times]; valid keys: law, file, unit, report, stoppable, changes",
         ),
         ('law = "records"', "unknown law 'records' in [times]; valid values: constant, exponential, linear"),
         ('law = "sqrt"\nfile = "my_law.py"', "[times] needs both 'file' and 'class'; 'class' is missing"),
@@ -204,7 +204,7 @@ def test_a_law_given_on_the_command_line_replaces_the_one_in_the_file(
         ('file = "my_law.py"\nclass = "Three"', "[times] no class 'Three' in"),
         (
             f"{OWN}\nfast = 1.0",
-            "unknown key 'fast' in [times]; valid keys: file, class, unit, report, changes",
+            "unknown key 'fast' in [times]; valid keys: file, class, unit, report, stoppable, changes",
         ),
         (
             'law = "lonestar6"\nworkload = "x"',
@@ -234,7 +234,7 @@ def test_a_worker_without_recorded_times_is_named_with_the_way_out(tmp_path: Pat
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("self.means = np", "self.middle = np", "[times] Two: line"),
+        ("self.means = np", "self.middle = np", "[times] Two: AttributeError"),
         (
             "slow, 1.0)",
             "slow, 1.0)[1:]",
@@ -248,7 +248,7 @@ def test_a_worker_without_recorded_times_is_named_with_the_way_out(tmp_path: Pat
             "draw(rng) must be 3 times above 0 and finite, one per worker",
         ),
         ("return self.means *", "return -self.means *", "draw(rng) must be 3 times above 0 and finite"),
-        ("return self", "raise KeyError('x') #", "[times] Two: line 10: KeyError: 'x'"),
+        ("return self", "raise KeyError('x') #", "my_law.py:10: KeyError: 'x'"),
     ],
 )
 def test_a_law_that_breaks_the_rules_is_rejected_before_the_run(

@@ -14,7 +14,8 @@ from mpi_ata.clusters import Fault, FaultPolicy, VirtualCluster
 from mpi_ata.errors import RunError
 from mpi_ata.job.names import LAWS
 from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Method, MindFlayer, Ringmaster, Round
-from mpi_ata.methods.collector import Sum, soonest
+from mpi_ata.methods.collector import Sum
+from mpi_ata.methods.orders import soonest
 from mpi_ata.problems import Quadratic
 from mpi_ata.times import DrawnTimes, Exponential
 from mpi_ata.updates import Plain

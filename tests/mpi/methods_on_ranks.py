@@ -11,11 +11,11 @@ from mpi4py import MPI
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import Arrival, Cluster
 from mpi_ata.clusters.world import mpi_cluster, workers_in_world
-from mpi_ata.driver.loop import run
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job import build_parts, load_job
 from mpi_ata.methods import Ringmaster
 from mpi_ata.problems import Task
+from mpi_ata.script.run import run
 from mpi_ata.times import DrawnTimes, Linear
 from mpi_ata.updates import Plain
 

@@ -1,9 +1,11 @@
 """Networks on real ranks: the same numbers as simulated, and errors that end all ranks."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 
 from tests.mpi.starting import COMMAND, ROOT, finished, mpirun
@@ -41,6 +43,22 @@ def test_a_converted_script_runs_on_ranks_that_the_command_starts() -> None:
     assert real["worker_time"] > 0
     assert 0 < real["clock"] < real["elapsed"]
     assert set(real["evaluation"]) == {"accuracy"}
+
+
+def test_a_trainer_evaluates_on_its_workers_and_is_resumed(tmp_path: Path) -> None:
+    script, out, best = ROOT / "jobs" / "pytorch_trainer.py", tmp_path / "run.h5", tmp_path / "best.pt"
+    chosen: list[str | Path] = [sys.executable, script, "--out", out, "--best", best]
+    first = mpirun(3, *chosen, "--rounds", "200", seconds=120)
+    assert first.returncode == 0, first.stderr
+    again = mpirun(3, *chosen, "--rounds", "400", seconds=120)
+    assert again.returncode == 0, again.stderr
+    lines = [*first.stdout.splitlines(), *again.stdout.splitlines()]
+    assert [line.split(":")[0] for line in lines] == ["round 200", "round 400"]
+    accuracies = [float(line.split()[-1]) for line in lines]
+    assert min(accuracies) > 0.6  # chance is 1/3
+    saved = h5py.File(out)["method/update.note.best"][()]
+    assert round(float(saved), 3) == max(accuracies)
+    assert "1.running_mean" in torch.load(best, weights_only=True)
 
 
 def test_missing_files_are_reported_once_before_ranks_are_started(tmp_path: Path) -> None:

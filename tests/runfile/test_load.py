@@ -10,7 +10,7 @@ from mpi_ata.driver.output import OutputOptions
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven, logged
-from tests.faults.scene import own_problem, written
+from tests.faults.scene import own_problem, saved_again, written
 
 OUT = Path("run.h5")
 
@@ -38,6 +38,7 @@ def test_a_loaded_run_has_its_point_summary_history_workers_and_events(tmp_path:
 
 def test_a_damaged_run_is_loaded_from_the_save_before_with_a_warning(tmp_path: Path) -> None:
     driven(written(tmp_path / "job.toml", rounds=3), output=OutputOptions(OUT))
+    saved_again(OUT)
     OUT.write_bytes(OUT.read_bytes()[:-1])
     with logged() as texts:
         mpi_ata.load(OUT)

@@ -11,7 +11,7 @@ from mpi_ata.runfile.progress import Progress, is_finished, read_progress
 from mpi_ata.runfile.schema import to_tree
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven
-from tests.faults.scene import written
+from tests.faults.scene import saved_again, written
 
 OUT = Path("run.h5")
 
@@ -59,7 +59,7 @@ def test_reading_the_progress_of_a_large_run_reads_little_of_its_file(tmp_path: 
 
 def test_a_damaged_file_is_reported_and_the_save_before_it_counts(tmp_path: Path) -> None:
     saved(tmp_path)
-    assert Path("run.h5.previous").exists()
+    saved_again(OUT)
     OUT.write_bytes(OUT.read_bytes()[:1000])
     now = read_progress(OUT)
     assert now.trouble.startswith("run.h5: is truncated")
@@ -75,7 +75,6 @@ def test_a_damaged_file_is_reported_and_the_save_before_it_counts(tmp_path: Path
 def test_no_flipped_byte_crashes_it_or_changes_a_number(tmp_path: Path, where: float) -> None:
     saved(tmp_path)
     whole, right = OUT.read_bytes(), read_progress(OUT)
-    Path("run.h5.previous").unlink()
     step = max(1, len(whole) // 400)
     for position in range(int(where * step), len(whole), step):
         damaged = bytearray(whole)
@@ -92,7 +91,6 @@ def test_no_flipped_byte_crashes_it_or_changes_a_number(tmp_path: Path, where: f
 
 def test_a_finished_run_counts_as_finished_only_where_its_whole_file_is_intact(tmp_path: Path) -> None:
     saved(tmp_path)
-    Path("run.h5.previous").unlink()
     assert is_finished(OUT)
     whole = OUT.read_bytes()
     place = whole.index(load_record(RunFile(OUT))[0].method["x"].tobytes())

@@ -495,10 +495,14 @@ def test_a_place_where_no_file_can_be_is_refused_before_the_run(tmp_path: Path) 
     fixed.touch(0o444)
     for path, complaint in [
         (tmp_path, "is a folder; name a file in it"),
-        (tmp_path / "no" / "run.h5", "there is no folder"),
         (fixed, "is read-only; make it writable, or choose another file"),
-        (fixed / "run.h5", "there is no folder"),
+        (fixed / "run.h5", "the folder .*fixed.h5 cannot be created: File exists; choose another file"),
     ]:
         with pytest.raises(UsageError, match=complaint):
             check_writable_path(path)
     check_writable_path(tmp_path / "run.h5")
+
+
+def test_the_folder_of_a_file_is_created(tmp_path: Path) -> None:
+    check_writable_path(tmp_path / "new" / "folder" / "run.h5")
+    assert (tmp_path / "new" / "folder").is_dir()

@@ -135,6 +135,11 @@ def test_loss_and_metrics_are_means_over_all_test_samples() -> None:
     assert problem.loss(x) == found["loss"]
 
 
+def test_the_size_of_evaluation_batches_does_not_matter() -> None:
+    found = [a_problem(test=samples(601, seed=9), evaluation_batch=size).loss(point()) for size in (7, 601)]
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
 def test_without_test_samples_the_loss_is_over_the_dataset() -> None:
     dataset = samples(40)
     assert a_problem(dataset=dataset).loss(point()) == a_problem(dataset=samples(3), test=dataset).loss(
@@ -159,6 +164,38 @@ class InBatches:
 def test_any_kind_of_dataset_works(kind: Any) -> None:
     wanted = a_problem().gradient(point(), task())
     assert a_problem(dataset=kind(samples())).gradient(point(), task()).tolist() == wanted.tolist()
+
+
+def test_samples_that_a_collate_function_joins_make_the_same_batch() -> None:
+    def joined(pairs: Any) -> Any:
+        inputs, targets = zip(*pairs, strict=True)
+        return torch.stack(inputs), torch.stack(targets)
+
+    wanted = a_problem().gradient(point(), task())
+    assert a_problem(collate_fn=joined).gradient(point(), task()).tolist() == wanted.tolist()
+
+
+class Keywords(nn.Module):  # type: ignore[misc]
+    """A model that takes named inputs and ignores the labels among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = small_model()
+
+    def forward(self, inputs: Any, labels: Any = None) -> Any:
+        return {"scores": self.inner(inputs)}
+
+
+def test_dicts_are_named_arguments_of_the_model_and_outputs_may_be_dicts() -> None:
+    dataset = [{"inputs": inputs, "labels": label} for inputs, label in samples()]
+
+    def loss(outputs: Any, batch: Any) -> Any:
+        return nn.functional.cross_entropy(outputs["scores"], batch["labels"])
+
+    wanted = a_problem()
+    problem = TorchProblem(Keywords, loss, dataset, 5)
+    assert problem.gradient(point(), task()).tolist() == wanted.gradient(point(), task()).tolist()
+    assert problem.loss(point()) == pytest.approx(wanted.loss(point()), rel=1e-6)
 
 
 class Named(nn.Module):  # type: ignore[misc]
@@ -246,25 +283,25 @@ def test_a_constant_buffer_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("how", ["changed", "exchanged"])
-def test_a_buffer_that_a_task_changes_is_rejected(how: str) -> None:
+def test_a_buffer_that_a_task_changes_is_rejected_unless_it_is_named(how: str) -> None:
     problem = a_problem(lambda: Remembering(how))
-    with pytest.raises(RunError, match="a task has changed the model's buffer 'seen'"):
+    with pytest.raises(RunError, match=r"changed the model's buffer 'seen', .*buffers=\['seen'\] makes it"):
         problem.gradient(point(8), task())
 
 
-def test_batch_norm_is_rejected_with_a_way_out() -> None:
-    for norm in (nn.BatchNorm1d(3), nn.InstanceNorm1d(3, track_running_stats=True)):
-        with pytest.raises(ValueError, match=r"'0' is a \w+Norm1d, .*use torch.nn.GroupNorm"):
-            a_problem(nn.Sequential(norm, nn.Linear(3, 2)))
-    for norm in (nn.GroupNorm(1, 3), nn.BatchNorm1d(3, track_running_stats=False)):
-        problem = a_problem(nn.Sequential(norm, nn.Linear(3, 2)))
-        assert np.isfinite(problem.gradient(problem.x0, task())).all()
+def test_a_named_buffer_must_be_changed_in_place() -> None:
+    problem = a_problem(lambda: Remembering("exchanged"), buffers=["seen"])
+    with pytest.raises(RunError, match="replaced the model's buffer 'seen'; it must change it in place"):
+        problem.gradient(problem.x0, task())
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"evaluation_batch": 0}, "evaluation_batch=0 must be at least 1"),
+        ({"precision": "int8"}, "precision='int8' must be one of float32, bf16, fp16"),
+        ({"buffers": ["seen"]}, "the model has no buffer 'seen'; it has: none"),
         ({"threads": 0}, "threads=0 must be at least 1"),
         ({"dataset": []}, "a dataset for training or testing must have at least one sample"),
         ({"test": []}, "a dataset for training or testing must have at least one sample"),

@@ -8,7 +8,7 @@ import pytest
 
 from mpi_ata.arrays import Array
 from mpi_ata.job.names import UPDATES
-from mpi_ata.torch.updates import TorchUpdate
+from mpi_ata.torch import NamedTorchUpdate
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 
@@ -42,8 +42,8 @@ def noisy_steps(update: Any, x: Array, first: int, last: int) -> Array:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("name", "keys"), OPTIMIZERS, ids=str)
 def test_it_is_resumed_bit_for_bit_from_plain_arrays(name: str, keys: dict[str, Any], dtype: Any) -> None:
-    def made() -> TorchUpdate:
-        return TorchUpdate(name, 0.1, schedule="cosine", warmup=3, period=12, **keys)
+    def made() -> NamedTorchUpdate:
+        return NamedTorchUpdate(name, 0.1, schedule="cosine", warmup=3, period=12, **keys)
 
     x0 = np.linspace(-1, 1, 7, dtype=dtype)
     whole = noisy_steps(made(), x0, 0, 20)
@@ -77,25 +77,25 @@ def test_the_updates_of_this_package_are_those_of_torch(
 ) -> None:
     x0 = np.linspace(-1, 1, 7)
     ours = noisy_steps(UPDATES[own](0.1, warmup=4, **own_keys), x0, 0, 30)
-    theirs = noisy_steps(TorchUpdate(name, 0.1, warmup=4, **keys), x0, 0, 30)
+    theirs = noisy_steps(NamedTorchUpdate(name, 0.1, warmup=4, **keys), x0, 0, 30)
     assert ours == pytest.approx(theirs, rel=1e-10, abs=1e-12)
 
 
 @needs_torch
 def test_an_unknown_optimizer_is_rejected() -> None:
     with pytest.raises(ValueError, match="has no optimizer 'Adamm'"):
-        TorchUpdate("Adamm", 0.1)
+        NamedTorchUpdate("Adamm", 0.1)
     with pytest.raises(ValueError, match="has no optimizer 'lr_scheduler'"):
-        TorchUpdate("lr_scheduler", 0.1)
+        NamedTorchUpdate("lr_scheduler", 0.1)
     with pytest.raises(ValueError, match=r"torch.optim.SGD: .*'momentun'"):
-        TorchUpdate("SGD", 0.1, momentun=0.9)
+        NamedTorchUpdate("SGD", 0.1, momentun=0.9)
     with pytest.raises(ValueError, match="several gradients per step"):
-        TorchUpdate("LBFGS", 0.1)
+        NamedTorchUpdate("LBFGS", 0.1)
     with pytest.raises(ValueError, match="step_size=0 must be above 0"):
-        TorchUpdate("SGD", 0)
+        NamedTorchUpdate("SGD", 0)
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
 def test_without_torch_the_message_says_how_to_install_it() -> None:
     with pytest.raises(ValueError, match=r"torch.AdamW needs PyTorch; pip install 'mpi-ata\[torch\]'"):
-        TorchUpdate("AdamW", 0.1)
+        NamedTorchUpdate("AdamW", 0.1)

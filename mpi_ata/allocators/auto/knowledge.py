@@ -12,7 +12,9 @@ from mpi_ata.arrays import Array, IntArray, State, entry
 
 log = logging.getLogger("mpi_ata")
 
-_SAVED = ("heard", "blocked")
+COSTLY = 0.5  # of what stopped tasks had left: from here on a stop is nearer to a whole task than to none
+FEW_STOPS = 4  # by so many, a single slow one does not decide
+_SAVED = ("heard", "rounds", "overrun", "rest", "stoppable")
 
 
 class Knowledge:
@@ -22,7 +24,10 @@ class Knowledge:
         self.overhead = overhead  # whether the overhead of orders counts as time of their tasks
         self.model = TaskModel(n)
         self.heard = np.zeros(n, np.int64)  # the last round in which each worker did something
-        self.blocked = np.zeros(n)  # rounds in which each worker was still busy with a stopped task
+        self.rounds = np.zeros(n)  # in which each worker did something
+        self.overrun = np.zeros(n)  # seconds that each spent on stopped tasks after the stop
+        self.rest = np.zeros(())  # seconds that all of these tasks were expected to have left
+        self.stoppable = np.array(True)  # whether stopped tasks end before they are done
         self.speed_changes: list[SpeedChange] = []  # noticed since they were last cleared
         self.suspects = Suspects(n)
         self._detector = ChangeDetector(n)
@@ -44,6 +49,10 @@ class Knowledge:
             self.learn(k)
             self._forget(k, worker, since)
 
+    def observe_overrun(self, worker: int, seconds: float) -> None:
+        """Note how much longer a worker has been at a stopped task."""
+        self.overrun[worker] += seconds
+
     def _forget(self, k: int, worker: int, since: Since) -> None:
         """Forget what a worker did before its speed changed."""
         before = self.model.T.item(worker) / self.model.N.item(worker)
@@ -58,12 +67,10 @@ class Knowledge:
         if self._finished:
             self._learn_finished(k)
         if self._stopped:
-            begun = {worker: seconds for worker, seconds in self._stopped if seconds > 0.0}
-            workers = np.array(list(begun), np.int64)
-            self.model.learn_stopped(workers, np.array(list(begun.values()), np.float64))
-            self.heard[workers] = k
-            self._note_blocked()
+            self._learn_stopped(k)
         self._finished, self._stopped = {}, []
+        if self.stoppable and self.overrun.sum() > COSTLY * self.rest and self.model.stops.sum() >= FEW_STOPS:
+            self._give_up_stopping()
 
     def _learn_finished(self, k: int) -> None:
         workers = np.array(list(self._finished), np.int64)
@@ -71,10 +78,23 @@ class Knowledge:
         seconds = np.array([x for each in self._finished.values() for x in each], np.float64)
         recovered = self._recovered(np.repeat(workers, counts), seconds)
         self.model.learn(workers, counts, seconds)
-        self.heard[workers] = k
+        self._note_round(k, workers)
         for worker, x in recovered:
             self.model.begin_again(worker, 1.0, x)
             self.suspects.add(worker, k, pause=1)
+
+    def _learn_stopped(self, k: int) -> None:
+        begun = {worker: seconds for worker, seconds in self._stopped if seconds > 0.0}
+        workers, seconds = np.array(list(begun), np.int64), np.array(list(begun.values()), np.float64)
+        self.model.learn_stopped(workers, seconds)
+        self._note_round(k, workers)
+        mu, sd, _ = self.model.speeds(workers)
+        self.rest += np.maximum(mu - seconds, sd).sum()
+
+    def _note_round(self, k: int, workers: IntArray) -> None:
+        """Note that these workers did something in round k."""
+        self.rounds[workers] += self.heard[workers] != k
+        self.heard[workers] = k
 
     def _recovered(self, workers: IntArray, seconds: Array) -> list[tuple[int, float]]:
         """Return suspects with a task that took less than their slow mean by a deviation, and its seconds.
@@ -88,27 +108,16 @@ class Knowledge:
         fast = found[seconds[found] < mu - sd]
         return list(zip(workers[fast].tolist(), seconds[fast].tolist(), strict=True))
 
-    def _note_blocked(self) -> None:
-        """Note whose order was stopped before it began, since a task stopped earlier was still running.
+    def _give_up_stopping(self) -> None:
+        self.stoppable = np.array(False)
+        log.warning(
+            "ata-auto: stopped tasks run to their end, or nearly so: spares do not pay; "
+            'continuing as with spares = "none"'
+        )
 
-        One that finished a task of the order had begun it, and was stopped at the very end of that task.
-        """
-        unbegun = [worker for worker, seconds in self._stopped if seconds <= 0.0]
-        workers = [worker for worker in unbegun if worker not in self._finished]
-        if workers and not self.blocked.any():
-            log.warning(
-                "ata-auto: tasks of worker %d kept running after they had been stopped; "
-                "spares will be ordered only where they still pay off",
-                workers[0],
-            )
-        self.blocked[workers] += 1.0
-
-    def delays(self, workers: IntArray, length: float) -> Array:
-        """Return how long stopped workers are still busy when a round of some length begins.
-
-        The estimate is `length` times the share of stops after which a worker was not back for a whole round.
-        """
-        return length * self.blocked[workers] / np.maximum(self.model.stops[workers], 1.0)
+    def delays(self, workers: IntArray) -> Array:
+        """Return how long workers are still busy with a stopped task when a round begins, on average."""
+        return np.asarray(np.maximum(self.overrun[workers], 0.0) / np.maximum(self.rounds[workers], 1.0))
 
     def state(self) -> State:
         """Return all that was learned."""

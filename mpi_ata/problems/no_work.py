@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpi_ata.arrays import Array
-from mpi_ata.problems import Task
+from mpi_ata.problems.interface import Task
 
 
 class NoWork:

@@ -1,0 +1,117 @@
+"""Images per second and accuracy on CIFAR-100 beside PyTorch's DDP, with equal workers and with a slow one.
+
+MPI_ATA_CIFAR=FOLDER python -m benchmarks.torch_ddp [--workers 2] [--budget 8] [--batch 16] [--rounds 100]
+
+All train the same network with batch norm on the same number of batches per step, one thread per rank: DDP
+over gloo with as many batches on each rank, DDP with the split that is best for the known speeds, and
+mpi_ata, which is told nothing. The last worker is as fast as the others, and then three times slower: it
+sleeps twice as long as each of its batches took. Update and messages are in the time; start-up, the first
+rounds and the final evaluation are not.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from mpi_ata.launch import find_mpirun, set_mpi_defaults
+from mpi_ata.layout import ranks_for
+from mpi_ata.view.text import table
+
+ROOT = Path(__file__).resolve().parent.parent
+CHILDREN = "benchmarks.torch_ddp_children"
+TIMEOUT = 3600  # seconds for one contender
+
+
+def main() -> None:
+    """Print one table for equal speeds and one with a slow worker."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    for name, default in (("workers", 2), ("budget", 8), ("batch", 16), ("rounds", 100)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    if "MPI_ATA_CIFAR" not in os.environ:
+        parser.error("name the folder of CIFAR-100's binary version in the variable MPI_ATA_CIFAR")
+    rows = [row for slowness in (1.0, 3.0) for row in compare(options, slowness)]
+    print(json.dumps(rows) if options.json else _table(rows))
+
+
+def compare(options: argparse.Namespace, slowness: float) -> list[dict[str, Any]]:
+    """Return what each contender reaches where the last worker is this much slower."""
+    n, B = options.workers, options.budget
+    contenders = {"DDP, equal split": [B // n] * n, "DDP, best split": best_split(n, B, slowness)}
+    rows = [
+        {"contender": name, "split": split, **measure(options, slowness, "ddp", split)}
+        for name, split in contenders.items()
+    ]
+    rows.append({"contender": "mpi_ata", "split": None, **measure(options, slowness, "mpi_ata", [])})
+    return [{"slowness": slowness} | row for row in rows]
+
+
+def best_split(n: int, B: int, slowness: float) -> list[int]:
+    """Return how B batches are done soonest, at least one on each rank, as DDP needs."""
+    times = [1.0] * (n - 1) + [slowness]
+    split = [1] * n
+    for _ in range(B - n):
+        i = min(range(n), key=lambda i: (split[i] + 1) * times[i])
+        split[i] += 1
+    return split
+
+
+def measure(options: argparse.Namespace, slowness: float, role: str, split: list[int]) -> dict[str, Any]:
+    """Run one contender, and return its images per second and its accuracy."""
+    ranks = options.workers if role == "ddp" else ranks_for(options.workers)
+    arguments = {
+        "split": ",".join(map(str, split)) or "0",
+        "slowness": slowness,
+        "port": _free_port(),
+        **{name: getattr(options, name) for name in ("budget", "batch", "rounds")},
+    }
+    command = [find_mpirun(), "-n", str(ranks), sys.executable, "-m", CHILDREN, role]
+    command += [f"--{name}={value}" for name, value in arguments.items()]
+    done = subprocess.run(
+        command, env=_environment(), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{role} failed with exit code {done.returncode}:\n{done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _environment() -> dict[str, str]:
+    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT))
+    set_mpi_defaults(environment)
+    return environment
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    body = [
+        [
+            f"{row['slowness']:g}",
+            row["contender"],
+            "-" if row["split"] is None else " + ".join(map(str, row["split"])),
+            f"{row['rate']:.1f}",
+            f"{row['rate'] / _equal_split(rows, row['slowness']):.2f}",
+            f"{100 * row['accuracy']:.1f} %",
+        ]
+        for row in rows
+    ]
+    return table(body, ["slowness", "", "split", "images/s", "/ equal split", "accuracy"])
+
+
+def _equal_split(rows: list[dict[str, Any]], slowness: float) -> float:
+    return next(float(row["rate"]) for row in rows if row["slowness"] == slowness)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The command that writes a job to start from."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from mpi_ata.cli.options import errors_in_one_sentence, show
+from mpi_ata.errors import UsageError
+from mpi_ata.view.text import aligned
+
+TEMPLATES = {".toml": "job.toml", ".py": "problem.txt"}  # by the ending of the file that is written
+
+
+@click.command(name="new")
+@click.argument("name", type=click.Path(path_type=Path))
+@errors_in_one_sentence
+def new_command(name: Path) -> None:
+    """Write a commented job and problem file to start from.
+
+    Writes NAME.toml and NAME.py, a problem that really computes. Existing files are never overwritten.
+
+    \b
+    Examples:
+      mpi-ata new my_job
+      mpi-ata run my_job.toml
+    """
+    job, problem = write_job(name.with_suffix("") if name.suffix in TEMPLATES else name)
+    rows = [
+        ("written", f"{job} and {problem}"),
+        ("run it", f"mpi-ata run {job}"),
+        ("then", f"replace x0, gradient(x, task) and loss(x) in {problem} by your own"),
+        ("compare", f"mpi-ata compare {job} --allocators own,gta,uta"),
+        ("all keys", "docs/job-file.md"),
+    ]
+    show(aligned(rows))
+
+
+def write_job(name: Path) -> list[Path]:
+    """Write the job file and the problem file, and return their paths."""
+    paths = [name.with_name(f"{name.name}{suffix}") for suffix in TEMPLATES]
+    for path in paths:
+        if path.exists():
+            raise UsageError(f"{path}: exists, and is not overwritten; choose another name")
+    try:
+        name.parent.mkdir(parents=True, exist_ok=True)
+        for path, template in zip(paths, TEMPLATES.values(), strict=True):
+            text = (files("mpi_ata.cli") / "templates" / template).read_text()
+            with path.open("x") as file:
+                file.write(text.replace("NAME", name.name))
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename}: cannot be written: {error.strerror}; choose another name"
+        ) from None
+    return paths

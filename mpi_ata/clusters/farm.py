@@ -1,0 +1,183 @@
+"""A farm: one function, many items, workers of unequal speed.
+
+Guided self-scheduling with learned speeds.  A worker that is idle gets half of what it would do of the
+remaining items if all workers finished at the same time: long orders first, single items toward the end, and
+none where the others are done sooner without it.
+"""
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mpi_ata.arrays import Array, IntArray
+from mpi_ata.clusters.interface import Arrival, Back, Cluster, Lost, named
+from mpi_ata.clusters.items import Items, name_of, order
+from mpi_ata.clusters.shares import Speeds, shares
+from mpi_ata.errors import LossError, RunError, UsageError
+from mpi_ata.launch.signals import GraceExpired, current_stop_request
+
+log = logging.getLogger("mpi_ata")
+LONGEST = 1.0  # seconds of an order: results come back, and a death costs no more than this
+SHORT = 1e-3  # seconds: shorter items come back together, since a message costs as much
+SLOW = 3.0  # times the longest item so far: an item that takes longer is given to an idle worker too
+
+
+class Farming:
+    """Gives clusters the method `map`."""
+
+    _problem: Any
+
+    def map(
+        self: Cluster, function: Callable[..., Any], *items: Iterable[Any], ordered: bool = True
+    ) -> Iterator[Any]:
+        """Yield function(item) for each item, in order; with several iterables, function(a, b, ...).
+
+        With `ordered` = False, yield pairs of index and result as they come.  Items and results are made of
+        arrays, numbers, strings, None, dict, list and tuple.  An item may be computed twice: where its worker
+        is lost, or much slower than others.
+        """
+        problem = getattr(self, "_problem", None)
+        if not isinstance(problem, Items):
+            raise UsageError("map() needs a cluster without a problem: with mpi_ata.cluster() as cluster")
+        farm = Farm(self, problem, name_of(function), list(zip(*items, strict=False)))
+        return _in_order(farm.results()) if ordered else farm.results()
+
+
+class Farm:
+    """One call of map(): which items wait, who has which, and how fast each worker is."""
+
+    def __init__(self, cluster: Cluster, problem: Items, function: str, items: list[tuple[Any, ...]]) -> None:
+        self._cluster, self._function, self._items, self._problem = cluster, function, items, problem
+        self._waiting = deque(range(len(items)))
+        self._open = set(self._waiting)  # items without a result
+        self._orders: dict[int, list[int]] = {}  # by worker: the items of its order
+        self._undelivered: dict[int, list[int]] = {}  # those of them that it has not delivered
+        self._copied: set[int] = set()  # items that a second worker was given
+        self._began: Array = np.zeros(cluster.n)  # when each worker began its current item
+        self._speeds = Speeds(cluster.n, problem.slowness)
+
+    def results(self) -> Iterator[tuple[int, Any]]:
+        """Yield index and result of all items as they come; those who are still busy then are stopped."""
+        try:
+            while self._open:
+                self._check_signals()
+                self._hand_out()
+                yield from self._receive()
+        except GraceExpired:  # while it waited for a long item
+            self._check_signals()
+            raise
+        finally:
+            self._cluster.stop(np.array(sorted(self._orders), np.int64))
+            self._problem.slowness = self._speeds.slowness()
+
+    def _check_signals(self) -> None:
+        """Raise RunError if a signal asks the script to end: there is nothing to be saved."""
+        if request := current_stop_request():
+            done = len(self._items) - len(self._open)
+            raise RunError(f"{request.name} ended map() after {done:,} of {len(self._items):,} items")
+
+    def _receive(self) -> Iterator[tuple[int, Any]]:
+        """Wait for a message, and yield the new results in it."""
+        try:
+            found = self._cluster.wait(self._patience())
+        except TimeoutError:  # someone is slow
+            return
+        if not isinstance(found, Arrival):
+            self._note(found)
+            return
+        indices = self._orders[found.worker]
+        self._speeds.learn(found.worker, len(found.seconds), math.fsum(found.seconds) + found.overhead)
+        self._began[found.worker] = self._cluster.now()
+        for result in found.result:
+            index = indices[result.number]
+            self._undelivered[found.worker].remove(index)
+            if index in self._open:
+                self._open.remove(index)
+                yield index, result.value
+        if not self._undelivered[found.worker]:
+            del self._orders[found.worker], self._undelivered[found.worker]
+
+    def _note(self, found: Lost | Back) -> None:
+        """Log who is lost or back; the items of a lost worker wait again."""
+        who = named(found.worker, self._cluster.identities[found.worker])
+        log.warning("%s %s: %s", found.kind if isinstance(found, Lost) else "back", who, found.why)
+        self._orders.pop(found.worker, None)
+        lost = self._undelivered.pop(found.worker, [])
+        self._waiting.extendleft(index for index in reversed(lost) if index in self._open)
+        self._copied.difference_update(lost)
+        if not self._cluster.available.any():
+            raise LossError(f"all {self._cluster.n} workers are lost: {found.why}")
+
+    def _hand_out(self) -> None:
+        """Give orders to idle workers, as far as that ends the farm sooner."""
+        idle = [i for i in np.flatnonzero(self._cluster.available).tolist() if i not in self._orders]
+        if not idle:
+            return
+        if self._waiting:
+            means, share = self._planned()
+            for i in idle:
+                if count := min(-(-share.item(i) // 2), self._most(i, means.item(i)), len(self._waiting)):
+                    self._order(i, [self._waiting.popleft() for _ in range(count)], means.item(i))
+        elif late := self._late():
+            self._copied.add(late[0])
+            self._order(min(idle, key=self._speeds.means().item), late[:1], 1.0)
+
+    def _planned(self) -> tuple[Array, IntArray]:
+        """Return the seconds per item of each worker, and how many of the waiting items it should do."""
+        now, means = self._cluster.now(), self._speeds.means()
+        ready = np.zeros(self._cluster.n)
+        for i, left in self._undelivered.items():
+            spent = now - self._began.item(i)
+            if not self._speeds.tasks[i]:  # it takes at least as long as it has taken so far
+                means[i] = max(means.item(i), spent)
+            # An item that takes longer than usual is likely to take as much longer again.
+            ready[i] = (len(left) - 1) * means.item(i) + abs(means.item(i) - spent)
+        able = np.flatnonzero(self._cluster.available)
+        share = np.zeros(self._cluster.n, np.int64)
+        share[able] = shares(ready[able], means[able], len(self._waiting))
+        return means, share
+
+    def _most(self, worker: int, mean: float) -> int:
+        """Return how many items an order of this worker may have: few as long as little is known of it."""
+        return int(max(min(2 * self._speeds.tasks.item(worker), LONGEST / mean), 1))
+
+    def _order(self, worker: int, indices: list[int], mean: float) -> None:
+        self._orders[worker], self._undelivered[worker] = indices, list(indices)
+        self._began[worker] = self._cluster.now()
+        self._problem.orders += 1
+        x = order(self._function, self._items, indices)
+        together = mean < SHORT and self._speeds.tasks.item(worker) > 0
+        self._cluster.start(np.array([worker]), x, self._problem.orders, len(indices), together)
+
+    def _late(self) -> list[int]:
+        """Return items that take much longer than any has taken, and that nobody else has."""
+        now = self._cluster.now()
+        late = [left[0] for i, left in self._undelivered.items() if self._slow_at(i) <= now]
+        return [index for index in late if index in self._open and index not in self._copied]
+
+    def _slow_at(self, worker: int) -> float:
+        """Return when the current item of a worker has taken so long that another one should try it."""
+        return self._began.item(worker) + SLOW * self._speeds.longest
+
+    def _patience(self) -> float | None:
+        """Return after how many seconds idle workers may be of use; None where there are none to use."""
+        now, longest = self._cluster.now(), self._speeds.longest
+        if not longest or len(self._orders) == np.count_nonzero(self._cluster.available):
+            return None
+        if self._waiting:  # for others, who may turn out to be slow
+            return longest
+        return min((at - now for i in self._undelivered if (at := self._slow_at(i)) > now), default=None)
+
+
+def _in_order(results: Iterator[tuple[int, Any]]) -> Iterator[Any]:
+    """Yield results by their index, each as soon as those before it are in."""
+    early, next_index = dict[int, Any](), 0
+    for index, result in results:
+        early[index] = result
+        while next_index in early:
+            yield early.pop(next_index)
+            next_index += 1

@@ -1,0 +1,161 @@
+"""Values made of arrays and numbers as one array of bytes, and back.
+
+A packed value is a header, a description in JSON, and the raw data of its arrays, all aligned.  Sizes are
+checked before anything is read.  Nothing is pickled, and reading never executes anything.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from struct import Struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpi_ata.errors import BadResultError
+
+Packed = npt.NDArray[Any]  # of uint8
+
+HEADER = Struct("<qq")  # bytes in all, and of the description
+ALIGNMENT = 16
+KINDS = "biufcSUmM"  # numpy's letters for what arrays may hold: no Python objects
+PLAIN = (type(None), bool, int, float, str)
+EMPTY: Packed = np.empty(0, np.uint8)
+
+Store = Callable[[npt.NDArray[Any], str], Any]  # puts an array aside and returns what describes it
+Fetch = Callable[[Any], npt.NDArray[Any]]  # returns the array for such a description
+
+
+def pack(value: Any, name: str = "the value") -> Packed:
+    """Return a value as bytes; `name` says in an error what it is."""
+    parts: list[Packed] = []
+
+    def store(array: npt.NDArray[Any], _: str) -> Any:
+        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return [array.dtype.str, *array.shape]
+
+    text = described(value, store, name)
+    offset = _aligned(HEADER.size + len(text))
+    data = np.zeros(offset + sum(_aligned(len(part)) for part in parts), np.uint8)
+    data[: HEADER.size + len(text)] = np.frombuffer(HEADER.pack(len(data), len(text)) + text, np.uint8)
+    for part in parts:
+        data[offset : offset + len(part)] = part
+        offset += _aligned(len(part))
+    return data
+
+
+def unpack(data: Packed) -> Any:
+    """Return the value at the beginning of packed bytes; its arrays are views of them."""
+    return _first(data)[0]
+
+
+def unpack_all(data: Packed) -> list[Any]:
+    """Return the values in packed bytes that were joined end to end."""
+    values = []
+    while len(data):
+        value, size = _first(data)
+        values.append(value)
+        data = data[size:]
+    return values
+
+
+def described(value: Any, store: Store, name: str) -> bytes:
+    """Return the JSON description of a value, whose arrays are put aside by `store`."""
+    try:
+        return json.dumps(_describe(value, store, name), separators=(",", ":")).encode()
+    except RecursionError:
+        raise BadResultError(f"{name} is nested too deeply, or contains itself") from None
+    except ValueError as error:  # Python prints no whole numbers of more than 4300 digits
+        raise BadResultError(f"{name} cannot be sent or saved: {error}") from None
+
+
+def rebuilt(text: bytes, fetch: Fetch) -> Any:
+    """Return the value of a description, whose arrays `fetch` returns; ValueError where it is not one."""
+    try:
+        return _rebuild(json.loads(text), fetch)
+    except (RecursionError, TypeError, KeyError, IndexError, OverflowError) as error:
+        raise ValueError(f"not the description of a value: {error!r}") from None
+
+
+def _describe(value: Any, store: Store, name: str) -> Any:
+    """Return what JSON can hold: plain values as they are, all others in an object that names their kind."""
+    if isinstance(value, np.generic | np.ndarray):
+        if value.dtype.kind not in KINDS:
+            raise BadResultError(f"{name} is an array of {value.dtype}, but {_RULE}")
+        return {"number" if isinstance(value, np.generic) else "array": store(np.asarray(value), name)}
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, dict):
+        keys = [_describe(key, store, f"a key of {name}") for key in value]
+        entries = [_describe(entry, store, f"{name}[{key!r}]") for key, entry in value.items()]
+        return {"dict": [keys, entries]}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_describe(entry, store, f"{name}[{i}]") for i, entry in enumerate(value)]}
+    raise BadResultError(f"{name} is of type {type(value).__name__}, but {_RULE}")
+
+
+_RULE = "a value must be made of arrays, numbers, strings, None, dict, list and tuple"
+
+
+def _rebuild(found: Any, fetch: Fetch) -> Any:
+    if isinstance(found, PLAIN):
+        return found
+    ((kind, content),) = found.items()
+    match kind:
+        case "array":
+            return fetch(content)
+        case "number":
+            return fetch(content)[()]
+        case "complex":
+            return complex(*content)
+        case "list":
+            return [_rebuild(entry, fetch) for entry in content]
+        case "tuple":
+            return tuple(_rebuild(entry, fetch) for entry in content)
+        case "dict":
+            keys, entries = ([_rebuild(entry, fetch) for entry in part] for part in content)
+            return dict(zip(keys, entries, strict=True))
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+def _first(data: Packed) -> tuple[Any, int]:
+    """Return the first value in packed bytes, and how many bytes it takes."""
+    if len(data) < HEADER.size:
+        raise BadResultError(f"a packed value is cut off after {len(data)} bytes")
+    size, length = HEADER.unpack(data[: HEADER.size].tobytes())
+    if not (0 <= length <= size - HEADER.size and size <= len(data) and size % ALIGNMENT == 0):
+        raise BadResultError(f"a packed value claims {size} bytes, of which {length} describe it")
+    arrays = _Arrays(data[_aligned(HEADER.size + length) : size])
+    try:
+        return rebuilt(data[HEADER.size : HEADER.size + length].tobytes(), arrays.take), size
+    except ValueError as error:
+        raise BadResultError(f"a packed value is damaged: {error}") from None
+
+
+class _Arrays:
+    """The arrays of a packed value, in the order of its description."""
+
+    def __init__(self, data: Packed) -> None:
+        self._data = data
+
+    def take(self, description: Any) -> npt.NDArray[Any]:
+        """Return the next array, of this type and shape."""
+        kind, *shape = description
+        dtype = np.dtype(str(kind))
+        if dtype.kind not in KINDS or not all(isinstance(n, int) and n >= 0 for n in shape):
+            raise ValueError(f"no array is of {kind!r} and shape {shape!r}")
+        size = math.prod(shape) * dtype.itemsize  # in Python's integers, which never overflow
+        if size > len(self._data):
+            raise ValueError(f"an array of {size} bytes does not fit")
+        array = np.ndarray(shape, dtype, self._data[:size]) if size else np.empty(shape, dtype)
+        self._data = self._data[_aligned(size) :]
+        return array
+
+
+def _aligned(size: int) -> int:
+    """Return a size rounded up, so that the next array begins where the processor likes it."""
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,1 @@
+"""Runs that a Python script describes with objects, instead of a job file."""

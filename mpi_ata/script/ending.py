@@ -1,0 +1,59 @@
+"""How a script ends: early by a signal, or with an error in one sentence."""
+
+import logging
+import sys
+import traceback
+from types import TracebackType
+
+from mpi_ata import launch
+from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError
+from mpi_ata.launch.signals import StopRequest
+from mpi_ata.launch.verdict import note_exit
+from mpi_ata.layout import MANAGER
+from mpi_ata.script.description import script_path
+
+log = logging.getLogger("mpi_ata")
+
+
+def end_process(stop_request: StopRequest) -> None:
+    """End a script after a signal, with exit code 85 if its run can be resumed; a notebook goes on."""
+    by = "Ctrl-C" if stop_request.name in ("", "SIGINT") else stop_request.name
+    left = "resume it with resume=True" if stop_request.exit_code == CONTINUE else "it cannot be resumed"
+    log.warning("the run was stopped early, by %s; %s", by, left)
+    if script_path() is None:
+        return
+    report_exit(stop_request.exit_code)
+    sys.exit(stop_request.exit_code)
+
+
+def report_errors_in_one_sentence() -> None:
+    """Let errors of this package that nobody catches end the script without a long traceback."""
+    if sys.excepthook is sys.__excepthook__ and script_path() is not None:
+        sys.excepthook = _report
+
+
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, UsageError | RunError):
+        print(f"Error: {error}{_place(trace)}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+    if not isinstance(error, LossError):  # on other workers the run may continue
+        launch.note_failure(str(error))
+    report_exit(1)
+
+
+def _place(trace: TracebackType | None) -> str:
+    """Return the line of the script from which the package was called."""
+    frames = [frame for frame, _ in traceback.walk_tb(trace)]
+    own = [frame for frame in frames if frame.f_globals.get("__name__") == "__main__"]
+    return f" ({own[-1].f_code.co_filename}, line {_line(trace, own[-1])})" if own else ""
+
+
+def _line(trace: TracebackType | None, wanted: object) -> int:
+    return next(line for frame, line in traceback.walk_tb(trace) if frame is wanted)
+
+
+def report_exit(code: int) -> None:
+    """Report the manager's exit code to the process that started the ranks: mpirun's may be a dead rank's."""
+    if launch.under_launcher() and launch.rank() == MANAGER:
+        note_exit(code)

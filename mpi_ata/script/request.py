@@ -1,0 +1,161 @@
+"""What a script asks of minimize(), and the parts of the run that are made from it."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mpi_ata.allocators import Allocator
+from mpi_ata.clusters import FaultPolicy
+from mpi_ata.driver.plan import Start
+from mpi_ata.errors import UsageError, one_line
+from mpi_ata.job.build import bound_update, check_problem
+from mpi_ata.job.component import Component, pick
+from mpi_ata.job.demand import check_simulation, check_workers
+from mpi_ata.job.names import ALLOCATORS
+from mpi_ata.job.stop import Stop
+from mpi_ata.job.tables import Tables
+from mpi_ata.job.user_class import UserClass
+from mpi_ata.methods import SGD
+from mpi_ata.problems import Problem
+from mpi_ata.script.description import ScriptRun, describe_run, run_table
+from mpi_ata.script.place import count_workers, drawn_times
+from mpi_ata.script.record import Paths, output_options, plan_script
+from mpi_ata.script.together import is_worker
+from mpi_ata.times import DrawnTimes, Law
+from mpi_ata.updates import Update
+
+AnyAllocator = str | Allocator | Callable[[int], Allocator]
+DEFAULT = "ata-auto"  # which has nothing to tune
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The parts of a run, and where it starts."""
+
+    problem: Problem
+    times: DrawnTimes | None
+    method: SGD
+    described: ScriptRun
+    start: Start
+
+    @property
+    def tables(self) -> Tables:
+        """Return the settings on which all ranks must agree."""
+        return self.described.tables
+
+    @property
+    def digest(self) -> bytes:
+        """Return a hash of all on which they must agree."""
+        return self.described.digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The arguments of minimize(), but for those that only watch."""
+
+    problem: Problem | str
+    budget: int | None
+    update: Update
+    rounds: int | None
+    stop: Stop | None
+    allocator: AnyAllocator | None
+    workers: int | None
+    times: DrawnTimes | Law | None
+    seed: int
+    out: str | Path | None
+    resume: bool
+    warm_start: Paths
+    prior_weight: float
+    any_problem: bool
+    accept_changes: bool
+    evaluate_every: int
+    checkpoint_rounds: int | None
+    checkpoint_seconds: float | None
+    grace: float
+    faults: FaultPolicy | None
+
+    def prepare(self) -> Prepared:
+        """Build the parts of the run, checked; only the manager needs to see the run file."""
+        times = drawn_times(self.times, self.seed)
+        n, stop = count_workers(self.workers, times), self.limits()
+        check_workers(n)
+        problem = self._built_problem()
+        check_problem(problem, stop)
+        method = SGD(problem.x0, self._built_allocator(n, times), bound_update(problem, self._fresh_update()))
+        if self.workers is None and times is not None:
+            check_simulation(method, n)
+        saving = self.checkpoint_rounds, self.checkpoint_seconds, self.grace
+        run = run_table(n, self.evaluate_every, *saving, seed=self.seed)
+        described = describe_run(method, problem, stop, run, times)
+        return Prepared(problem, times, method, described, self._start(described))
+
+    def _start(self, described: ScriptRun) -> Start:
+        if is_worker():
+            return Start(described)
+        earlier = self.warm_start, self.prior_weight, self.any_problem
+        output = output_options(self.out, self.resume, *earlier, self.accept_changes)
+        return plan_script(described, output)
+
+    def limits(self) -> Stop:
+        """Return when the run is finished."""
+        stop = self.stop or Stop()
+        if self.rounds is not None and stop.rounds not in (None, self.rounds):
+            raise UsageError(
+                f"rounds={self.rounds}, but stop has rounds={stop.rounds}; give only one of them"
+            )
+        try:
+            stop = stop if self.rounds is None else replace(stop, rounds=self.rounds)
+        except ValueError as error:
+            raise UsageError(one_line(error)) from None
+        if stop == Stop():
+            raise UsageError(
+                "when is the run finished? Give rounds=1000, or limits as in stop=Stop(gap=1e-5)"
+            )
+        return stop
+
+    def _built_problem(self) -> Problem:
+        if not isinstance(self.problem, str):
+            return self.problem
+        problem: Problem = Component("problem", self.problem_class(), {}).build(seed=self.seed)
+        return problem
+
+    def problem_class(self) -> UserClass:
+        """Return the class of a problem that is named by its file."""
+        file, colon, name = str(self.problem).rpartition(":")
+        if not colon or not Path(file).is_file():
+            raise UsageError(
+                f"problem={self.problem!r} is not FILE.py:CLASS with a file that exists; pass an object, or "
+                "name it as in 'my_problem.py:MyProblem'"
+            )
+        return UserClass("problem", Path(file), name)
+
+    def _fresh_update(self) -> Update:
+        """Return a copy of the update: what it remembers of this run must not reach the next."""
+        if isinstance(self.update, type) or not callable(self.update):
+            raise UsageError(f"update={self.update!r} is no update; use one such as Adam(1e-3) or Plain(0.1)")
+        return deepcopy(self.update)
+
+    def _built_allocator(self, n: int, times: DrawnTimes | None) -> Allocator:
+        chosen = DEFAULT if self.allocator is None else self.allocator
+        if isinstance(chosen, str):
+            return self._named_allocator(chosen, n, times)
+        allocator: Any = chosen if hasattr(chosen, "allocate") and not isinstance(chosen, type) else None
+        allocator = chosen(n) if allocator is None and callable(chosen) else allocator
+        if allocator is None or allocator.n != n or self.budget not in (None, allocator.budget):
+            given = getattr(allocator, "n", "no"), getattr(allocator, "budget", "no")
+            raise UsageError(
+                f"the allocator is for {given[0]} workers and a budget of {given[1]}, but the run has {n} "
+                f"and {self.budget}; pass a function of n, as in allocator=lambda n: UTA(n, budget=8)"
+            )
+        found: Allocator = allocator
+        return found
+
+    def _named_allocator(self, name: str, n: int, times: DrawnTimes | None) -> Allocator:
+        if self.budget is None:
+            raise UsageError("how many results does a round need? Give budget=23, say")
+        cls = pick("allocator", "name", {"name": name}, ALLOCATORS)
+        known = {"n": n, "seed": self.seed} | ({"means": times.means} if times else {})
+        built: Allocator = Component("allocator", cls, {"budget": self.budget}).build(**known)
+        return built

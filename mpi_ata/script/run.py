@@ -1,0 +1,99 @@
+"""The loop of a script: a generator of rounds, recorded as those of a job are."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from pathlib import Path
+
+import numpy as np
+
+from mpi_ata.clusters import Cluster
+from mpi_ata.driver.drive import Drive
+from mpi_ata.driver.execute import log_notes
+from mpi_ata.driver.observers import Observer
+from mpi_ata.driver.opening import billed_cores
+from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.trace import Trace
+from mpi_ata.errors import CONTINUE, UsageError
+from mpi_ata.job.stop import Stop
+from mpi_ata.launch.signals import StopRequest, current_stop_request, open_stop_request
+from mpi_ata.methods import Method, Round
+from mpi_ata.problems import AnyProblem
+from mpi_ata.script.description import describe_run, run_table
+from mpi_ata.script.ending import end_process
+from mpi_ata.script.record import output_options, plan_script
+from mpi_ata.script.words import in_python
+
+
+def run(
+    method: Method,
+    cluster: Cluster,
+    problem: AnyProblem | None = None,
+    stop: Stop | None = None,
+    evaluate_every: int = 10,
+    trace: Trace | None = None,
+    observers: Sequence[Observer] = (),
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    warm_start: str | Path | Sequence[str | Path] = (),
+    prior_weight: float = 1.0,
+    any_problem: bool = False,
+    accept_changes: bool = False,
+    checkpoint_rounds: int | None = None,
+    checkpoint_seconds: float | None = None,
+    grace: float = 20.0,
+) -> Iterator[Round]:
+    """Yield one round after another until a limit of `stop` is reached; without one, for as long as you ask.
+
+    Every `evaluate_every` rounds the loss of `problem`, and what its evaluate(x) returns, goes into `trace`,
+    off the clock.  With `out` the run is recorded in that file: before the first round, every now and then,
+    when a round fails, when you leave the loop, and at the end.  `resume` continues the run in `out`, if
+    there is one, with `accept_changes` even if its problem has changed.  `warm_start` names run files or
+    folders whose speeds the allocator starts from.  A signal (Ctrl-C, TERM, USR1) ends the loop after the
+    current round, which has `grace` seconds left.
+    """
+    trace = trace or Trace()
+    with in_python():
+        output = output_options(out, resume, warm_start, prior_weight, any_problem, accept_changes)
+        _check_unused(cluster, output)
+        table = run_table(cluster.n, evaluate_every, checkpoint_rounds, checkpoint_seconds, grace)
+        start = plan_script(describe_run(method, problem, stop or Stop(), table), output)
+        log_notes(start)
+    trace.cores = trace.cores or billed_cores(cluster)
+    shared = current_stop_request()
+    with _signals(shared, grace, recorded=start.file is not None) as stop_request:
+        drive = Drive(start, method, problem, cluster, trace, observers, stop_request, closes=False)
+        try:
+            yield from quiet(drive.rounds())
+        finally:
+            stop_request.exit_code = CONTINUE if drive.resumable else 1
+    if shared is None and stop_request:
+        end_process(stop_request)
+
+
+def _signals(shared: StopRequest | None, grace: float, recorded: bool) -> AbstractContextManager[StopRequest]:
+    """Catch signals where that was not done before; where nothing can be saved, Ctrl-C stays what it is."""
+    if shared is not None:
+        shared.grace = grace
+        return nullcontext(shared)
+    return open_stop_request(grace) if recorded else nullcontext(StopRequest(grace))
+
+
+def quiet(rounds: Generator[Round, None, None]) -> Iterator[Round]:
+    """Yield rounds in which numpy does not warn of overflow: the evaluation reports it better."""
+    with in_python(), closing(rounds):
+        while True:
+            with np.errstate(over="ignore", invalid="ignore"):
+                round = next(rounds, None)
+            if round is None:
+                return
+            yield round
+
+
+def _check_unused(cluster: Cluster, output: OutputOptions | None) -> None:
+    """Reject a recorded run on workers that did something else before: its file would count that too."""
+    if output is not None and output.out is not None and cluster.ledger.worker_time.any():
+        raise UsageError(
+            f"the run to be recorded in {output.out} needs a cluster of its own, but this one has done other "
+            "rounds; open another one with mpi_ata.cluster"
+        )

@@ -1,0 +1,127 @@
+"""What a run has learned about its workers, and what its allocator makes of it: rebuilt from a run file."""
+
+import math
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpi_ata.allocators import Allocator, ATAAuto
+from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
+from mpi_ata.arrays import Array, BoolArray, IntArray, State
+from mpi_ata.errors import UsageError
+from mpi_ata.job.build import build_law
+from mpi_ata.job.component import choose
+from mpi_ata.job.names import ALLOCATORS, LAWS
+from mpi_ata.job.schema import tables_of
+from mpi_ata.job.tables import Tables
+from mpi_ata.job.times_table import read_times
+from mpi_ata.runfile.record import Record
+
+SURE = 1.96  # standard errors of a 95 % confidence interval
+SUSPENDED = ("lost", "overdue", "failed", "bad-result", "excluded")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a run knows about its workers, one entry for each; NaN where nothing is known."""
+
+    tables: Tables  # the job
+    allocator: Allocator | None  # as it was saved; None: the method has none, or it is the user's own
+    available: BoolArray  # who can be given tasks
+    tasks: IntArray  # that each worker has finished
+    means: Array  # of the times that decide the quotas
+    bounds: Array  # lower confidence bounds on those: the allocator's own, or of 95 %
+    quota: IntArray | None  # of the next round
+
+    @property
+    def name(self) -> str:
+        """The name of the allocator, or of its class if it is the user's own; empty without one."""
+        keys = self.tables.get("allocator", {})
+        return str(keys.get("name", keys.get("class", "")))
+
+
+def learned(record: Record) -> Learned:
+    """Return what a run has learned, from its record alone: no code of the user's is executed."""
+    tables, n = tables_of(record.job), len(record.identities)
+    allocator, available = restored(record), available_workers(record)
+    means, errors = measured(record.workers)
+    bounds = np.maximum(means - SURE * errors, 0.0)
+    if isinstance(allocator, LowerBoundAllocator):
+        means, bounds = _known(allocator.means_and_widths()[0], allocator.K), allocator.bounds()
+    elif isinstance(allocator, ATAAuto):
+        means, bounds = _estimates(allocator)
+    quota = None if allocator is None else next_quota(allocator, available)
+    tasks = record.workers["tasks"]
+    assert len(means) == n
+    return Learned(tables, allocator, available, tasks, means, bounds, quota)
+
+
+def restored(record: Record) -> Allocator | None:
+    """Return the allocator of a run as it was saved; None where the run file alone cannot say."""
+    tables, n = tables_of(record.job), len(record.identities)
+    keys = tables.get("allocator")
+    if keys is None or "file" in keys:
+        return None
+    seed = tables.get("run", {}).get("seed", 0)
+    known: dict[str, Any] = {"n": n, "seed": seed, "means": true_means(record)}
+    try:
+        allocator: Allocator = choose("allocator", keys, ALLOCATORS, Path()).build(**known)
+        allocator.restore(record.allocator)
+    except (UsageError, ValueError):  # written by another version of mpi_ata
+        return None
+    return allocator
+
+
+def next_quota(allocator: Allocator, available: BoolArray) -> IntArray:
+    """Return the quotas that an allocator would decide on next, and leave it as it is."""
+    return deepcopy(allocator).allocate(available) if available.any() else np.zeros(allocator.n, np.int64)
+
+
+def true_means(record: Record) -> Array:
+    """Return the mean times of the job's law where that has a name, and otherwise the measured ones."""
+    tables = tables_of(record.job)
+    table = tables.get("times", {})
+    if table.get("law") not in LAWS:
+        means, _ = measured(record.workers)
+        return np.where(np.isnan(means), np.nanmean(means) if (means == means).any() else 1.0, means)
+    times = read_times(table, Path(), "")
+    law = build_law(times, len(record.identities), tables.get("run", {}).get("seed", 0))
+    return np.asarray(law.means * times.unit)
+
+
+def measured(workers: State) -> tuple[Array, Array]:
+    """Return the mean task time of each worker and its standard error; NaN where it finished no task."""
+    tasks = workers["tasks"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = workers["seconds"] / tasks
+        variance = np.maximum(workers["squares"] / tasks - means**2, 0.0)
+        return means, np.sqrt(variance / np.maximum(tasks - 1, 1))
+
+
+def available_workers(record: Record) -> BoolArray:
+    """Return which workers can be given tasks, as far as the events say."""
+    available = np.ones(len(record.identities), np.bool_)
+    for event in record.events:
+        if event.kind == "resumed":
+            available[:] = True
+        elif 0 <= event.worker < len(available) and event.kind in (*SUSPENDED, "back"):
+            available[event.worker] = event.kind == "back"
+    return available
+
+
+def _known(means: Array, counts: Array | IntArray) -> Array:
+    return np.where(counts > 0, means, math.nan)
+
+
+def _estimates(allocator: ATAAuto) -> tuple[Array, Array]:
+    """Return the means that ata-auto plans with, and lower ends of their confidence intervals."""
+    model = allocator.known.model
+    means, bounds = np.full(allocator.n, math.nan), np.zeros(allocator.n)
+    tried = np.flatnonzero(model.N > 0.0)
+    if len(tried):
+        mu, _, un = model.speeds(tried)
+        means[tried], bounds[tried] = mu, np.maximum(mu - SURE * un, 0.0)
+    return means, bounds

@@ -1,0 +1,111 @@
+"""The task times that a run has recorded, as something that can be replayed and resampled."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.random import Generator
+
+from mpi_ata.arrays import Array, IntArray, State
+from mpi_ata.errors import UsageError
+from mpi_ata.job.recorded_times import recorded_samples
+from mpi_ata.job.schema import tables_of
+from mpi_ata.job.tables import Tables
+from mpi_ata.runfile.prior import Prior, match_prior
+from mpi_ata.runfile.record import Record
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What is known of the workers that are replayed."""
+
+    path: Path
+    tables: Tables  # the job
+    workers: IntArray  # their numbers in the run
+    samples: list[Array]  # task times of each, whose mean is that of all its tasks
+    tasks: IntArray  # that each has finished
+    overhead: Array  # seconds that an order of each spends on the way, on average
+    rounds: int  # of the run
+    prior: Prior | None  # with which it started
+    untried: int = 0  # workers left out, since nothing is known of them
+
+    @property
+    def means(self) -> Array:
+        """The mean task time of each worker."""
+        return np.array([sample.mean() for sample in self.samples])
+
+    def only(self, rows: IntArray) -> "Recording":
+        """Return the same for fewer workers."""
+        return replace(
+            self,
+            workers=self.workers[rows],
+            samples=[self.samples[row] for row in rows.tolist()],
+            tasks=self.tasks[rows],
+            overhead=self.overhead[rows],
+            prior=self.prior and self.prior._replace(columns=_rows(self.prior.columns, rows)),
+        )
+
+    def resampled(self, rng: Generator) -> "Recording":
+        """Return what might as well have been recorded: a bootstrap of each worker's times."""
+        pairs = zip(self.samples, self.tasks.tolist(), strict=True)
+        return replace(self, samples=[_resampled(sample, tasks, rng) for sample, tasks in pairs])
+
+
+def recording(record: Record, path: Path) -> Recording:
+    """Return what a run has recorded of its workers' task times, without those that never finished a task."""
+    samples = recorded_samples(record.workers.get("times"), path)
+    workers, rounds = record.workers, int(record.method["k"])
+    orders = np.clip(np.minimum(workers["arrivals"], rounds), 1, None)  # single arrivals share an order
+    prior = match_prior(record.prior, record.identities) if record.prior else None
+    known = np.flatnonzero(workers["tasks"] > 0)
+    if not len(known) or not rounds:
+        raise UsageError(f"{path}: there is no finished task to replay yet; wait for some rounds")
+    stopped = record.cluster.get("undelivered", np.zeros(len(samples)))
+    everyone = Recording(
+        path,
+        tables_of(record.job),
+        np.arange(len(samples)),
+        _corrected(samples, workers, stopped),
+        workers["tasks"],
+        workers["overhead"] / orders,
+        rounds,
+        prior,
+        untried=len(samples) - len(known),
+    )
+    return everyone.only(known)
+
+
+def _corrected(samples: list[Array], workers: State, stopped: Array | IntArray) -> list[Array]:
+    """Return samples with the mean of all tasks that they were drawn from, stopped ones included.
+
+    Finished tasks are the shorter ones where others were stopped.  What a task takes beyond the least time s
+    is taken to be exponential: then its mean is the time that all tasks spent beyond s, over the number of
+    those that finished.  A task is stopped at a random moment, so its time is uniform up to twice the mean.
+    """
+    tasks = np.maximum(workers["tasks"], 1)
+    least = np.where(workers["tasks"] > 0, workers["least"], 0.0)
+    mean_stopped = workers["unfinished"] / np.maximum(stopped, 1)
+    beyond = np.square(np.maximum(2 * mean_stopped - least, 0.0)) / np.maximum(4 * mean_stopped, 1e-300)
+    excess = workers["seconds"] / tasks - least + stopped * beyond / tasks
+    rows = zip(samples, least.tolist(), excess.tolist(), strict=True)
+    return [_stretched(sample, least, excess) if len(sample) else sample for sample, least, excess in rows]
+
+
+def _stretched(sample: Array, least: float, excess: float) -> Array:
+    """Return a sample whose times exceed the least one by `excess` on average."""
+    beyond = np.maximum(sample - least, 0.0)
+    return np.asarray(
+        least + beyond * (excess / beyond.mean()) if beyond.any() else np.full_like(sample, least + excess)
+    )
+
+
+def _rows(columns: State, rows: IntArray) -> State:
+    return {name: column[rows] for name, column in columns.items()}
+
+
+def _resampled(sample: Array, tasks: int, rng: Generator) -> Array:
+    """Return a resampled sample; its mean varies as the mean of `tasks` times does, of which it is a part."""
+    drawn = rng.choice(sample, len(sample))
+    mean = sample.mean()
+    varied = mean + (drawn.mean() - mean) * np.sqrt(len(sample) / max(tasks, len(sample)))
+    return np.asarray(drawn * (varied / drawn.mean()))

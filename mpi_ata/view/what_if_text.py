@@ -1,0 +1,82 @@
+"""Predictions from recorded times as text."""
+
+from typing import Any
+
+from mpi_ata.runfile.prior import counted
+from mpi_ata.view.text import table
+
+HEADER = [
+    "allocator",
+    "budget",
+    "workers",
+    "clock [s]",
+    "worker time [s]",
+    "wasted tasks",
+    "clock ratio",
+]
+AGREES = 0.03  # relative difference of clocks that is not worth a remark
+FEW = 30  # recorded times of a worker below which its mean is a guess
+
+
+def what_if_table(answer: dict[str, Any]) -> str:
+    """Return what the run took and what is predicted, and below it how far to trust that."""
+    recorded, rows = answer["recorded"], answer["predicted"]
+    taken = [
+        f"{answer['allocator']}, recorded",
+        "-",
+        recorded["workers"],
+        f"{recorded['clock']:,.4g}",
+        f"{recorded['worker_time']:,.4g}",
+        f"{recorded['tasks_wasted']:,}",
+        "1.00",
+    ]
+    body = [taken, *(_cells(row, recorded) for row in rows)]
+    return "\n".join([table(body, HEADER), "", *_remarks(answer)])
+
+
+def _cells(row: dict[str, Any], recorded: dict[str, Any]) -> list[Any]:
+    return [
+        row["allocator"],
+        row["budget"],
+        row["workers"],
+        _with_error(row["clock"], row["clock_error"]),
+        _with_error(row["worker_time"], row["worker_time_error"]),
+        f"{row['tasks_wasted']:,}",
+        f"{row['clock'] / recorded['clock']:.2f}" if recorded["clock"] else "-",
+    ]
+
+
+def _with_error(value: float, error: float) -> str:
+    return f"{value:,.4g} ± {error:,.2g}"
+
+
+def _remarks(answer: dict[str, Any]) -> list[str]:
+    """Return what limits the predictions."""
+    rounds, least = counted(answer["recorded"]["rounds"], "round"), counted(answer["least_tasks"], "task")
+    lines = [
+        f"Replays of {rounds} with the recorded task times; ± is one standard deviation over replays of",
+        f"resampled times: chance, and the few times that are known of some workers (at least {least}).",
+    ]
+    lines += _disagreement(answer)
+    if answer["least_tasks"] < FEW:
+        lines.append(f"Workers with fewer than {FEW} tasks may be faster or slower than they seem.")
+    if answer["untried"]:
+        lines.append(f"Left out: {counted(answer['untried'], 'worker')} that never finished a task.")
+    if answer["recorded"]["tasks_wasted"]:
+        lines.append("Tasks were stopped in this run: how long they would have taken is estimated.")
+    return lines
+
+
+def _disagreement(answer: dict[str, Any]) -> list[str]:
+    """Return a warning where the replay of what really ran does not take as long as it did."""
+    recorded, first = answer["recorded"], answer["predicted"][0]
+    same = (first["allocator"], first["workers"], first["tasks_used"])
+    if same != (answer["allocator"], recorded["workers"], recorded["tasks_used"]) or not recorded["clock"]:
+        return []
+    difference = first["clock"] / recorded["clock"] - 1
+    if abs(difference) < AGREES:
+        return []
+    return [
+        f"The clock of what really ran is predicted with an error of {100 * difference:+.0f} %, as if "
+        "overhead (only its mean is recorded) or speeds changed: compare predictions with each other.",
+    ]

@@ -1,0 +1,47 @@
+"""mpi-ata export writes parts of a run file for other programs."""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mpi_ata
+from mpi_ata import Plain, Quadratic, Sqrt
+from mpi_ata.driver.trace import Row
+from mpi_ata.runfile.load import COLUMNS
+from tests.cli.commands import call
+
+
+@pytest.fixture(autouse=True)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> mpi_ata.SavedRun:
+    monkeypatch.chdir(tmp_path)
+    mpi_ata.minimize(Quadratic(5), 4, update=Plain(0.4), rounds=20, times=Sqrt(3), out="run.h5")
+    return mpi_ata.load("run.h5")
+
+
+def test_the_point_is_written_for_numpy(run: mpi_ata.SavedRun) -> None:
+    assert call("export", "run.h5", "--x", "x.npy").exit_code == 0
+    assert np.array_equal(np.load("x.npy"), run.x)
+
+
+def test_the_history_and_the_workers_are_written_as_csv(run: mpi_ata.SavedRun) -> None:
+    assert call("export", "run.h5", "-o", "history.csv", "--workers", "workers.csv").exit_code == 0
+    rows = list(csv.DictReader(Path("history.csv").read_text().splitlines()))
+    assert tuple(rows[0]) == COLUMNS == Row._fields
+    assert [float(row["gap"]) for row in rows] == run.history["gap"].tolist()
+    assert rows[0]["mean_delay"] == "", "what is not known is empty"
+    workers = list(csv.DictReader(Path("workers.csv").read_text().splitlines()))
+    assert [int(row["tasks"]) for row in workers] == [worker["tasks"] for worker in run.workers]
+
+
+def test_without_options_the_history_is_printed() -> None:
+    printed = call("export", "run.h5").stdout
+    assert [row["round"] for row in csv.DictReader(io.StringIO(printed))] == ["0", "10", "20"]
+
+
+def test_a_file_that_cannot_be_written_is_named() -> None:
+    result = call("export", "run.h5", "--x", "nowhere/x.npy")
+    assert result.exit_code == 2
+    assert "nowhere/x.npy cannot be written: No such file or directory; choose another file" in result.output

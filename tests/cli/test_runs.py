@@ -1,0 +1,80 @@
+"""mpi-ata runs lists run files, and removes old ones on request."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from mpi_ata.cli import main
+from mpi_ata.slurm.submission_dir import SubmissionDir
+from tests.cli.commands import call, use_own_problem
+
+
+@pytest.fixture
+def runs(job: str) -> Path:
+    """Three finished runs, a failed one and another file, all in runs/."""
+    for number in range(3):
+        assert call("run", job, "--virtual", "--out", f"runs/{number}.h5").exit_code == 0
+        os.utime(f"runs/{number}.h5", times=(0, time.time() - 1000 * (3 - number)))
+    use_own_problem(job, "if task.round == 9: raise ValueError('broken')\n        return x")
+    assert call("run", job, "--virtual", "--out", "runs/failed.h5").exit_code == 1
+    Path("runs/other.h5").write_bytes(b"\x89HDF\r\n")
+    return Path("runs")
+
+
+def listed(*arguments: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(call("runs", "--json", *arguments).stdout)
+    return rows
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in Path("runs").glob("*.h5"))
+
+
+def test_runs_are_listed_the_newest_first_with_job_state_rounds_age_and_size(runs: Path) -> None:
+    done = call("runs")
+    _, _, *rows = [line.split("  ") for line in done.stdout.splitlines()]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert [row[:4] for row in cells] == [
+        ["failed.h5", "Mine, sgd, ata-empirical", "failed", "8"],
+        ["2.h5", "quadratic, sgd, ata-empirical", "finished", "50"],
+        ["1.h5", "quadratic, sgd, ata-empirical", "finished", "50"],
+        ["0.h5", "quadratic, sgd, ata-empirical", "finished", "50"],
+    ]
+    assert cells[1][4] in ("16 min 40 s", "16 min 41 s", "16 min 42 s")
+    assert cells[1][5].endswith(" kB")
+    assert [row["state"] for row in listed("runs")] == ["failed", *["finished"] * 3]
+
+
+def test_a_folder_without_runs_is_no_error() -> None:
+    done = call("runs", "nowhere")
+    assert (done.exit_code, done.stdout) == (0, "there are no run files in nowhere\n")
+
+
+def test_the_oldest_finished_runs_are_removed_after_a_question(runs: Path) -> None:
+    refused = CliRunner().invoke(main, ["runs", "--keep", "1"], input="n\n")
+    assert "Remove these 2? [y/N]: n\nnothing was removed\n" in refused.stderr
+    assert names() == ["0", "1", "2", "failed", "other"]
+    done = CliRunner().invoke(main, ["runs", "--keep", "1"], input="y\n")
+    assert "removed runs/1.h5\nremoved runs/0.h5\n" in done.stderr
+    assert names() == ["2", "failed", "other"]
+    assert "nothing to remove" in call("runs", "--keep", "1").stderr
+
+
+def test_without_an_answer_nothing_is_removed(runs: Path) -> None:
+    assert call("runs", "--keep", "0").exit_code == 1
+    assert names() == ["0", "1", "2", "failed", "other"]
+    assert call("runs", "--yes").exit_code == 2
+
+
+def test_with_yes_nothing_is_asked_and_submitted_runs_stay(runs: Path) -> None:
+    submission = SubmissionDir.of_run(runs / "0.h5")
+    submission.path.mkdir()
+    submission.record_jobs(("17",), [(runs / "0.h5").absolute()])
+    done = call("runs", "--keep", "0", "--yes", "--json")
+    assert [Path(row["path"]).stem for row in json.loads(done.stdout)] == ["2", "1"]
+    assert names() == ["0", "failed", "other"]

@@ -1,0 +1,141 @@
+"""cluster.map: every item once, in order, over workers of unequal speed that are learned."""
+
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mpi_ata
+from mpi_ata import Constant, DrawnTimes, Fault, FaultPolicy, Quadratic, RunError, UsageError, VirtualCluster
+from mpi_ata.clusters.items import Items
+from mpi_ata.clusters.shares import shares
+
+
+def square(value: float) -> float:
+    return value * value
+
+
+def failing(value: int) -> float:
+    return 1 / (value - 3)
+
+
+def farm_of(*seconds: float, **others: Any) -> VirtualCluster:
+    return VirtualCluster(Items(), DrawnTimes(Constant(len(seconds), seconds)), **others)
+
+
+def tasks(cluster: VirtualCluster) -> list[int]:
+    found: list[int] = cluster.ledger.stats.state()["tasks"].tolist()
+    return found
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    assert list(farm_of(1.0, 3.0, 7.0).map(square, range(50))) == [i * i for i in range(50)]
+
+
+def test_as_they_come_results_have_their_index() -> None:
+    pairs = list(farm_of(1.0, 3.0).map(square, [5.0, 6.0, 7.0], ordered=False))
+    assert pairs[0] == (0, 25.0)
+    assert sorted(pairs) == [(0, 25.0), (1, 36.0), (2, 49.0)]
+
+
+def test_several_iterables_are_zipped_like_those_of_pythons_map() -> None:
+    assert list(farm_of(1.0).map(operator.add, [1, 2, 3], iter([10, 20]))) == [11, 22]
+
+
+def test_no_items_give_no_results() -> None:
+    assert list(farm_of(1.0).map(square, [])) == []
+
+
+def test_workers_finish_at_about_the_same_time_and_the_slow_do_few_items() -> None:
+    cluster = farm_of(1.0, 1.0, 2.0, 10.0)
+    list(cluster.map(square, range(260)))
+    best = 260 / (1 + 1 + 1 / 2 + 1 / 10)  # 100
+    assert cluster.now() <= best + 2, "it may end with an item of a worker of usual speed"
+    assert tasks(cluster)[3] <= 10
+
+
+def test_a_slow_worker_gets_no_item_that_others_would_have_done_before_it() -> None:
+    cluster = farm_of(1.0, 1.0, 1.0, 9.0)
+    list(cluster.map(square, range(30)))
+    assert tasks(cluster)[3] == 1, "its first item shows that it is slow; a second one would end at 18"
+    assert cluster.now() == 10.0
+
+
+def test_speeds_are_remembered_from_call_to_call() -> None:
+    cluster = farm_of(1.0, 50.0, 1.0)
+    list(cluster.map(square, range(200)))
+    before = cluster.now(), tasks(cluster)
+    assert list(cluster.map(square, range(2))) == [0, 1]
+    assert cluster.now() - before[0] == 1.0
+    assert tasks(cluster)[1] == before[1][1]
+
+
+def test_items_of_lost_workers_are_done_by_others() -> None:
+    cluster = farm_of(1.0, 1.0, 1.0, deaths={0: 4.5, 1: 10.5})
+    assert list(cluster.map(square, range(60))) == [i * i for i in range(60)]
+    assert cluster.ledger.lost.sum() > 0
+
+
+def test_without_workers_the_farm_ends_with_the_reason() -> None:
+    cluster = farm_of(1.0, 1.0, deaths={0: 1.5, 1: 2.5})
+    with pytest.raises(RunError, match=r"all 2 workers are lost: it vanished at 2\.5 s"):
+        list(cluster.map(square, range(20)))
+
+
+def test_an_item_of_a_worker_that_hangs_is_given_to_an_idle_one_too() -> None:
+    faults, policy = [Fault(2.5, 1, "hang", duration=1000.0)], FaultPolicy(deadline=0.0)
+    cluster = farm_of(1.0, 1.0, faults=faults, policy=policy)
+    assert list(cluster.map(square, range(20))) == [i * i for i in range(20)]
+    assert cluster.now() < 40
+
+
+def test_items_that_wait_for_a_worker_that_hangs_are_done_by_a_slow_one() -> None:
+    faults, policy = [Fault(4.5, 0, "hang", duration=1e6)], FaultPolicy(deadline=0.0)
+    cluster = farm_of(1.0, 10.0, faults=faults, policy=policy)
+    assert list(cluster.map(square, range(12))) == [i * i for i in range(12)]
+    assert cluster.now() < 200
+
+
+def test_a_function_that_fails_is_reported_with_its_item_and_line() -> None:
+    with pytest.raises(RunError, match=r"(?s)failing failed for item 3.*test_farm\.py.*ZeroDivisionError"):
+        list(farm_of(1.0).map(failing, range(5)))
+
+
+def test_an_item_that_cannot_be_sent_is_named() -> None:
+    with pytest.raises(RunError, match=r"item 1\[0\] is of type object, but a value must be made of"):
+        list(farm_of(1.0).map(square, [1, object()]))
+
+
+def test_a_function_that_other_ranks_cannot_find_is_rejected() -> None:
+    with pytest.raises(UsageError, match="define a function with def at the top level of the script"):
+        farm_of(1.0).map(lambda value: value, [1])
+
+
+def test_a_cluster_with_a_problem_is_no_farm() -> None:
+    with (
+        mpi_ata.cluster(Quadratic(3), DrawnTimes(Constant(1, (1.0,)))) as cluster,
+        pytest.raises(UsageError, match="a cluster without a problem"),
+    ):
+        cluster.map(square, [1])
+
+
+def test_a_loop_that_ends_early_leaves_all_workers_idle() -> None:
+    cluster = farm_of(1.0, 2.0)
+    for result in cluster.map(square, range(100)):
+        if result == 16:
+            break
+    assert cluster.idle().tolist() == [0, 1]
+    assert list(cluster.map(square, [3])) == [9]
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 10)), min_size=1, max_size=5), st.integers(0, 30))
+def test_shares_are_those_that_end_soonest(workers: list[tuple[float, float]], count: int) -> None:
+    ready, means = np.array(workers).T
+    ends = sorted(r + k * m for r, m in workers for k in range(1, count + 1))
+    a = shares(ready, means, count)
+    assert a.sum() == count
+    last = np.max(np.where(a > 0, ready + a * means, 0.0))
+    assert last == pytest.approx(ends[count - 1] if count else 0.0)

@@ -1,0 +1,106 @@
+"""A run that fails saves its completed rounds and the reason first."""
+
+from pathlib import Path
+
+import pytest
+
+from mpi_ata.driver.output import OutputOptions
+from mpi_ata.errors import RunError
+from mpi_ata.runfile.describe import describe
+from mpi_ata.runfile.progress import read_progress
+from mpi_ata.slurm.status import state_of
+from mpi_ata.slurm.submission_dir import SubmissionDir
+from mpi_ata.slurm.submitted_runs import SubmittedRun
+from tests.driver.driven import driven
+from tests.driver.test_recorder import called
+from tests.faults.scene import own_problem, record_of, written
+
+OUT = Path("run.h5")
+BROKEN = "if task.round == 7 and Path('broken').exists(): raise ValueError('no more data')"
+LOSS = """
+    def loss(self, x):
+        self.evaluated = getattr(self, "evaluated", 0) + 1
+        if self.evaluated == 3 and Path('broken').exists():
+            raise ValueError('no loss today')
+        return super().loss(x)
+"""
+
+
+def failing(folder: Path, method: str, body: str = BROKEN, run: str = "checkpoint_rounds = 1000") -> Path:
+    """A job whose problem fails while there is a file `broken`."""
+    Path("broken").touch()
+    return written(folder / "job.toml", method, 20, problem=own_problem(folder, body), run=run)
+
+
+def failed(job: Path) -> str:
+    """Run a job that fails, and return the error."""
+    with pytest.raises(RunError) as error:
+        driven(job, output=OutputOptions(OUT))
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    "method", ["sgd uta", "sgd ata-empirical", "sgd gta", "asgd ata-empirical", "malenia"]
+)
+def test_the_completed_rounds_are_saved_with_the_reason(tmp_path: Path, method: str) -> None:
+    text = failed(failing(tmp_path, method))
+    assert "run.h5 holds it up to round 6; after fixing it, continue with --out run.h5 --resume" in text
+    record = record_of(OUT)
+    assert record.method["k"] == 6
+    assert "failed in round 7" in record.failure
+    assert record.failure.endswith("ValueError: no more data")
+    last = record.events[-1]
+    assert (last.kind, last.text, last.worker) == ("failed", record.failure, -1)
+
+
+def test_a_resumed_run_has_not_failed(tmp_path: Path) -> None:
+    job = failing(tmp_path, "sgd uta")
+    failed(job)
+    Path("broken").unlink()
+    driven(job, output=OutputOptions(OUT, resume=True))
+    record = record_of(OUT)
+    assert (record.reason, record.failure) == ("20 rounds", "")
+    assert record.summary["tasks_used"] == 20 * 7
+
+
+def test_a_round_whose_evaluation_fails_is_saved_too(tmp_path: Path) -> None:
+    job = failing(tmp_path, "sgd uta", "pass")
+    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + LOSS)
+    assert "loss() of the problem failed" in failed(job)
+    record = record_of(OUT)
+    assert record.method["k"] == record.summary["rounds"] == 6, "evaluated at rounds 0, 3 and 6"
+    assert record.failure == "loss() of the problem failed: ValueError: no loss today"
+
+
+def test_a_diverged_run_keeps_its_latest_save_and_the_reason(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=5000, run="checkpoint_rounds = 5")
+    done = called("run", job, "--virtual", "--out", OUT, "--set", "method.step_size=1000.0")
+    assert done.exit_code == 1
+    record = record_of(OUT)
+    assert record.method["k"] >= 5
+    assert record.failure.startswith("the run diverged by round ")
+
+
+@pytest.mark.parametrize("body", ["raise ValueError('no data')", "return None"])
+def test_a_run_that_fails_before_its_first_completed_round_leaves_no_file(tmp_path: Path, body: str) -> None:
+    text = failed(failing(tmp_path, "sgd uta", body))
+    assert text.endswith("\nno completed round could be saved, so run.h5 was removed")
+    assert not list(tmp_path.glob("run.h5*"))
+
+
+def test_a_resumed_run_that_fails_at_once_keeps_its_file(tmp_path: Path) -> None:
+    job = failing(tmp_path, "sgd uta")
+    failed(job)
+    with pytest.raises(RunError, match="holds it up to round 6"):
+        driven(job, output=OutputOptions(OUT, resume=True))
+    assert [event.kind for event in record_of(OUT).events] == ["started", "failed", "resumed", "failed"]
+
+
+def test_the_failure_is_shown(tmp_path: Path) -> None:
+    failed(failing(tmp_path, "sgd uta"))
+    failure = record_of(OUT).failure
+    assert read_progress(OUT).failure == describe(record_of(OUT))["failure"] == failure
+    shown = called("show", OUT).stdout
+    assert f"state          failed: {failure}\n" in shown
+    submitted = SubmittedRun(SubmissionDir.of_run(OUT), OUT, None, [])
+    assert state_of(submitted, read_progress(OUT)) == ("failed", failure)

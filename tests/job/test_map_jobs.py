@@ -1,0 +1,133 @@
+"""Jobs with the method map: what is rejected, and how they are saved and resumed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpi_ata
+from mpi_ata.driver.output import OutputOptions
+from mpi_ata.errors import UsageError
+from tests.driver.driven import driven
+from tests.test_packing import same
+
+PROBLEM = """
+import numpy as np
+
+
+class Mine:
+    def __init__(self, step=1):
+        self.x0 = {"total": 0, "rows": [], "mean": np.zeros(2, np.float32), "name": "mine", "none": None}
+        self.step = step
+
+    def compute(self, x, task):
+        return self.step, task.rng.random(2)
+
+    def combine(self, x, results):
+        rows = np.array([result.value[1] for result in results])
+        total = x["total"] + sum(result.value[0] for result in results)
+        mean = rows.mean(axis=0).astype(np.float32)
+        return x | {"total": total, "rows": [*x["rows"], rows], "mean": mean}
+"""
+JOB = """
+[problem]
+file = "mine.py"
+class = "Mine"
+
+[method]
+name = "map"
+
+[allocator]
+name = "ata-empirical"
+budget = 6
+
+[times]
+law = "sqrt"
+
+[stop]
+rounds = 8
+
+[run]
+workers = 3
+checkpoint_rounds = 1
+"""
+
+
+def job(folder: Path, old: str = "", new: str = "", text: str = JOB) -> Path:
+    """Write the job, with something replaced in its problem."""
+    assert old in PROBLEM
+    (folder / "mine.py").write_text(PROBLEM.replace(old, new) if old else PROBLEM)
+    (folder / "job.toml").write_text(text)
+    return folder / "job.toml"
+
+
+def test_x_of_any_structure_is_saved_and_loaded_as_it_was(tmp_path: Path) -> None:
+    outcome = driven(job(tmp_path), output=OutputOptions(tmp_path / "run.h5"))
+    assert outcome.x["total"] == 8 * 6
+    assert same(mpi_ata.load(tmp_path / "run.h5").x, outcome.x)
+
+
+def test_an_interrupted_run_resumes_to_the_same_x(tmp_path: Path) -> None:
+    path, out = job(tmp_path), tmp_path / "run.h5"
+    whole = driven(path)
+    driven(path, ["stop.rounds=3"], output=OutputOptions(out))
+    resumed = driven(path, ["stop.rounds=8"], output=OutputOptions(out, resume=True))
+    assert same(resumed.x, whole.x)
+    assert resumed.summary()["tasks_used"] == whole.summary()["tasks_used"]
+
+
+@pytest.mark.parametrize("allocator", ["gta", "uta", "ata-auto", "m-sync"])
+def test_every_allocator_hands_over_b_results_per_round(tmp_path: Path, allocator: str) -> None:
+    settings = [f"allocator.name={allocator}", *(["allocator.m=2"] if allocator == "m-sync" else [])]
+    assert driven(job(tmp_path), settings).x["total"] == 8 * 6
+
+
+def test_nan_is_a_value_like_any_other(tmp_path: Path) -> None:
+    path = job(tmp_path, "rows.mean(axis=0)", "(rows.mean(axis=0) * np.nan)")
+    assert np.isnan(driven(path, output=OutputOptions(tmp_path / "run.h5")).x["mean"]).all()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("def compute", "def other", "[problem] Mine needs compute(x, task)"),
+        ("def combine", "def other", "[problem] Mine needs combine(x, results), which returns the next x"),
+        ("self.x0", "self.start", "[problem] Mine needs x0, which the tasks of the first round are given"),
+        ("def compute", "def gradient(self): ...\n\n    def compute", "[problem] Mine has gradient(), but "),
+        ('"name": "mine"', '"name": {1, 2}', "[problem] x0['name'] is of type set, but a value must be made"),
+    ],
+)
+def test_a_problem_that_is_none_for_map_is_rejected(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        driven(job(tmp_path, old, new))
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('"map"', '"map"\nstep_size = 0.1', "unknown key 'step_size' in [method]"),
+        ('"map"', '"map"\nupdate = "adam"', "unknown key 'update' in [method]"),
+        ("rounds = 8", "loss = 0.1", "Mine needs loss(x), or evaluate(x) with an entry loss"),
+    ],
+)
+def test_keys_of_updates_are_none_of_map(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        driven(job(tmp_path, text=JOB.replace(old, new, 1)))
+    assert complaint in str(caught.value)
+
+
+def test_a_problem_for_map_is_rejected_by_methods_that_need_gradients(tmp_path: Path) -> None:
+    text = JOB.replace('"map"', '"sgd"\nstep_size = 0.1')
+    with pytest.raises(UsageError, match="x0 of Mine must be a numpy array of float32 or float64"):
+        driven(job(tmp_path, text=text))
+
+
+def test_a_loss_stops_a_run(tmp_path: Path) -> None:
+    loss = '    def loss(self, x):\n        return -x["total"]\n\n'
+    path = job(tmp_path, "    def combine", f"{loss}    def combine")
+    summary: dict[str, Any] = driven(path, ["stop.loss=-20.0", "run.evaluate_every=1"]).summary()
+    assert (summary["rounds"], summary["loss"]) == (4, -24.0)

@@ -1,0 +1,70 @@
+"""Ctrl-C while real ranks are at work: acknowledged at once, and obeyed at once when it is pressed again."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from mpi_ata.launch import find_mpirun
+from tests.mpi.starting import started
+from tests.mpi.test_interrupted_on_ranks import TIMED, ended, job_of, running, saved_rounds, wait_for
+
+HANGING = """
+if task.round == 9 and task.worker == 1:
+    Path("hanging").touch()
+    time.sleep(600)
+"""
+STOPPING = "Note: Ctrl-C: stopping after this round; press again to stop now\n"
+
+
+def read_until(process: "subprocess.Popen[str]", text: str) -> None:
+    """Wait until a line with this text is written to stderr."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return
+    raise AssertionError(f"{text} was never written")
+
+
+@TIMED
+def test_the_first_ctrl_c_ends_the_round_and_is_called_by_its_name() -> None:
+    job = job_of()
+    with started(running(job)) as process:
+        wait_for(lambda: saved_rounds() >= 5, process)
+        process.send_signal(signal.SIGINT)
+        out, err = ended(process, job)
+    assert process.returncode == 85, err
+    assert err.count(STOPPING) == 1
+    assert "SIGUSR1" not in out + err
+    assert "ended          early, by Ctrl-C\n" in out
+
+
+@TIMED
+def test_the_second_ctrl_c_stops_in_mid_round_with_what_was_saved() -> None:
+    job = job_of("sgd uta", run="checkpoint_rounds = 3\ncheckpoint_seconds = 1000.0", body=HANGING)
+    with started(running(job)) as process:
+        wait_for(Path("hanging").exists, process)
+        process.send_signal(signal.SIGINT)
+        read_until(process, STOPPING.strip())
+        time.sleep(0.5)
+        assert process.poll() is None, "the round has not ended"
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        out, err = ended(process, job)
+        assert time.monotonic() - began < 20  # well below the grace period and the hanging task
+    assert process.returncode in (85, 9), err  # MPICH's mpirun may report instead that it killed a rank
+    assert "ended          early, by Ctrl-C" in out
+    assert "saved          run.h5, up to round 6; resume it with --resume\n" in out
+    assert saved_rounds() == 6
+
+
+@TIMED
+def test_under_mpirun_progress_is_written_line_by_line() -> None:
+    job = job_of()
+    with started([find_mpirun(), "-n", "4", *running(job)]) as process:
+        read_until(process, "round ")  # after 10 seconds
+        process.send_signal(signal.SIGUSR1)
+        out, err = ended(process, job)
+    assert "Note: SIGUSR1: stopping after this round\n" in err
+    assert "early, by SIGUSR1" in out
+    assert "\x1b" not in err

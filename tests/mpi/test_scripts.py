@@ -1,0 +1,146 @@
+"""minimize() on real ranks: started by mpirun, or by the script itself; and mistakes on some of them."""
+
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import mpi_ata
+from tests.mpi.starting import ROOT, finished, mpirun, started
+
+SCRIPT = """
+import os, sys
+import mpi_ata
+from mpi_ata import Plain, Quadratic, Sqrt
+
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", 0)))
+options = {{"budget": 4, "update": Plain(0.4), "rounds": 20}}
+problem = Quadratic(5)
+{body}
+"""
+TWICE = """
+for out in ("first.h5", "second.h5"):
+    result = mpi_ata.minimize(problem, out=out, **options)
+    print(rank, result and result.summary["rounds"], flush=True)
+"""
+CALL = "mpi_ata.minimize(problem, **options)"
+MISTAKES = {
+    "if rank == 0: " + CALL: "rank 1 has ended, but rank 0 calls minimize",
+    "if rank == 2: sys.exit()\n" + CALL: "rank 2 has ended, but rank 0 calls minimize",
+    "if rank > 0: " + CALL: "rank 0 has ended, but rank 1 calls minimize",
+    "options['budget'] += rank == 1\n" + CALL: "(budget = 5 instead of budget = 4)",
+    "if rank == 1: del problem.x0\n" + CALL: "rank 1: the problem: Quadratic has no x0",
+    "mpi_ata.minimize(problem, workers=7, **options)": "workers=7 needs 8 ranks (1 manager + 7 workers)",
+}
+
+
+def script(folder: Path, body: str) -> Path:
+    """Write a script with this body."""
+    path = folder / "train.py"
+    path.write_text(SCRIPT.format(body=body))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_rank_calls_and_the_manager_gets_the_result_twice(tmp_path: Path) -> None:
+    done = mpirun(3, sys.executable, script(tmp_path, TWICE))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n")[:-1]) == sorted(2 * ["0 20", "1 None", "2 None"])
+    run = mpi_ata.load("second.h5")
+    assert (run.summary["rounds"], len(run.workers)) == (20, 2)
+    assert 'file = "train.py"' in run.job
+
+
+def test_a_script_starts_its_own_ranks_and_exits_with_the_managers_code(tmp_path: Path) -> None:
+    body = "result = mpi_ata.minimize(problem, workers=2, **options)\n"
+    body += "if result: print(result.summary['workers'], sys.argv[1:])\nsys.exit(3 if result else 0)"
+    done = finished([sys.executable, str(script(tmp_path, body)), "--mine", "a b"])
+    assert (done.returncode, done.stdout) == (3, "2 ['--mine', 'a b']\n"), done.stderr
+
+
+def test_the_script_that_ships_with_the_project_runs_on_ranks_of_its_own() -> None:
+    done = finished([sys.executable, str(ROOT / "jobs" / "script.py"), "4"])
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"300 rounds, gap 0\.0\d+\n", done.stdout)
+
+
+@pytest.mark.parametrize("body", MISTAKES, ids=MISTAKES.get)
+def test_a_mistake_on_some_rank_ends_all_with_one_sentence(tmp_path: Path, body: str) -> None:
+    done = mpirun(3, sys.executable, script(tmp_path, body), seconds=40)
+    assert done.returncode != 0
+    assert MISTAKES[body] in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(re.findall(r"(?m)^Error: ", done.stderr)) == 1
+
+
+def test_ranks_that_each_simulate_all_workers_are_warned_once(tmp_path: Path) -> None:
+    body = "mpi_ata.VirtualCluster(problem, mpi_ata.DrawnTimes(Sqrt(4)))"
+    done = mpirun(2, sys.executable, script(tmp_path, body))
+    assert done.returncode == 0
+    assert done.stderr.count("each of the 2 ranks simulates all workers for itself; leave out mpirun") == 1
+
+
+def test_a_signal_saves_a_script_that_started_its_ranks_and_it_can_be_resumed(tmp_path: Path) -> None:
+    body = "times = Sqrt(2, scale=1e-3)\noptions['rounds'] = int(sys.argv[1])\n"
+    body += "mpi_ata.minimize(problem, workers=2, times=times, out='run.h5', resume=True, **options)"
+    command = [sys.executable, str(script(tmp_path, body))]
+    with started([*command, "1000000"]) as process:
+        deadline = time.monotonic() + 40
+        while not Path("run.h5").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGUSR1)
+        _, err = process.communicate(timeout=40)
+    assert process.returncode == 85, err
+    assert "the run was stopped early, by SIGUSR1; resume it with resume=True" in err
+    reached = mpi_ata.load("run.h5").summary["rounds"]
+    done = finished([*command, str(reached + 5)])
+    assert done.returncode == 0, done.stderr
+    assert mpi_ata.load("run.h5").summary["rounds"] == reached + 5
+
+
+NOTEBOOK = """
+import mpi_ata
+from mpi_ata import Adam
+result = mpi_ata.minimize("my.py:Mine", budget=4, update=Adam(0.01), rounds=15, workers=2)
+print(result.summary["rounds"], result.summary["workers"], result.x.shape, result.path)
+try:
+    mpi_ata.minimize(mpi_ata.Quadratic(3), budget=4, update=Adam(0.01), rounds=15, workers=2)
+except mpi_ata.UsageError as error:
+    print(error)
+"""
+
+
+def test_without_a_script_a_problem_in_a_file_runs_on_ranks_and_any_other_is_rejected() -> None:
+    Path("my.py").write_text("from mpi_ata import Quadratic\nclass Mine(Quadratic):\n    pass\n")
+    done = finished([sys.executable, "-c", NOTEBOOK])
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "15 2 (100,) None"
+    assert second.startswith("workers=2 needs a script that all ranks can run: save this as SCRIPT.py")
+
+
+DEATH = """
+class Dying(Quadratic):
+    def gradient(self, x, task):
+        if task.round == 10 and task.worker == 1:
+            os._exit(9)
+        return super().gradient(x, task)
+
+result = mpi_ata.minimize(Dying(5), workers=2, **options)
+if result: print("finished", flush=True)
+"""
+
+
+def test_a_script_that_outlives_a_worker_exits_with_0_and_one_that_does_not_with_another_code(
+    tmp_path: Path,
+) -> None:
+    done = finished([sys.executable, str(script(tmp_path, DEATH))])
+    assert (done.returncode == 0) == ("finished" in done.stdout), done.stderr

@@ -1,0 +1,122 @@
+"""A value made of arrays and numbers is the same after packing; bytes that are none are rejected."""
+
+from typing import Any
+
+import hypothesis.extra.numpy as arrays
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpi_ata.errors import BadResultError
+from mpi_ata.packing import pack, unpack, unpack_all
+
+KINDS = st.one_of(
+    arrays.boolean_dtypes(),
+    arrays.integer_dtypes(),
+    arrays.unsigned_integer_dtypes(),
+    arrays.floating_dtypes(),
+    arrays.complex_number_dtypes(),
+    arrays.unicode_string_dtypes(max_len=4),
+    arrays.byte_string_dtypes(max_len=4),
+)
+ARRAYS = arrays.arrays(KINDS, arrays.array_shapes(min_dims=0, min_side=0, max_dims=3, max_side=4))
+PLAIN = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.complex_numbers(), st.text(max_size=5)
+)
+LEAVES = st.one_of(PLAIN, ARRAYS, ARRAYS.filter(lambda array: array.ndim == 0).map(lambda array: array[()]))
+KEYS = st.one_of(st.text(max_size=3), st.integers(), st.tuples(st.integers(), st.text(max_size=2)))
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(KEYS, inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are the same in type and content, NaN included."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(map(same, one.values(), other.values()))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray | np.generic):
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return bool(alike and one.tobytes() == other.tobytes())
+    return bool(one == other or repr(one) == repr(other))
+
+
+@given(VALUES)
+def test_a_value_is_the_same_after_packing(value: Any) -> None:
+    assert same(unpack(pack(value)), value)
+
+
+@given(st.lists(VALUES, max_size=3))
+def test_values_joined_end_to_end_come_back_one_by_one(values: list[Any]) -> None:
+    joined = np.concatenate([np.empty(0, np.uint8), *map(pack, values)])
+    assert same(unpack_all(joined), values)
+
+
+@given(VALUES, st.data())
+@settings(max_examples=300)
+def test_damaged_bytes_give_a_value_or_one_error(value: Any, data: st.DataObject) -> None:
+    packed = pack(value)
+    for _ in range(data.draw(st.integers(1, 4))):
+        packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
+    packed = packed[: data.draw(st.integers(0, len(packed)))]
+    try:
+        unpack_all(packed)
+    except BadResultError as error:
+        assert "packed value" in str(error)  # noqa: PT017  (it need not be raised)
+
+
+def test_an_array_of_any_layout_is_packed_in_the_order_of_its_indices() -> None:
+    array = np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1)[::2]
+    assert unpack(pack(array)).tolist() == array.tolist()
+
+
+def test_unpacked_arrays_are_aligned_views_that_are_as_writeable_as_the_bytes() -> None:
+    packed = pack({"a": np.ones(3, np.int8), "b": np.ones(2)})
+    value = unpack(packed)
+    value["b"][0] = 5.0
+    assert unpack(packed)["b"].tolist() == [5.0, 1.0]
+    assert value["b"].flags.aligned
+    packed.flags.writeable = False
+    assert not unpack(packed)["b"].flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ({"a": [1, {2, 3}]}, r"x['a'][1] is of type set, but a value must be made of arrays, numbers"),
+        ((np.array([None]),), "x[0] is an array of object, but a value must be"),
+        ({"a": np.zeros(2, [("b", "f8")])}, "x['a'] is an array of [('b', '<f8')], but"),
+        ([10**5000], "x cannot be sent or saved: Exceeds the limit"),
+        ({frozenset(): 1}, "a key of x is of type frozenset, but"),
+    ],
+)
+def test_what_cannot_be_packed_is_named(value: Any, complaint: str) -> None:
+    with pytest.raises(BadResultError) as caught:
+        pack(value, "x")
+    assert str(caught.value).startswith(complaint)
+
+
+def test_a_value_that_contains_itself_is_rejected() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(BadResultError, match="x is nested too deeply, or contains itself"):
+        pack(value, "x")
+
+
+def test_subclasses_of_dict_list_and_tuple_arrive_as_plain_ones() -> None:
+    class Row(dict[str, int]):
+        pass
+
+    found = unpack(pack(Row(a=1)))
+    assert type(found) is dict
+    assert found == {"a": 1}

@@ -1,0 +1,128 @@
+"""A loop of one's own that trains a network, on simulated workers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpi_ata
+from mpi_ata import Sqrt, Stop, Trainer
+from mpi_ata.errors import UsageError
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
+
+nn: Any = torch.nn
+
+
+def samples(size: int = 90, seed: int = 1) -> Any:
+    inputs = torch.randn(size, 3, generator=torch.Generator().manual_seed(seed))
+    return torch.utils.data.TensorDataset(inputs, (inputs[:, 0] > 0).long())
+
+
+def normed() -> Any:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def a_trainer(**options: Any) -> Trainer:
+    model = normed()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    settings: dict[str, Any] = {
+        "budget": 6,
+        "optimizer": optimizer,
+        "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.5),
+        "clip": 1.0,
+        "times": Sqrt(3),
+        "test": samples(40, seed=2),
+        "metrics": {"accuracy": mpi_ata.TorchProblem.accuracy},
+        "allocator": "uta",
+        "rounds": 30,
+    }
+    return Trainer(model, nn.CrossEntropyLoss(), samples(), 5, **settings | options)
+
+
+def test_a_loop_sees_rounds_with_their_training_loss_and_evaluates() -> None:
+    with a_trainer() as trainer:
+        before = trainer.evaluate()
+        losses = [round.logs["loss"] for round in trainer]
+        after = trainer.evaluate()
+    assert len(losses) == 30
+    assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
+    assert after["accuracy"] > 0.85 > before["accuracy"]
+    assert trainer.update.optimizer.param_groups[0]["lr"] == 0.01
+    assert trainer.trace.metrics["accuracy"][-1] == after["accuracy"]
+
+
+def test_saved_weights_are_those_of_the_original_model(tmp_path: Path) -> None:
+    with a_trainer(ema=0.5) as trainer:
+        for _ in trainer:
+            pass
+        trainer.save(tmp_path / "w.pt")
+        trainer.save(tmp_path / "mean.pt", averaged=True)
+        wanted, averaged = trainer.evaluate(), trainer.evaluate(averaged=True)
+    inputs, targets = samples(40, seed=2).tensors
+    for file, found in (("w.pt", wanted), ("mean.pt", averaged)):
+        model = normed()
+        model.load_state_dict(torch.load(tmp_path / file, weights_only=True))
+        loss = nn.functional.cross_entropy(model.eval()(inputs), targets).item()
+        assert loss == pytest.approx(found["loss"], rel=1e-5)
+    assert wanted["loss"] != averaged["loss"]
+
+
+def test_a_run_is_resumed_bit_for_bit_with_the_users_own_state(tmp_path: Path) -> None:
+    def trained(out: str, **options: Any) -> Trainer:
+        with a_trainer(out=tmp_path / out, resume=True, **options) as trainer:
+            for round in trainer:
+                trainer.state["rounds"] = trainer.state.get("rounds", 0) + 1
+                trainer.state["norms"] = np.append(trainer.state.get("norms", []), round.logs["loss"])
+        return trainer
+
+    whole = trained("whole.h5")
+    trained("parts.h5", stop=Stop(rounds=11), rounds=None)
+    resumed = trained("parts.h5")
+    assert resumed.method.k == 30
+    assert resumed.state["rounds"] == whole.state["rounds"] == 30
+    assert resumed.state["norms"].tolist() == whole.state["norms"].tolist()
+    assert resumed.x.tobytes() == whole.x.tobytes()
+
+
+def test_leaving_the_loop_saves_the_run(tmp_path: Path) -> None:
+    with a_trainer(out=tmp_path / "run.h5") as trainer:
+        for round in trainer:
+            trainer.state["best"] = 0.5
+            if round.number == 7:
+                break
+    with a_trainer(out=tmp_path / "run.h5", resume=True) as again:
+        assert [round.number for round in again] == list(range(8, 31))
+        assert again.state == {"best": 0.5}
+
+
+def test_what_cannot_be_saved_is_rejected(tmp_path: Path) -> None:
+    def noted() -> None:
+        with a_trainer(out=tmp_path / "run.h5") as trainer:
+            for _ in trainer:
+                trainer.state["who"] = "me"
+
+    with pytest.raises(UsageError, match=r"state\['who'\] = 'me' cannot be saved; use numbers"):
+        noted()
+
+
+def test_reduce_on_plateau_sees_the_loss_of_evaluations() -> None:
+    model = normed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.1, patience=0, threshold=0.9)
+    with Trainer(
+        model,
+        nn.CrossEntropyLoss(),
+        samples(),
+        5,
+        budget=3,
+        optimizer=optimizer,
+        scheduler=plateau,
+        times=Sqrt(3),
+        rounds=4,
+    ) as trainer:
+        for _ in trainer:
+            trainer.evaluate()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-6)

@@ -1,0 +1,142 @@
+"""What mpi-ata plot and mpi-ata compare -o draw, and what they reject."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.store import RunFile
+from mpi_ata.view.plots_data import MOST, PlottedRun, plotted, round_times, run_names, task_rates, worker_rows
+from mpi_ata.view.plots_workers import histograms
+from tests.cli.commands import JOB, call, use_own_problem
+
+pytest.importorskip("matplotlib")
+
+FORMATS = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
+
+
+def run_job(out: str, *options: str) -> PlottedRun:
+    if not Path("job.toml").exists():
+        Path("job.toml").write_text(JOB)
+    assert call("run", "job.toml", "--virtual", "--out", out, *options).exit_code == 0
+    return plotted(load_record(RunFile(Path(out)))[0], out)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_runs_are_drawn_in_the_format_of_the_file_name(suffix: str) -> None:
+    run_job("a.h5")
+    run_job("b.h5", "--set", "allocator.name=gta")
+    result = call("plot", "a.h5", "b.h5", "-o", f"x{suffix}")
+    assert (result.exit_code, result.stdout) == (0, f"drawn to x{suffix}\n")
+    assert Path(f"x{suffix}").read_bytes().startswith(FORMATS[suffix])
+
+
+def test_a_figure_names_its_runs_and_labels_its_axes_with_units() -> None:
+    run_job("slow&sure.h5")
+    run_job("greedy.h5", "--set", "allocator.name=gta")
+    assert call("plot", "slow&sure.h5", "greedy.h5", "-o", "x.svg").exit_code == 0
+    text = Path("x.svg").read_text()
+    labels = ["clock [s]", "worker time [s]", "time of a round [s]", "regret, total [s]", "tasks per round"]
+    for label in ["slow&amp;sure", "greedy", "gap f − f*", *labels]:
+        assert f">{label}</text>" in text
+
+
+def test_only_the_panels_that_are_named_are_drawn() -> None:
+    run_job("a.h5")
+    assert call("plot", "a.h5", "-o", "x.svg", "--panels", "clock,map").exit_code == 0
+    text = Path("x.svg").read_text()
+    assert ">clock [s]<" in text
+    assert ">worker time [s]<" not in text
+
+
+def test_a_run_that_has_just_started_and_one_without_loss_can_be_drawn() -> None:
+    run_job("a.h5", "--set", "stop.gap=1")
+    Path("job.toml").unlink()
+    use_own_problem("job.toml", "return x")
+    run_job("b.h5")
+    assert call("plot", "a.h5", "b.h5", "-o", "x.png").exit_code == 0
+
+
+@pytest.mark.parametrize("allocator", ["ata-auto", "gta", "ofta", "uta", "m-sync", "bandit", "proportional"])
+def test_runs_of_every_allocator_can_be_drawn(allocator: str) -> None:
+    run = run_job("a.h5", "--set", f"allocator.name={allocator}")
+    assert run.workers is not None
+    assert run.workers.quota is not None
+    assert run.workers.quota.sum() >= 7
+    assert call("plot", "a.h5", "-o", "x.png").exit_code == 0
+
+
+def test_the_curve_of_round_times_adds_up_to_the_clock() -> None:
+    run = run_job("a.h5")
+    round, length = round_times(run)
+    assert np.isclose((np.diff(round, prepend=0) * length).sum(), run.column("clock")[-1])
+
+
+def test_the_map_shows_the_budget_in_every_round() -> None:
+    _, rates, _ = task_rates(run_job("a.h5"))
+    assert rates.shape == (5, 50)
+    assert np.allclose(rates.sum(axis=0), 7)
+
+
+def test_many_workers_become_groups_of_similar_speed_that_leave_nobody_out() -> None:
+    run = run_job("a.h5", "--workers", "230", "--set", "allocator.name=uta", "--set", "allocator.budget=460")
+    rows = worker_rows(run)
+    assert len(rows.groups) == MOST
+    assert sorted(np.concatenate(rows.groups).tolist()) == list(range(230))
+    assert run.workers is not None
+    assert (np.diff(rows.averaged(run.workers.means)) >= 0).all()
+    _, shares = histograms(run.times, rows)
+    assert np.allclose(shares.sum(axis=1), 1)
+    assert call("plot", "a.h5", "-o", "x.png").exit_code == 0
+
+
+def test_runs_whose_files_have_the_same_name_are_told_apart_by_their_folders() -> None:
+    paths = [Path("a/run.h5"), Path("b/run.h5"), Path("c/other.h5")]
+    assert run_names(paths) == ["a/run", "b/run", "other"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "x.gif"], "-o x.gif: the name of a figure must end in .png, .pdf or .svg"),
+        (["-o", "no/x.png"], "-o no/x.png: there is no folder no; create it, or choose another file"),
+        (
+            ["-o", "x.png", "--panels", "clck"],
+            "--panels: there is no panel 'clck'; choose from clock, worker-time, billed, rounds, regret, "
+            "means, times, map",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_rejected_in_one_sentence(arguments: list[str], message: str) -> None:
+    run_job("a.h5")
+    result = call("plot", "a.h5", *arguments)
+    assert (result.exit_code, result.stderr) == (2, f"Error: {message}\n")
+
+
+def test_without_matplotlib_one_sentence_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_job("a.h5")
+    monkeypatch.setattr(sys, "path", [])
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    result = call("plot", "a.h5", "-o", "x.png")
+    assert result.exit_code == 2
+    assert result.stderr == "Error: figures need matplotlib; install it with: pip install 'mpi-ata[plot]'\n"
+
+
+def test_compare_draws_its_runs_and_shows_the_spread_over_seeds() -> None:
+    Path("job.toml").write_text(JOB)
+    arguments = ["compare", "job.toml", "--virtual", "--allocators", "gta,uta", "--seeds", "3"]
+    table = call(*arguments, "-o", "x.svg").stdout.splitlines()
+    assert [row.split()[0] for row in table[2:]] == ["gta", "uta"]
+    assert all("±" in row for row in table[2:])
+    assert ">uta</text>" in Path("x.svg").read_text()
+    rows = json.loads(call(*arguments, "--json").stdout)
+    assert [(row["allocator"], row["seed"]) for row in rows][:3] == [("gta", 5), ("uta", 5), ("gta", 6)]
+    clocks = [row["clock"] for row in rows if row["allocator"] == "uta"]
+    assert len(set(clocks)) == 3
+    alone = json.loads(call("run", "job.toml", "--virtual", "--json", "--set", "run.seed=7").stdout)
+    own = json.loads(call(*arguments[:3], "--allocators", "own", "--seeds", "3", "--json").stdout)
+    assert own[2]["clock"] == alone["clock"]

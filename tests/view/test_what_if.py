@@ -1,0 +1,146 @@
+"""Predictions from recorded task times: how close they are, and what they say about themselves."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.store import RunFile
+from mpi_ata.view.what_if_recording import recording
+from tests.cli.commands import JOB, call
+
+
+def run_job(*options: str) -> dict[str, Any]:
+    Path("job.toml").write_text(JOB)
+    result = call("run", "job.toml", "--virtual", "--out", "run.h5", "--json", *options)
+    assert result.exit_code == 0, result.stderr
+    summary: dict[str, Any] = json.loads(result.stdout)
+    return summary
+
+
+def forget() -> None:
+    for path in Path().glob("run.h5*"):
+        path.unlink()
+
+
+def ask(*options: str) -> dict[str, Any]:
+    result = call("what-if", "run.h5", "--json", *options)
+    assert result.exit_code == 0, result.stderr
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
+
+
+# The length of a round varies by about a quarter: 0.7 % of the clock of 1,200 rounds, which is chance of the
+# recorded run; the prediction, a mean over replays, adds little.  3 % is more than four times that.
+@pytest.mark.parametrize("allocator", ["ata-empirical", "ata-auto", "uta", "ofta", "bandit"])
+def test_the_prediction_for_what_really_ran_is_within_3_per_cent(allocator: str) -> None:
+    options = ["--workers", "8", "--set", "allocator.budget=20", "--set", "stop.rounds=1200"]
+    ran = run_job("--set", f"allocator.name={allocator}", *options)
+    (row,) = ask("--allocators", "own")["predicted"]
+    assert row["allocator"] == allocator
+    assert row["clock"] == pytest.approx(ran["clock"], rel=0.03)
+    assert row["worker_time"] == pytest.approx(ran["worker_time"], rel=0.03)
+    assert row["tasks_used"] == ran["tasks_used"]
+
+
+def test_the_prediction_for_a_greedy_run_is_within_5_per_cent_though_its_long_tasks_were_stopped() -> None:
+    ran = run_job("--set", "allocator.name=gta", "--set", "stop.rounds=1200")
+    (row,) = ask("--allocators", "own")["predicted"]
+    assert row["clock"] == pytest.approx(ran["clock"], rel=0.05)
+    assert row["worker_time"] == pytest.approx(ran["worker_time"], rel=0.05)
+    assert row["tasks_wasted"] == pytest.approx(ran["tasks_wasted"], rel=0.05)
+
+
+def test_the_prediction_for_another_allocator_is_what_that_one_takes() -> None:
+    run_job("--set", "allocator.name=uta", "--set", "stop.rounds=1200")
+    predicted = {row["allocator"]: row for row in ask("--allocators", "gta,ofta")["predicted"]}
+    for allocator in ("gta", "ofta"):
+        forget()
+        ran = run_job("--set", f"allocator.name={allocator}", "--set", "stop.rounds=1200")
+        assert predicted[allocator]["clock"] == pytest.approx(ran["clock"], rel=0.03)
+        assert predicted[allocator]["worker_time"] == pytest.approx(ran["worker_time"], rel=0.03)
+
+
+def test_budget_and_workers_can_be_changed() -> None:
+    run_job("--set", "allocator.name=uta", "--set", "stop.rounds=200")
+    (row,) = ask("--allocators", "uta", "--budget", "4", "--workers", "0-1,4")["predicted"]
+    assert (row["budget"], row["workers"], row["tasks_used"]) == (4, 3, 800)
+    (fastest,) = ask("--allocators", "uta", "--budget", "4", "--workers", "3")["predicted"]
+    assert fastest["worker_time"] < row["worker_time"]
+
+
+def test_few_recorded_times_make_a_prediction_less_sure() -> None:
+    run_job("--set", "stop.rounds=5", "--set", "allocator.name=uta")
+    few = ask("--allocators", "uta")
+    forget()
+    run_job("--set", "stop.rounds=500", "--set", "allocator.name=uta")
+    many = ask("--allocators", "uta")
+    few_row, many_row = few["predicted"][0], many["predicted"][0]
+    assert few_row["clock_error"] / few_row["clock"] > 2 * many_row["clock_error"] / many_row["clock"]
+    assert few["least_tasks"] < 10 < many["least_tasks"]
+
+
+def test_a_bootstrap_varies_means_as_the_mean_of_all_tasks_does() -> None:
+    run_job("--set", "allocator.name=uta", "--set", "stop.rounds=1200")
+    record = load_record(RunFile(Path("run.h5")))[0]
+    recorded = recording(record, Path("run.h5"))
+    rng = np.random.default_rng(1)
+    means = np.array([recorded.resampled(rng).means for _ in range(400)])
+    expected = np.array([sample.std() for sample in recorded.samples]) / np.sqrt(recorded.tasks)
+    # The standard deviation of 400 numbers is known to 3.5 %; 15 % is four times that.
+    assert np.allclose(means.std(axis=0), expected, rtol=0.15)
+    assert np.allclose(recorded.means, record.workers["seconds"] / record.workers["tasks"])
+
+
+def test_the_table_says_how_far_to_trust_it() -> None:
+    run_job("--set", "stop.rounds=4")
+    text = call("what-if", "run.h5").stdout
+    rows = [line.split()[0] for line in text.splitlines()[2:6]]
+    assert rows == ["ata-empirical,", "ata-empirical", "gta", "uta"]
+    assert "±" in text
+    assert "Workers with fewer than 30 tasks may be faster or slower than they seem." in text
+
+
+def test_overhead_of_orders_counts_on_the_clock_but_not_as_worker_time() -> None:
+    run_job("--set", "allocator.name=uta", "--set", "stop.rounds=300")
+    file = RunFile(Path("run.h5"))
+    attributes, groups, _ = file.load()
+    before = ask("--allocators", "uta")["predicted"][0]
+    groups["workers"]["overhead"] = 5.0 * groups["workers"]["arrivals"]
+    file.save(attributes, groups)
+    after = ask("--allocators", "uta")["predicted"][0]
+    assert after["clock"] - before["clock"] == pytest.approx(300 * 5.0)
+    assert after["worker_time"] == before["worker_time"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--workers", "9"], "--workers 9 must be from 1 to 5, the workers with recorded times"),
+        (["--workers", "0,9"], "--workers 0,9: worker 9 has no recorded times; leave it out"),
+        (
+            ["--workers", "a-b"],
+            "--workers a-b is neither a number of workers nor a list of them such as 0-7,12",
+        ),
+        (["--allocators", "gat"], "unknown name 'gat' in [allocator]; valid values: "),
+    ],
+)
+def test_what_cannot_be_replayed_is_rejected_in_one_sentence(options: list[str], message: str) -> None:
+    run_job()
+    result = call("what-if", "run.h5", *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_run_without_an_allocator_is_rejected() -> None:
+    greedy = 'name = "ringmaster"\ndelay = 5\nbudget = 7'
+    own = '[allocator]\nname = "ata-empirical"\nbudget = 7\neta = 1.0\n'
+    Path("job.toml").write_text(JOB.replace('name = "sgd"', greedy).replace(own, ""))
+    assert call("run", "job.toml", "--virtual", "--out", "run.h5").exit_code == 0
+    result = call("what-if", "run.h5", "--allocators", "uta")
+    assert result.exit_code == 2
+    assert "its method has no allocator to exchange" in result.stderr
