@@ -79,11 +79,13 @@ def snapshot_of_run(
     )
 
 
-def workers_of_cluster(cluster: Cluster, before: IntArray | None, since: int) -> Workers:
+def workers_of_cluster(
+    cluster: Cluster, identities: Sequence[WorkerIdentity], before: IntArray | None, since: int
+) -> Workers:
     """Return what the workers did so far; `before` are the tasks that they had finished by round `since`."""
     stats = cluster.ledger.stats.state()
     return Workers(
-        identities=cluster.identities,
+        identities=identities,
         available=cluster.available,
         seconds=cluster.ledger.worker_time,
         means=measured(stats)[0],
