@@ -26,6 +26,7 @@ COMMANDS = {  # where each is; only the one that is called is imported, since ev
     "status": ("slurm", "status_command"),
     "stop": ("slurm", "stop_command"),
     "submit": ("slurm", "submit_command"),
+    "watch": ("watch", "watch_command"),
     "what-if": ("see", "what_if_command"),
 }
 

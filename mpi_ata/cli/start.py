@@ -13,7 +13,9 @@ from mpi_ata.driver.execute import Outcome, execute, execute_on_ranks
 from mpi_ata.driver.plan import Plan
 from mpi_ata.launch.mpirun import check_rank_memory
 from mpi_ata.layout import ranks_for
-from mpi_ata.view.progress import Line, ProgressLine
+from mpi_ata.runfile.progress import job_title
+from mpi_ata.view.live import progress_view
+from mpi_ata.view.progress import Line
 
 
 class Notes(logging.Handler):
@@ -73,8 +75,9 @@ def start_ranks(plans: Sequence[Plan]) -> None:
 
 
 def execute_with_progress(plan: Plan, virtual: bool, label: str = "") -> Outcome | None:
-    """Execute a plan with a progress line; None on the rank of a worker."""
-    line = ProgressLine(plan.job.stop, sys.stderr, label, bool(os.environ.get(launch.TERMINAL)))
+    """Execute a plan with a live view or a progress line; None on the rank of a worker."""
+    job, terminal = plan.job, bool(os.environ.get(launch.TERMINAL))
+    line = progress_view(job_title(job.tables), job.stop, sys.stderr, label, terminal)
     with printed_notes(line, once=bool(label)):  # runs that are compared have the same notes
         try:
             return (execute if virtual else execute_on_ranks)(plan, [line])

@@ -207,4 +207,7 @@ def set_mpi_defaults(environment: MutableMapping[str, str]) -> None:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     if sys.stderr is not None and sys.stderr.isatty():
         environment.setdefault(TERMINAL, "1")
-        environment.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
+        columns, lines = shutil.get_terminal_size((80, 0))
+        environment.setdefault("COLUMNS", str(columns))
+        if lines:  # of a terminal of unknown size, ranks draw one line only
+            environment.setdefault("LINES", str(lines))

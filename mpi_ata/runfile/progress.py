@@ -65,7 +65,7 @@ def _progress(summary: dict[str, Any], job: State, saved: float, trouble: str) -
         saving=float(summary.get("saving", 0.0)),
         saved=saved,
         failure=str(summary.get("failure", "")),
-        job=_job(tables),
+        job=job_title(tables),
         trouble=trouble,
     )
 
@@ -75,7 +75,7 @@ def _limit(tables: Tables) -> int | None:
     return rounds if isinstance(rounds, int) else None
 
 
-def _job(tables: Tables) -> str:
+def job_title(tables: Tables) -> str:
     """Return the names of the problem, the method and the allocator, or the classes of the user's own."""
     parts = [tables[name] for name in ("problem", "method", "allocator") if name in tables]
     return ", ".join(str(part.get("name") or part.get("class")) for part in parts)

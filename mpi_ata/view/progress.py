@@ -8,7 +8,7 @@ from typing import TextIO
 
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
-from mpi_ata.job.stop import Stop
+from mpi_ata.job.stop import Stop, Totals
 from mpi_ata.methods import Round
 from mpi_ata.view.text import duration, rate, significant
 
@@ -87,7 +87,7 @@ def progress_text(trace: Trace, stop: Stop) -> str:
     """Return the progress of a run in one line."""
     of = f" of {stop.rounds:,}" if stop.rounds else ""
     parts = [f"round {trace.round:,}{of}"]
-    if (left := _time_left(trace, stop)) < math.inf:
+    if (left := time_left(trace, stop)) < math.inf:
         parts.append(f"at most {duration(left)} to go")
     if not math.isnan(trace.gap):
         parts.append(f"gap {trace.gap:.2e}")
@@ -96,14 +96,17 @@ def progress_text(trace: Trace, stop: Stop) -> str:
     return ", ".join([*parts, rate(trace.round, trace.elapsed), f"clock {significant(trace.clock, 4)} s"])
 
 
-def _time_left(trace: Trace, stop: Stop) -> float:
+def time_left(totals: Totals, stop: Stop) -> float:
     """Return the seconds until the first limit that a run reaches for sure; infinity if there is none."""
+    done = part_done(totals, stop)
+    return totals.elapsed * max(1 / done - 1, 0.0) if done else math.inf
+
+
+def part_done(totals: Totals, stop: Stop) -> float:
+    """Return how much of a run is done, by the limit that is closest: 0 to 1, 0 where there is none."""
     done = [
-        (trace.round, stop.rounds),
-        (trace.clock, stop.clock),
-        (trace.elapsed, stop.elapsed),
+        (totals.round, stop.rounds),
+        (totals.clock, stop.clock),
+        (totals.elapsed, stop.elapsed),
     ]
-    return min(
-        (trace.elapsed * max(limit / so_far - 1, 0.0) for so_far, limit in done if limit and so_far),
-        default=math.inf,
-    )
+    return max((min(so_far / limit, 1.0) for so_far, limit in done if limit), default=0.0)

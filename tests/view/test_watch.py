@@ -1,0 +1,69 @@
+"""mpi-ata watch shows a run from its file, until it ends."""
+
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from mpi_ata import Plain, Quadratic, Sqrt, minimize
+from mpi_ata.driver.output import OutputOptions
+from tests.cli.commands import ENDLESS, JOB, MPI_ATA, call
+from tests.driver.driven import driven
+from tests.faults.scene import written
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_finished_run_is_printed_and_watching_ends() -> None:
+    minimize(Quadratic(5), 4, update=Plain(0.4), rounds=20, times=Sqrt(3), out="run.h5")
+    for options in ([], ["--once"]):
+        done = call("watch", "run.h5", *options)
+        assert done.exit_code == 0
+        lines = done.stdout.splitlines()
+        assert lines[:2] == ["Quadratic, SGD, ATAAuto on 3 workers", "finished at 20 rounds"]
+        assert lines[3].startswith("round        20 of 20, 100.0 %, ")
+        assert "\x1b" not in done.stdout
+        assert lines[-1].endswith(" ended: 20 rounds")
+
+
+def test_an_unfinished_run_is_printed_as_it_was_saved() -> None:
+    def stop(trace: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    driven(written(Path("job.toml")), look=stop, output=OutputOptions(Path("run.h5")))
+    printed = call("watch", "run.h5", "--once").stdout
+    assert "\nas saved at " in printed
+    assert "\nround        1 of 40, 2.5 %, " in printed
+
+
+def test_a_run_is_watched_while_it_runs_until_it_is_finished() -> None:
+    Path("job.toml").write_text(JOB)
+    command = [str(MPI_ATA), "run", "job.toml", "--virtual", "--out", "run.h5", *ENDLESS]
+    with subprocess.Popen(
+        [*command, "--set", "stop.elapsed=3"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as run:
+        while not Path("run.h5").exists():
+            time.sleep(0.05)
+        done = call("watch", "run.h5")
+        run.wait(60)
+    assert done.exit_code == 0
+    assert "finished at elapsed 3" in done.stdout
+
+
+def test_workers_that_do_nothing_any_more_are_listed() -> None:
+    driven(written(Path("job.toml"), "sgd ofta", workers=40), output=OutputOptions(Path("run.h5")))
+    printed = call("watch", "run.h5", "--once").stdout
+    idle = re.search(r"\nidle +(\d+) of 40: .*, since round (\d+)\n", printed)
+    assert idle is not None
+    assert int(idle[1]) >= 33, "seven tasks per round keep seven workers busy at most"
+    assert 30 <= int(idle[2]) <= 36, "the last tenth of 40 rounds"
+
+
+def test_a_file_that_is_no_run_is_named() -> None:
+    assert "nothing.h5: cannot be read: No such file or directory" in call("watch", "nothing.h5").output
