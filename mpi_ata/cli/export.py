@@ -2,7 +2,6 @@
 
 import csv
 import io
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,15 @@ from mpi_ata.cli.options import errors_in_one_sentence, show
 from mpi_ata.errors import UsageError
 from mpi_ata.runfile.load import SavedRun, load
 
+Table = dict[str, list[Any]]  # columns by name
 Target = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(name="export")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--x", "point", type=Target, help="Write the point to this file, for numpy.load.")
-@click.option("-o", "--history", type=Target, help="Write the history to this file, as CSV.")
-@click.option("--workers", type=Target, help="Write the table of workers to this file, as CSV.")
+@click.option("-o", "--history", type=Target, help="Write the history to this file: .csv, or .parquet.")
+@click.option("--workers", type=Target, help="Write the table of workers to this file: .csv, or .parquet.")
 @errors_in_one_sentence
 def export_command(run: Path, point: Path | None, history: Path | None, workers: Path | None) -> None:
     """Write parts of a run file for other programs.
@@ -31,17 +31,17 @@ def export_command(run: Path, point: Path | None, history: Path | None, workers:
     Examples:
       mpi-ata export runs/mine.h5 --x x.npy
       mpi-ata export runs/mine.h5 -o history.csv
-      mpi-ata export runs/mine.h5 --workers workers.csv
+      mpi-ata export runs/mine.h5 -o history.parquet --workers workers.parquet
     """
     saved = load(run)
     if point is not None:
         write(point, npy_bytes(saved))
     if history is not None:
-        write(history, history_csv(saved).encode())
+        write(history, table_bytes(history_columns(saved), history))
     if workers is not None:
-        write(workers, workers_csv(saved).encode())
+        write(workers, table_bytes(worker_columns(saved), workers))
     if point is history is workers is None:
-        show(history_csv(saved).rstrip())
+        show(csv_text(history_columns(saved)).rstrip())
 
 
 def npy_bytes(run: SavedRun) -> bytes:
@@ -51,25 +51,44 @@ def npy_bytes(run: SavedRun) -> bytes:
     return target.getvalue()
 
 
-def history_csv(run: SavedRun) -> str:
-    """Return the history as CSV: its columns, and then the metrics of the problem."""
+def history_columns(run: SavedRun) -> Table:
+    """Return the columns of the history, and then the metrics of the problem."""
     metrics = run.metrics.items()
     own = {f"evaluation.{name}" if name in run.history else name: column for name, column in metrics}
-    columns = run.history | own
-    return csv_text(list(columns), zip(*(column.tolist() for column in columns.values()), strict=True))
+    return {name: column.tolist() for name, column in (run.history | own).items()}
 
 
-def workers_csv(run: SavedRun) -> str:
-    """Return the table of workers as CSV."""
-    return csv_text(list(run.workers[0]), (row.values() for row in run.workers))
+def worker_columns(run: SavedRun) -> Table:
+    """Return the columns of the table of workers."""
+    return {name: [row[name] for row in run.workers] for name in run.workers[0]}
 
 
-def csv_text(header: list[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Return rows as CSV; what is not known is empty."""
+def table_bytes(columns: Table, path: Path) -> bytes:
+    """Return a table in the format that the name of its file says: CSV, unless it ends in .parquet."""
+    return parquet_bytes(columns) if path.suffix == ".parquet" else csv_text(columns).encode()
+
+
+def csv_text(columns: Table) -> str:
+    """Return a table as CSV; what is not known is empty."""
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(["" if value is None or value != value else value for value in row] for row in rows)
+    writer.writerow(columns)
+    for row in zip(*columns.values(), strict=True):
+        writer.writerow("" if value is None or value != value else value for value in row)
+    return target.getvalue()
+
+
+def parquet_bytes(columns: Table) -> bytes:
+    """Return a table as Parquet; what is not known is null."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        way_out = "use pip install 'mpi-ata[parquet]', or write .csv"
+        raise UsageError(f"a .parquet file needs pyarrow, which is not installed; {way_out}") from None
+    target = io.BytesIO()
+    known = {name: pyarrow.array(column, from_pandas=True) for name, column in columns.items()}
+    parquet.write_table(pyarrow.table(known), target)
     return target.getvalue()
 
 

@@ -12,6 +12,7 @@ from mpi_ata.clusters import Cluster
 from mpi_ata.driver.advice import ExchangeAdvice
 from mpi_ata.driver.evaluation import evaluate
 from mpi_ata.driver.failure import RoundBoundary, saved_on_failure
+from mpi_ata.driver.loggers import LOGGERS, Logger
 from mpi_ata.driver.loop import rounds
 from mpi_ata.driver.observers import Observer, Observers
 from mpi_ata.driver.plan import Start
@@ -67,6 +68,9 @@ class Drive:
     ) -> None:
         self._start, self._cluster, self._stop_request, self._trace = start, cluster, stop_request, trace
         self._problem, self._method, self._closes = problem, method, closes
+        names = dict.fromkeys(start.job.run.log or ()) if start.file else ()  # they write beside it
+        observers = [*observers, *(LOGGERS[name]() for name in names)]
+        self._loggers = [observer for observer in observers if isinstance(observer, Logger)]
         self._observers = Observers([*observers, ExchangeAdvice()])
         self._recorder: RunRecorder | None = None
         self.reason: str | None = None  # the limit that was reached
@@ -115,6 +119,8 @@ class Drive:
         if start.file is not None:
             self._recorder = RunRecorder(start, start.file, method, cluster, trace)
             self._recorder.begin(notes)
+            for logger in self._loggers:
+                logger.place(self._recorder.path, self._recorder.run)
         self._observers.on_start(method, cluster, trace)
 
     def _run_rounds(self) -> Iterator[Round]:

@@ -146,6 +146,11 @@ class RunRecorder:
         self._checkpoints.save_last(self._filled())
 
     @property
+    def run(self) -> str:
+        """Return the unique name of the run, which it keeps when it is resumed."""
+        return self._record.run
+
+    @property
     def saved(self) -> int:
         """Return the round of the latest save."""
         return self._checkpoints.latest

@@ -22,7 +22,10 @@ from mpi_ata.job.tables import (
 )
 
 # Keys that may differ between a run and its resumption: they change nothing in what it computes.
-FREE = {"run.workers", "run.evaluate_every", "run.checkpoint_rounds", "run.checkpoint_seconds", "run.grace"}
+FREE = {
+    f"run.{key}"
+    for key in ("workers", "evaluate_every", "checkpoint_rounds", "checkpoint_seconds", "grace", "log")
+}
 
 ByName = dict[str, Setting]
 

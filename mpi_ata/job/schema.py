@@ -21,6 +21,7 @@ from mpi_ata.version import __version__
 
 TABLES = ("problem", "method", "allocator", "times", "stop", "run", "faults")
 REQUIRED = ("problem", "method", "stop")
+LOGS = ("csv", "tensorboard", "wandb", "mlflow")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class RunTable:
     checkpoint_rounds: int | None = None
     checkpoint_seconds: float | None = None
     grace: float = 20.0  # seconds that a round may still take after a signal
+    log: list[str] | None = None  # names of loggers
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -47,6 +49,10 @@ class RunTable:
             raise ValueError(f"checkpoint_seconds={self.checkpoint_seconds} must be at least 0")
         if not self.grace >= 0:
             raise ValueError(f"grace={self.grace} must be at least 0 seconds")
+        for name in self.log or ():
+            if name not in LOGS:
+                listed = f"{', '.join(LOGS)}{did_you_mean(str(name), LOGS)}"
+                raise ValueError(f"log has the unknown name {name!r}; valid names: {listed}")
 
 
 @dataclass(frozen=True)

@@ -55,10 +55,9 @@ class LiveView(Screen, Observer):
         now = time.monotonic()
         if not self._tasks or now - self._tasks[-1][0] > RECENT:
             self._tasks.append((now, trace.round, self._cluster.ledger.stats.state()["tasks"].copy()))
-        began, since, before = self._tasks[0]
-        workers = workers_of_cluster(
-            self._cluster, self._identities, before if now - began > RECENT else None, since
-        )
+        began, since, tasks = self._tasks[0]
+        before = tasks if now - began > RECENT else None
+        workers = workers_of_cluster(self._cluster, self._identities, before, since)
         return snapshot_text(snapshot_of_run(self._title, self._stop, trace, workers, self._events))
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,26 @@ def test_the_history_and_the_workers_are_written_as_csv(run: mpi_ata.SavedRun) -
     assert rows[0]["mean_delay"] == "", "what is not known is empty"
     workers = list(csv.DictReader(Path("workers.csv").read_text().splitlines()))
     assert [int(row["tasks"]) for row in workers] == [worker["tasks"] for worker in run.workers]
+
+
+def test_the_history_and_the_workers_are_written_as_parquet(run: mpi_ata.SavedRun) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert call("export", "run.h5", "-o", "history.parquet", "--workers", "workers.parquet").exit_code == 0
+    history = parquet.read_table("history.parquet").to_pydict()
+    assert tuple(history) == COLUMNS
+    assert history["gap"] == run.history["gap"].tolist()
+    assert history["mean_delay"] == [None] * 3, "what is not known is null"
+    workers = parquet.read_table("workers.parquet").to_pylist()
+    assert [row["tasks"] for row in workers] == [worker["tasks"] for worker in run.workers]
+    assert {row["host"] for row in workers} == {"virtual"}
+
+
+def test_without_pyarrow_a_parquet_file_is_rejected_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    result = call("export", "run.h5", "-o", "history.parquet")
+    assert result.exit_code == 2
+    assert "needs pyarrow, which is not installed; use pip install 'mpi-ata[parquet]', or" in result.output
+    assert not Path("history.parquet").exists()
 
 
 def test_without_options_the_history_is_printed() -> None:
