@@ -11,6 +11,7 @@ import numpy as np
 from mpi_ata.cli.options import errors_in_one_sentence, show
 from mpi_ata.errors import UsageError
 from mpi_ata.runfile.load import SavedRun, load
+from mpi_ata.runfile.store import is_run_file
 
 Table = dict[str, list[Any]]  # columns by name
 Target = click.Path(path_type=Path, dir_okay=False)
@@ -33,6 +34,8 @@ def export_command(run: Path, point: Path | None, history: Path | None, workers:
       mpi-ata export runs/mine.h5 -o history.csv
       mpi-ata export runs/mine.h5 -o history.parquet --workers workers.parquet
     """
+    for target in (point, history, workers):
+        check_target(target)
     saved = load(run)
     if point is not None:
         write(point, npy_bytes(saved))
@@ -42,6 +45,12 @@ def export_command(run: Path, point: Path | None, history: Path | None, workers:
         write(workers, table_bytes(worker_columns(saved), workers))
     if point is history is workers is None:
         show(csv_text(history_columns(saved)).rstrip())
+
+
+def check_target(path: Path | None) -> None:
+    """Reject a file that is a run: it would be lost."""
+    if path is not None and is_run_file(path):
+        raise UsageError(f"{path} is a run file, and is not overwritten; choose another file")
 
 
 def npy_bytes(run: SavedRun) -> bytes:

@@ -66,3 +66,16 @@ def test_a_file_that_cannot_be_written_is_named() -> None:
     result = call("export", "run.h5", "--x", "nowhere/x.npy")
     assert result.exit_code == 2
     assert "nowhere/x.npy cannot be written: No such file or directory; choose another file" in result.output
+
+
+@pytest.mark.parametrize("option", ["--x", "-o", "--workers"])
+@pytest.mark.parametrize("target", ["run.h5", "../{folder}/run.h5", "linked.h5", "other.h5"])
+def test_no_run_is_overwritten(option: str, target: str) -> None:
+    before = Path("run.h5").read_bytes()
+    Path("linked.h5").symlink_to("run.h5")
+    Path("other.h5").write_bytes(before)
+    path = target.format(folder=Path.cwd().name)
+    done = call("export", "run.h5", option, path)
+    assert done.exit_code == 2
+    assert f"{path} is a run file, and is not overwritten; choose another file" in done.stderr
+    assert Path("run.h5").read_bytes() == Path("other.h5").read_bytes() == before
