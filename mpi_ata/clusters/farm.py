@@ -62,6 +62,10 @@ class Farm:
 
     def results(self) -> Iterator[tuple[int, Any]]:
         """Yield index and result of all items as they come; those who are still busy then are stopped."""
+        if self._problem.open:
+            way_out = "finish it, or make a list of its results, before the next one"
+            raise UsageError(f"a cluster does one map() at a time, and another one is not done; {way_out}")
+        self._problem.open = True
         try:
             while self._open:
                 self._check_signals()
@@ -71,6 +75,7 @@ class Farm:
             self._check_signals()
             raise
         finally:
+            self._problem.open = False
             self._cluster.stop(np.array(sorted(self._orders), np.int64))
             self._problem.slowness = self._speeds.slowness()
 

@@ -3,7 +3,6 @@
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ class Items:
 
     def __init__(self) -> None:
         self.orders = 0  # sent so far: each is a round of its own, in which tasks count from 0
+        self.open = False  # whether a call of map() has orders under way
         self.slowness: Array | None = None  # of each worker, as learned from earlier calls of map()
 
     def compute(self, x: Any, task: Task) -> Any:
@@ -33,7 +33,8 @@ class Items:
         except RunError:
             raise
         except (Exception, SystemExit) as error:
-            raise in_users_code(f"{x['function']} failed for item {index}", error) from None
+            function = x["function"].rpartition(":")[0]
+            raise in_users_code(f"{function} failed for item {index}", error) from None
 
 
 def order(function: str, items: Sequence[tuple[Any, ...]], indices: Sequence[int]) -> dict[str, Any]:
@@ -50,7 +51,8 @@ def order(function: str, items: Sequence[tuple[Any, ...]], indices: Sequence[int
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name by which all ranks find a function; UsageError where they cannot."""
-    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    module, path = (getattr(function, name, "") for name in ("__module__", "__qualname__"))
+    name = f"{module}:{path}:{_line(function)}"
     try:
         if found(name) is function:
             return name
@@ -62,10 +64,9 @@ def name_of(function: Callable[..., Any]) -> str:
     )
 
 
-@lru_cache
 def found(name: str) -> Callable[..., Any]:
-    """Return the function of this name, as module:function."""
-    module, _, path = name.partition(":")
+    """Return the function of this name, as module:function:line."""
+    module, path, line = name.split(":")
     place: Any = sys.modules.get(module) or importlib.import_module(module or "builtins")
     for part in path.split("."):
         place = getattr(place, part, None)
@@ -75,4 +76,14 @@ def found(name: str) -> Callable[..., Any]:
             "where workers stay"
         )
     function: Callable[..., Any] = place
+    if line != _line(function):
+        raise RunError(
+            f"{path!r} in {module!r} was defined again after mpi_ata.cluster(), where workers stay; "
+            "give the new function a name of its own, and define it above"
+        )
     return function
+
+
+def _line(function: Callable[..., Any]) -> str:
+    """Return the line where a function is defined, if it is one of Python's."""
+    return str(getattr(getattr(function, "__code__", None), "co_firstlineno", ""))

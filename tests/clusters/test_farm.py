@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 
 import mpi_ata
 from mpi_ata import Constant, DrawnTimes, Fault, FaultPolicy, Quadratic, RunError, UsageError, VirtualCluster
-from mpi_ata.clusters.items import Items
+from mpi_ata.clusters.items import Items, found
 from mpi_ata.clusters.shares import shares
 
 
 def square(value: float) -> float:
     return value * value
+
+
+def negative(value: float) -> float:
+    return -value
 
 
 def failing(value: int) -> float:
@@ -122,6 +126,26 @@ def test_an_item_that_cannot_be_sent_is_named() -> None:
 def test_a_function_that_other_ranks_cannot_find_is_rejected() -> None:
     with pytest.raises(UsageError, match="define a function with def at the top level of the script"):
         farm_of(1.0).map(lambda value: value, [1])
+
+
+def test_a_function_that_is_defined_again_is_called_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = farm_of(1.0)
+    assert list(cluster.map(square, [3])) == [9]
+    monkeypatch.setattr(negative, "__qualname__", "square")
+    monkeypatch.setattr(sys.modules[__name__], "square", negative)
+    assert list(cluster.map(square, [3])) == [-3]
+
+
+def test_a_function_that_workers_know_from_another_line_is_rejected() -> None:
+    with pytest.raises(RunError, match=r"'square' in '.*' was defined again after mpi_ata\.cluster\(\)"):
+        found(f"{__name__}:square:1")
+
+
+def test_a_second_map_before_the_first_is_done_is_rejected_and_the_cluster_stays_usable() -> None:
+    cluster = farm_of(1.0, 2.0)
+    with pytest.raises(UsageError, match=r"one map\(\) at a time"):
+        list(zip(cluster.map(square, range(9)), cluster.map(abs, range(9)), strict=True))
+    assert list(cluster.map(square, [3])) == [9]
 
 
 def test_a_cluster_with_a_problem_is_no_farm() -> None:
