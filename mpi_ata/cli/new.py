@@ -36,8 +36,20 @@ def new_command(name: Path) -> None:
     show(aligned(rows))
 
 
+def check_name(name: Path) -> None:
+    """Reject a name that is none of a file, or that the files cannot have in their texts."""
+    if name.name in ("", ".."):
+        raise UsageError(
+            f"{str(name)!r} is a folder; add the name of the job, as in {str(name / 'my_job')!r}"
+        )
+    if not name.name.isprintable() or set(name.name) & set('"\\'):
+        rule = "must not contain double quotes, backslashes or control characters"
+        raise UsageError(f"the name {name.name!r} {rule}; choose another name")
+
+
 def write_job(name: Path) -> list[Path]:
     """Write the job file and the problem file, and return their paths."""
+    check_name(name)
     paths = [name.with_name(f"{name.name}{suffix}") for suffix in TEMPLATES]
     for path in paths:
         if path.exists():

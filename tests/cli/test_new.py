@@ -39,3 +39,24 @@ def test_a_folder_that_cannot_be_created_is_reported_in_one_sentence() -> None:
     done = call("new", "file/my_job")
     assert done.exit_code == 2
     assert done.stderr.startswith("Error: file: cannot be written: ")
+
+
+@pytest.mark.parametrize("name", [".", "/", "..", "folder/.."])
+def test_a_name_that_is_a_folder_is_rejected(name: str) -> None:
+    done = call("new", name)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "is a folder; add the name of the job, as in '" in done.stderr
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb", "folder/\t"])
+def test_a_name_that_would_break_the_files_is_rejected(name: str) -> None:
+    done = call("new", name)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "must not contain double quotes, backslashes or control characters" in done.stderr
+    assert not list(Path().iterdir())
+
+
+def test_any_other_name_gives_a_job_that_can_be_read() -> None:
+    assert call("new", "it's näme #1").exit_code == 0
+    assert build_parts(load_job(Path("it's näme #1.toml"))).problem.x0.shape == (200,)
