@@ -1,6 +1,7 @@
 """The command that runs a job under several allocators."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from mpi_ata.driver.execute import Outcome
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Plan, checked_together
 from mpi_ata.driver.trace import Trace
+from mpi_ata.errors import UsageError
 from mpi_ata.job import Job
 from mpi_ata.job.build import greedy_counterpart
 from mpi_ata.layout import MANAGER
@@ -112,6 +114,7 @@ def list_variants(plan: Plan, names: Sequence[str], seeds: int) -> list[Variant]
 def recorded_in(folder: Path, variants: Sequence[Variant]) -> list[Variant]:
     """Return the runs, each recorded in a file of this folder that does not exist yet."""
     several = len({variant.seed for variant in variants}) > 1
+    check_different(variants)
     found = []
     for variant in variants:
         name = f"{variant.allocator}-{variant.seed}" if several else variant.allocator
@@ -120,6 +123,14 @@ def recorded_in(folder: Path, variants: Sequence[Variant]) -> list[Variant]:
             OutputOptions(file.path).check()
         found.append(variant._replace(plan=replace(variant.plan, file=file)))
     return found
+
+
+def check_different(variants: Sequence[Variant]) -> None:
+    """Reject allocators that are named twice: their run files would have the same name."""
+    count = Counter((variant.allocator, variant.seed) for variant in variants)
+    if twice := [name for (name, _), times in count.items() if times > 1]:
+        rule = "but --out has one run file for each"
+        raise UsageError(f"--allocators names {twice[0]!r} more than once, {rule}; name it once")
 
 
 def run_variants(variants: Sequence[Variant], virtual: bool) -> Iterator[Outcome]:

@@ -77,3 +77,10 @@ def test_compare_saves_the_run_of_each_allocator_in_a_folder(job: str) -> None:
     more = call("run", job, "--virtual", "--out", "new/folder/gta.h5", "--resume", "--set", "stop.rounds=60")
     assert more.exit_code == 0, more.stderr
     assert call(*arguments).exit_code == 2, "nothing is overwritten"
+
+
+def test_compare_with_out_rejects_an_allocator_that_is_named_twice_before_it_runs_any(job: str) -> None:
+    done = call("compare", job, "--virtual", "--allocators", "gta,uta, uta", "--out", "runs")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--allocators names 'uta' more than once, but --out has one run file for each" in done.stderr
+    assert not list(Path("runs").glob("*.h5"))
