@@ -420,7 +420,13 @@ class MPICluster(Farming):
 
     def overruns(self) -> dict[int, float]:
         """Return the seconds that workers spent on stopped tasks, after the stop, since the last call."""
-        return self._orders.overruns()
+        return self._orders.overruns(self._hangs)
+
+    def _hangs(self, worker: int, seconds: float) -> bool:
+        """Return whether a task has taken so long that its worker is lost, or overdue."""
+        if not self.available[worker]:
+            return True
+        return seconds > FLOOR and seconds > self._health.deadline(worker, 1)  # which costs more
 
     def idle(self) -> IntArray:
         """Return the workers that hold no order."""

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mpi_ata.arrays import Array
@@ -28,6 +28,7 @@ class Order:
     stopped: float = math.inf  # when it was told to stop
     unused: float = 0.0  # seconds reported since then
     noted: float = 0.0  # seconds since then that are in overruns()
+    hung: bool = False  # whether its worker was found to hang since then
     result: Array | None = None  # where the result will be, if in shared memory
 
 
@@ -104,20 +105,24 @@ class Orders:
         if (order := self.stopping.pop(worker, None)) is None:
             return
         # By what the worker reports: the manager may have been busy when the confirmation came.
-        overrun = max(order.unused - (order.stopped - order.latest), 0.0)
+        overrun = 0.0 if order.hung else max(order.unused - (order.stopped - order.latest), 0.0)
         self._overruns[worker] = self._overruns.get(worker, 0.0) + overrun - order.noted
         if worker in self.running:
             self._send(worker, self.running[worker])
 
-    def overruns(self) -> dict[int, float]:
+    def overruns(self, hangs: Callable[[int, float], bool]) -> dict[int, float]:
         """Return the seconds that workers spent on stopped tasks, after the stop, since the last call.
 
-        They are corrected, perhaps by a negative number, when the worker confirms that it has stopped.
+        They are corrected, perhaps by a negative number, when the worker confirms that it has stopped, and
+        when `hangs(worker, seconds)` says that it hangs: that is no property of its tasks.
         """
         found, self._overruns, now = self._overruns, {}, time.perf_counter()
         for worker, order in self.stopping.items():
-            found[worker] = found.get(worker, 0.0) + now - order.stopped - order.noted
-            order.noted = now - order.stopped
+            spent = now - order.stopped
+            order.hung = order.hung or hangs(worker, spent)
+            spent = 0.0 if order.hung else spent
+            found[worker] = found.get(worker, 0.0) + spent - order.noted
+            order.noted = spent
         return found
 
     def give_back_draws(self, worker: int) -> None:
