@@ -105,7 +105,7 @@ def measure(setting: Setting, rounds: int) -> list[Point]:
     law, budget = Shuffled(setting.law, SEED), setting.budget
     found: list[tuple[str, str, Array, float, float]] = []
     for name, parameter, make in contenders(law, budget):
-        spent = play(make(), law, rounds, SEED)[rounds]
+        spent = play(make(), law, rounds, SEED)[-1]
         oracle = found[0][2] if found else spent
         found.append((name, parameter, spent, *(spent / oracle)))
     return [Point(name, parameter, clock, time) for name, parameter, _, clock, time in found]

@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     TASK = 3
     CHANGES = 4
     MACHINES = 5
+    EPOCHS = 6
 
 
 class _Key(ISeedSequence):

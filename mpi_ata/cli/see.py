@@ -116,7 +116,9 @@ def explain_command(run: Path, worker: int | None, as_json: bool) -> None:
 )
 @errors_in_one_sentence
 def report_command(runs: tuple[Path, ...], output: Path) -> None:
-    """Write a page about runs that opens in any browser and needs no network.
+    """Write a page about runs for the browser.
+
+    It is a single file and needs no network.
 
     \b
     Examples:

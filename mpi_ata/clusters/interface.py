@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from mpi_ata.arrays import Array, BoolArray, IntArray, State, blocks, described
+from mpi_ata.clusters.draws import Draws
 from mpi_ata.clusters.identity import WorkerIdentity
 from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.clusters.values import packed_result, results_of
@@ -59,6 +60,7 @@ class Cluster(Protocol):
     n: int
     ledger: Ledger  # what became of each worker's tasks; only the cluster writes it
     available: BoolArray  # which workers can be given work; only the cluster writes it
+    draws: Draws | None  # the sequence that tasks share, where the problem asks for one
     grace_expired: Callable[[], bool]  # called while waiting: whether to give up and raise GraceExpired
 
     @property

@@ -27,6 +27,7 @@ from mpi_ata.clusters.channel import (
     Message,
 )
 from mpi_ata.clusters.connections import Connections
+from mpi_ata.clusters.draws import draws_for
 from mpi_ata.clusters.evaluation import PartialEvaluation
 from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.handshake import identities
@@ -92,7 +93,8 @@ class MPICluster(Farming):
         self.available = self._health.available
         self._worker_of = [worker_of(rank) for rank in range(ranks_for(n))]  # by rank: a call costs more
         self._slack = math.inf if drawn else SLACK
-        self._orders = Orders(self._connections)
+        self.draws = draws_for(problem)
+        self._orders = Orders(self._connections, self.draws)
         self._setting_up = set(range(n))  # workers that are not ready yet
         self._unreachable: list[int] = []  # workers that hear no doorbell
         self._draws_globally = False  # whether tasks draw from random or np.random
@@ -170,6 +172,8 @@ class MPICluster(Farming):
             )
         x.flags.writeable = False  # for the caller too: later orders may use a copy made now
         each = repeat(counts) if isinstance(counts, int) else counts.tolist()
+        if self.draws is not None:
+            self.draws.take(workers.tolist(), np.broadcast_to(counts, len(workers)).tolist())
         for worker, count in zip(workers.tolist(), each, strict=False):
             self._orders.start(worker, x, round, count, together)
         if round >= self._health.next_trial:
@@ -248,6 +252,8 @@ class MPICluster(Farming):
                 return self._reject(worker, order, message, error)
         order.latest, order.excused = now, self._connections.suspended
         order.left -= message.tasks
+        if self.draws is not None:
+            self.draws.deliver(worker, message.tasks)
         if not order.left:
             del self._orders.running[worker]
         overhead = max(turnaround - seconds, 0.0)
@@ -269,6 +275,7 @@ class MPICluster(Farming):
         order = self._orders.running.get(worker)
         if order is not None and order.number == message.order:
             del self._orders.running[worker]
+            self._orders.give_back_draws(worker)
         lost = self._failure(worker, message, (order or self._orders.stopping[worker]).round)
         if lost is not None:
             self._orders.withdraw(worker)
@@ -397,7 +404,8 @@ class MPICluster(Farming):
         orders = self._orders
         running[[*orders.running, *orders.probes]] = 1
         stopping[[worker for worker in orders.stopping if worker not in orders.running]] = 1
-        return self.ledger.state() | {"stopping": stopping, "running": running}
+        draws = {} if self.draws is None else self.draws.state()
+        return self.ledger.state() | {"stopping": stopping, "running": running} | draws
 
     def restore(self, state: State, workers: State | None = None) -> None:
         """Resume the accounts of an earlier run; all workers are idle, and tasks then in flight are lost."""
@@ -405,6 +413,8 @@ class MPICluster(Farming):
         begun = {name: entry(state, name, none) for name in ("stopping", "running")}
         self.ledger.restore(state, workers)
         self.ledger.lose(np.arange(self.n), in_flight(begun))
+        if self.draws is not None:
+            self.draws.restore(state, idle=True)
 
     def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None:
         """Start from what is saved of other workers: `rows` pairs a worker here with its row there."""

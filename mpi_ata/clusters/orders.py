@@ -9,6 +9,7 @@ from mpi_ata.arrays import Array
 from mpi_ata.clusters.buffers import NOWHERE
 from mpi_ata.clusters.channel import EMPTY, ORDER, STOP, TOGETHER
 from mpi_ata.clusters.connections import Connections
+from mpi_ata.clusters.draws import Draws
 
 
 @dataclass(slots=True)
@@ -33,13 +34,13 @@ class Order:
 class Orders:
     """The orders of all workers: each has at most one that runs, after one that is being stopped."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, draws: Draws | None = None) -> None:
         self.running: dict[int, Order] = {}  # by worker
         self.stopping: dict[int, Order] = {}  # whose stop is not yet confirmed
         self.probes: dict[int, Order] = {}  # single tasks of workers on probation
         self.sharing: set[int] = set()  # workers that have opened the shared memory
         self._overruns: dict[int, float] = {}  # of confirmed stops, since overruns() was last called
-        self._connections = connections
+        self._connections, self._draws = connections, draws
         self._numbers = 0
 
     def start(self, worker: int, x: Array, round: int, count: int, together: bool) -> None:
@@ -69,9 +70,10 @@ class Orders:
             x_slot, result_slot = shared.number_of(order.x), shared.number_of(order.result)
         payload = order.x if x_slot == NOWHERE else EMPTY
         flags = TOGETHER if order.together else 0
+        draws = self._draws.of(worker) if self._draws is not None and worker in self.running else ()
         to, connections = self._connections.rank[worker], self._connections
         connections.channel.send(
-            to, ORDER, order.number, order.round, order.count, flags, (), payload, x_slot, result_slot
+            to, ORDER, order.number, order.round, order.count, flags, draws, payload, x_slot, result_slot
         )
         connections.ring[worker]()
         order.sent = order.latest = time.perf_counter()
@@ -84,6 +86,7 @@ class Orders:
         that it has stopped: until then it may write into shared memory.
         """
         order = self.running.pop(worker, None)
+        self.give_back_draws(worker)
         if order is None or not order.left or order.sent == math.inf:
             return 0.0
         self._connections.send(worker, STOP, order.number)
@@ -117,12 +120,18 @@ class Orders:
             order.noted = now - order.stopped
         return found
 
+    def give_back_draws(self, worker: int) -> None:
+        """Let others have the draws of tasks that a worker will not deliver."""
+        if self._draws is not None:
+            self._draws.give_back(worker)
+
     def is_busy(self, worker: int) -> bool:
         """Return whether a worker has something to do."""
         return any(worker in orders for orders in (self.running, self.stopping, self.probes))
 
     def drop(self, worker: int) -> bool:
         """Forget all orders of a worker, and return whether it had any."""
+        self.give_back_draws(worker)
         held = [orders.pop(worker, None) for orders in (self.running, self.stopping, self.probes)]
         return any(order is not None for order in held)
 

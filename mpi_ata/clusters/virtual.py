@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
+from mpi_ata.clusters.draws import draws_for
 from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.faults import Fault, FaultScript
 from mpi_ata.clusters.health import FaultPolicy, Health
@@ -73,6 +74,7 @@ class VirtualCluster(Farming):
         self._policy = policy
         self._compute = self._compute_first
         self._watched = policy is not None or bool(faults)  # whether orders have deadlines
+        self.draws = draws_for(problem)
         self._begin()
         set_up(problem, None, self.n)
 
@@ -125,6 +127,8 @@ class VirtualCluster(Farming):
         if round >= self.health.next_trial:
             self._try_again(x, round)
         own.order(workers, Order(x, round, together), counts)
+        if self.draws is not None:
+            self.draws.take(workers.tolist(), own.left[workers].tolist())
         if self._watched:
             self._watch(workers, round, counts if together else 1)
 
@@ -259,6 +263,9 @@ class VirtualCluster(Farming):
         if count > 1 or self._scripted:
             seconds = own.task_seconds(worker, count)
         tasks = [Task(self._streams, order.round, worker, u) for u in range(number, number + count)]
+        if self.draws is not None:
+            for task, index in zip(tasks, self.draws.of(worker), strict=False):
+                task.index = index
         try:
             result: Any = np.array(self._compute(order.x, tasks))
             if self._scripted:
@@ -274,6 +281,8 @@ class VirtualCluster(Farming):
             return self.health.answered(worker, seconds[0])
         overhead = own.overhead_of(worker, seconds)
         self.ledger.deliver(worker, seconds, math.fsum(seconds), overhead)
+        if self.draws is not None:
+            self.draws.deliver(worker, count)
         own.proceed(worker, count)
         return Arrival(worker, result, seconds, overhead)
 
@@ -319,6 +328,9 @@ class VirtualCluster(Farming):
     def _drop(self, workers: IntArray) -> None:
         """Drop the orders of these workers."""
         self._workers.drop(workers)
+        if self.draws is not None:
+            for worker in workers.tolist():
+                self.draws.give_back(worker)
         if self._probes or self._dropped:
             for worker in workers.tolist():
                 self._probes.discard(worker)
@@ -337,7 +349,7 @@ class VirtualCluster(Farming):
         state = self.ledger.state() | self._workers.state(self._template)
         if self._probes or self._dropped:
             state["unwanted"] = np.isin(np.arange(self.n), [*self._probes, *self._dropped])
-        return state
+        return state if self.draws is None else state | self.draws.state()
 
     def restore(self, state: State, workers: State | None = None) -> None:
         """Resume from an earlier state, bit for bit as if there had been no break.
@@ -349,6 +361,8 @@ class VirtualCluster(Farming):
         self._workers.restore(state, self._template)
         self.ledger.restore(state, workers)
         self._begin()
+        if self.draws is not None:
+            self.draws.restore(state, idle=False)
         self.ledger.lose(unwanted, np.array([self._workers.begun(i) for i in unwanted.tolist()], np.int64))
         self._drop(unwanted)
 

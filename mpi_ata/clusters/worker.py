@@ -2,7 +2,7 @@
 
 import math
 import time
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +80,7 @@ class Worker:
         self._total = np.empty_like(template)  # the sum of results not sent yet
         self._values: list[Packed] = []  # or those results themselves, packed
         self._order = 0  # the one being carried out
+        self._draws: list[int] = []  # the indices of its tasks, where the problem shares draws
         self._in_task = False  # whether a task has begun that is not done
         self._round, self._number = -1, 0  # of the next task
         self._stop_asked = self._ended = self._final = False
@@ -132,6 +133,7 @@ class Worker:
         if order.round != self._round:
             self._round, self._number = order.round, 0
         self._order, self._stop_asked = order.order, False
+        self._draws = [int(index) for index in order.seconds]
         unsent, began = list[float](), time.perf_counter()
         try:
             self._do_tasks(order, self._point(order), self._total_of(order), unsent)
@@ -214,7 +216,11 @@ class Worker:
         """Do tasks; where a law of times is given, they last as long as it says."""
         numbers = range(self._number, self._number + count)
         poll_stop = self._poll_stop if self._stoppable else None
-        tasks = [Task(self._streams, self._round, self._index, number, poll_stop) for number in numbers]
+        tasks = [
+            Task(self._streams, self._round, self._index, number, poll_stop, index)
+            for number, index in zip_longest(numbers, self._draws[:count])
+        ]
+        del self._draws[:count]
         began = time.perf_counter()
         result = compute(self._problem, x, tasks, at_once=self._report_drawn)
         if self._times is None:

@@ -117,5 +117,7 @@ def _move(record: Record, method: Method, cluster: Cluster, trace: Trace) -> Non
         )
     rows = kept_workers(record.identities, cluster.identities)
     cluster.take_over(record.workers, rows)
+    if cluster.draws is not None:
+        cluster.draws.restore(record.cluster, idle=True)
     trace.earlier = trace.worker_time
     trace.lost += int(np.sum(in_flight(record.cluster)))

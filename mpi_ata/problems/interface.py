@@ -12,7 +12,7 @@ from mpi_ata.randomness import Purpose, Streams
 class Task:
     """One unit of work, as a problem sees it."""
 
-    __slots__ = ("_poll_stop", "_rng", "_streams", "number", "round", "worker")
+    __slots__ = ("_poll_stop", "_rng", "_streams", "index", "number", "round", "worker")
 
     def __init__(
         self,
@@ -21,10 +21,12 @@ class Task:
         worker: int,
         number: int,
         poll_stop: Callable[[], bool] | None = None,
+        index: int | None = None,
     ) -> None:
         self.round, self.worker, self.number = round, worker, number
         self._streams, self._poll_stop = streams, poll_stop
         self._rng: Generator | None = None
+        self.index = index  # in the sequence that all workers share, where the problem has `shares_draws`
 
     @property
     def rng(self) -> Generator:
@@ -50,6 +52,7 @@ class Problem(Protocol):
     `gradients(x, tasks)`, the sum over several tasks in one call, used only where task times are drawn;
     `setup(worker, n)`, called once on each rank before the clock starts, with worker None on the manager and
     in a simulation;
+    `shares_draws`, whether each task needs a `task.index` that no other used task has: 0, 1, 2, ...;
     `bind(update)`, the update for its points, where they have parts that an update should not move;
     `loss(x)` and `minimum`, the least possible loss, for stopping at a gap;
     `evaluate(x)`, a dict of further metrics by name; an entry "loss" replaces `loss(x)`;

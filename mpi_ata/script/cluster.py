@@ -11,7 +11,7 @@ from mpi_ata.job.computation import check_sendable
 from mpi_ata.job.stop import Stop
 from mpi_ata.problems import AnyProblem, returns_values
 from mpi_ata.script.description import Description, class_text, described, described_point, described_times
-from mpi_ata.script.ending import end_process, report_errors_in_one_sentence
+from mpi_ata.script.ending import end_process, report_errors_in_one_sentence, report_exit
 from mpi_ata.script.place import count_workers, drawn_times, start_ranks, starts_ranks
 from mpi_ata.script.together import catching_signals, joined, opened_cluster
 from mpi_ata.script.words import in_python
@@ -53,6 +53,7 @@ def cluster(
         yield found
     if stop_request:
         end_process(stop_request)
+    report_exit(0)
 
 
 def _described(problem: AnyProblem, times: DrawnTimes | None, seed: int, workers: int | None) -> Description:

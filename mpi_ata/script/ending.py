@@ -22,7 +22,7 @@ def end_process(stop_request: StopRequest) -> None:
     log.warning("the run was stopped early, by %s; %s", by, left)
     if script_path() is None:
         return
-    _report_exit(stop_request.exit_code)
+    report_exit(stop_request.exit_code)
     sys.exit(stop_request.exit_code)
 
 
@@ -39,7 +39,7 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
         sys.__excepthook__(kind, error, trace)
     if not isinstance(error, LossError):  # on other workers the run may continue
         launch.note_failure(str(error))
-    _report_exit(1)
+    report_exit(1)
 
 
 def _place(trace: TracebackType | None) -> str:
@@ -53,6 +53,7 @@ def _line(trace: TracebackType | None, wanted: object) -> int:
     return next(line for frame, line in traceback.walk_tb(trace) if frame is wanted)
 
 
-def _report_exit(code: int) -> None:
+def report_exit(code: int) -> None:
+    """Report the manager's exit code to the process that started the ranks: mpirun's may be a dead rank's."""
     if launch.under_launcher() and launch.rank() == MANAGER:
         note_exit(code)

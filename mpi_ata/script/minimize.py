@@ -16,7 +16,7 @@ from mpi_ata.errors import CONTINUE
 from mpi_ata.job.stop import Stop
 from mpi_ata.problems import Problem
 from mpi_ata.script.description import script_path
-from mpi_ata.script.ending import end_process, report_errors_in_one_sentence
+from mpi_ata.script.ending import end_process, report_errors_in_one_sentence, report_exit
 from mpi_ata.script.generated_job import run_generated_job
 from mpi_ata.script.place import start_ranks, starts_ranks
 from mpi_ata.script.request import Prepared, Request
@@ -126,4 +126,5 @@ def _driven(
             stop_request.exit_code = CONTINUE if outcome.resumable else 1
     if outcome.reason is None:
         end_process(stop_request)
+    report_exit(0)
     return result_of(outcome)

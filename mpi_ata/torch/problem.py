@@ -13,6 +13,7 @@ from mpi_ata.errors import UsageError
 from mpi_ata.problems.interface import Task
 from mpi_ata.problems.shards import shard
 from mpi_ata.torch.devices import device_of, import_torch, on_device
+from mpi_ata.torch.epochs import Epochs
 from mpi_ata.torch.flat_model import FlatModel
 from mpi_ata.torch.losses import Loss, forward, parts, weighted
 from mpi_ata.torch.tail import TailUpdate
@@ -32,8 +33,9 @@ class TorchProblem:
     for other samples than pairs.  A loss may be a dict: "loss" is what is minimised, "weight" how much the
     batch counts, and what `logs` names is averaged over the tasks of an update: see `logged`.
     `dataset` has a length, and samples by number, which `collate_fn` makes a batch, or a method
-    batch(numbers) for many.  Samples are drawn with replacement; if they are `sharded`, worker i draws from
-    the i-th of n equal parts of the dataset, in its order.  `test` is another dataset, on which loss and
+    batch(numbers) for many.  Samples are drawn with replacement, or, with `shuffle` = "epoch", each once per
+    epoch, whoever draws it.  If they are `sharded`, worker i draws from the i-th of n equal parts of the
+    dataset, in its order.  `test` is another dataset, on which loss and
     metrics are evaluated, `evaluation_batch` samples at a time.  With `precision` "bf16" or "fp16", models
     compute in it where PyTorch's autocast thinks it safe; "fp16" scales the loss.
 
@@ -56,6 +58,7 @@ class TorchProblem:
         buffers: Sequence[str] = (),
         collate_fn: Callable[[list[Any]], Any] | None = None,
         evaluation_batch: int = 250,
+        shuffle: str = "replacement",
         sharded: bool = False,
         start: str | Path | None = None,
         device: str = "cpu",
@@ -71,6 +74,10 @@ class TorchProblem:
             raise ValueError(f"{threads=} must be at least 1")
         if precision not in PRECISIONS:
             raise ValueError(f"{precision=} must be one of {', '.join(PRECISIONS)}")
+        if shuffle not in ("replacement", "epoch"):
+            raise ValueError(f"{shuffle=} must be 'replacement' or 'epoch'")
+        if shuffle == "epoch" and sharded:
+            raise ValueError("sharded datasets are drawn from with replacement; remove shuffle='epoch'")
         if not len(dataset) or (test is not None and not len(test)):
             raise ValueError("a dataset for training or testing must have at least one sample")
         if not isinstance(model, torch.nn.Module):
@@ -85,6 +92,8 @@ class TorchProblem:
         )
         self._loss_fn, self._metrics = loss_fn, {**(metrics or {}), "loss": loss_fn}
         self._at_once, self._half = evaluation_batch, PRECISIONS[precision]
+        self._epochs = Epochs(len(dataset), batch_size, seed) if shuffle == "epoch" else None
+        self.shares_draws = shuffle == "epoch"
         self._sharded, self._threads, self._n = sharded, threads, 0
         self._flat = FlatModel(torch, self.model, self.device, buffers, logs, scaled=precision == "fp16")
         self.layout = self._flat.layout
@@ -152,7 +161,10 @@ class TorchProblem:
 
     def _batch(self, task: Task) -> Any:
         """Return a batch and seed torch, so that both depend on the task alone."""
-        numbers = task.rng.integers(*self._draws_from(task.worker), self._batch_size)
+        if self._epochs is not None and task.index is not None:
+            numbers = self._epochs.batch(task.index)
+        else:
+            numbers = task.rng.integers(*self._draws_from(task.worker), self._batch_size)
         self._seed(int(task.rng.integers(2**63)))
         return self._samples(self._dataset, numbers)
 

@@ -8,6 +8,8 @@ import numpy as np
 from mpi_ata.arrays import IntArray
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job
+from mpi_ata.job.component import Component
+from mpi_ata.job.names import METHODS
 from mpi_ata.job.schema import job_from
 from mpi_ata.job.tables import Table, Tables
 from mpi_ata.view.what_if_recording import Recording
@@ -24,10 +26,9 @@ class Question(NamedTuple):
 def replayed_jobs(recorded: Recording, question: Question) -> list[Job]:
     """Return the job of the run under each allocator, without its problem and its times."""
     tables, allocator = recorded.tables, _allocator(recorded, question)
-    method = {key: value for key, value in tables["method"].items() if not key.startswith("update")}
     replayed: Tables = {
         "problem": {"name": "quadratic", "dimension": 1},
-        "method": {"name": "sgd", "step_size": 1.0} if "file" in method else method,
+        "method": _method(tables.get("method", {})),
         "allocator": allocator,
         "times": {"law": "constant", "scale": recorded.means.tolist()},
         "stop": {"rounds": recorded.rounds},
@@ -35,6 +36,15 @@ def replayed_jobs(recorded: Recording, question: Question) -> list[Job]:
     }
     job = job_from(recorded.path, "", (), replayed)
     return job.with_allocators(list(question.allocators))
+
+
+def _method(keys: Table) -> Table:
+    """Return a method whose rounds last as long as those of the run, whatever it does with results."""
+    name = keys.get("name", "sgd")
+    if name not in METHODS or name == "map":
+        return {"name": "sgd", "step_size": 1.0}
+    method = Component("method", METHODS[name], {})
+    return {"name": name, "step_size": 1.0} | {key: keys[key] for key in keys if method.accepts(key)}
 
 
 def _allocator(recorded: Recording, question: Question) -> Table:

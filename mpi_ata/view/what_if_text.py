@@ -77,6 +77,6 @@ def _disagreement(answer: dict[str, Any]) -> list[str]:
     if abs(difference) < AGREES:
         return []
     return [
-        f"The clock of what really ran is predicted with an error of {100 * difference:+.0f} %, as if "
-        "overhead (only its mean is recorded) or speeds changed: compare predictions with each other.",
+        f"The clock of what really ran is predicted with an error of {100 * difference:+.0f} %, as where",
+        "overhead (only its mean is recorded) or speeds vary: compare predictions with each other.",
     ]

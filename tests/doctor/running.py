@@ -38,6 +38,22 @@ def run_doctor(
     )
 
 
+def machine_finding(check: str, prefix: tuple[str, ...] = (), cwd: Path | None = None) -> dict[str, Any]:
+    """Return what one check of the machine finds, with another prefix or folder; no ranks are started."""
+    asking = f"import dataclasses, json; from mpi_ata.doctor import machine; found = machine.{check}()"
+    done = subprocess.run(
+        [*prefix, sys.executable, "-c", f"{asking}; print(json.dumps(dataclasses.asdict(found)))"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([*site.getsitepackages(), str(ROOT)])},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    finding: dict[str, Any] = json.loads(done.stdout)
+    return finding
+
+
 def mpi_defaults() -> dict[str, str]:
     """Return the environment variables that mpirun needs here."""
     environment: dict[str, str] = {}

@@ -7,7 +7,7 @@ import pytest
 
 from mpi_ata.doctor import machine
 from mpi_ata.doctor.finding import Finding
-from tests.doctor.running import fake_command, findings, in_namespace, run_doctor
+from tests.doctor.running import fake_command, findings, in_namespace, machine_finding, run_doctor
 
 
 def test_binding_to_one_core_is_a_note() -> None:
@@ -34,16 +34,14 @@ def test_more_threads_than_cores_are_a_note(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_node_without_an_address_is_a_note() -> None:
-    done = run_doctor("--json", prefix=in_namespace("hostname no-such-host"))
-    finding = findings(done)["doorbell"]
+    finding = machine_finding("doorbell", in_namespace("hostname no-such-host"))
     assert finding["found"] == "works within the node, unreachable over the network"
     assert finding["ok"]
     assert "give no-such-host an address" in finding["remedy"]
 
 
 def test_little_shared_memory_is_a_note() -> None:
-    done = run_doctor("--json", prefix=in_namespace("mount -t tmpfs -o size=48m tmpfs /dev/shm"))
-    finding = findings(done)["shared memory"]
+    finding = machine_finding("shared_memory", in_namespace("mount -t tmpfs -o size=48m tmpfs /dev/shm"))
     assert finding["found"] == "50 MB of 50 MB free in /dev/shm"
     assert finding["ok"]
     assert "--shm-size" in finding["remedy"]
@@ -61,7 +59,7 @@ def test_an_output_folder_that_cannot_be_written_is_a_problem(tmp_path: Path) ->
 
 def test_a_read_only_file_system_is_a_problem(tmp_path: Path) -> None:
     script = f"mount -t tmpfs -o ro tmpfs '{tmp_path}' && cd '{tmp_path}'"
-    finding = findings(run_doctor("--json", prefix=in_namespace(script)))["output folder"]
+    finding = machine_finding("output_folder", in_namespace(script))
     assert finding["found"] == "cannot write to .: Read-only file system"
 
 
@@ -77,7 +75,7 @@ def test_a_full_folder_is_a_note_and_its_file_system_is_named(tmp_path: Path) ->
     folder = tmp_path / "a b"
     folder.mkdir()
     script = f"mount -t tmpfs -o size=1m tmpfs '{folder}' && cd '{folder}'"
-    finding = findings(run_doctor("--json", prefix=in_namespace(script)))["output folder"]
+    finding = machine_finding("output_folder", in_namespace(script))
     assert f"{folder.resolve()}, tmpfs, 1 MB free, writable" == finding["found"]
     assert finding["ok"]
     assert "free space" in finding["remedy"]

@@ -66,10 +66,10 @@ def test_a_resumed_run_has_not_failed(tmp_path: Path) -> None:
 def test_a_round_whose_evaluation_fails_is_saved_too(tmp_path: Path) -> None:
     job = failing(tmp_path, "sgd uta", "pass")
     (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + LOSS)
-    assert "loss() of the problem failed" in failed(job)
+    assert "loss(x) of the problem failed" in failed(job)
     record = record_of(OUT)
     assert record.method["k"] == record.summary["rounds"] == 6, "evaluated at rounds 0, 3 and 6"
-    assert record.failure == "loss() of the problem failed: ValueError: no loss today"
+    assert record.failure == "loss(x) of the problem failed: ValueError: no loss today"
 
 
 def test_a_diverged_run_keeps_its_latest_save_and_the_reason(tmp_path: Path) -> None:

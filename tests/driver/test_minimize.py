@@ -211,7 +211,7 @@ class NoStart:
     ("options", "what"),
     [
         ({"times": None}, "no launcher has started ranks: .* workers=4, or simulate workers with times="),
-        ({"problem": NoStart()}, "the problem: x0 must be a numpy array"),
+        ({"problem": NoStart()}, "the problem: NoStart has no x0"),
         ({"rounds": None}, "when is the run finished"),
         ({"stop": Stop(rounds=3)}, "rounds=30, but stop has rounds=3; give only one of them"),
         ({"rounds": 0}, "rounds=0 must be above 0"),

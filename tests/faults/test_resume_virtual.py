@@ -102,9 +102,26 @@ MOVABLE = [
 ]
 
 
-@pytest.mark.parametrize("how", INTERRUPTIONS)
+SLOW = pytest.mark.slow
+# What a signal does does not depend on its number, and its numbers are tried with one method.
+KINDS = [pytest.param(how, marks=SLOW if how in ("USR1", "INT") else ()) for how in INTERRUPTIONS]
+# Where a run is saved is checked bit for bit; on other workers two kinds of saves are enough.
+TWO_KINDS = [pytest.param(how, marks=() if how in ("TERM", "KILL") else SLOW) for how in INTERRUPTIONS]
+
+
+@pytest.mark.parametrize("how", ["USR1", "INT"])
+def test_other_signals_do_the_same(tmp_path: Path, how: str) -> None:
+    check_same(tmp_path, "sgd ata-empirical", how)
+
+
+@pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize("method", ALL)
 def test_interrupted_and_resumed_is_the_same_bit_for_bit(tmp_path: Path, method: str, how: str) -> None:
+    check_same(tmp_path, method, how)
+
+
+def check_same(tmp_path: Path, method: str, how: str) -> None:
+    """Interrupt a run, resume it, and compare with one that was not interrupted."""
     job = job_of(tmp_path, method)
     interrupted(job, how)
     saved = int(record_of(OUT).method["k"])
@@ -117,7 +134,7 @@ def test_interrupted_and_resumed_is_the_same_bit_for_bit(tmp_path: Path, method:
 
 
 @pytest.mark.parametrize("workers", [3, 7])
-@pytest.mark.parametrize("how", INTERRUPTIONS)
+@pytest.mark.parametrize("how", TWO_KINDS)
 @pytest.mark.parametrize("method", MOVABLE)
 def test_with_fewer_or_more_workers_it_goes_on_and_every_task_is_accounted_for(
     tmp_path: Path, method: str, how: str, workers: int

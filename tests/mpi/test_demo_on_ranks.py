@@ -18,7 +18,7 @@ def test_the_demo_is_won_in_clock_and_worker_time() -> None:
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     adaptive, greedy, uniform = rows
-    # After 50 rounds 0.5 to 0.65 and 0.25 on 2 cores; 20 rounds are enough to be far from equal.
+    # After 50 rounds 0.5 to 0.7 and 0.2 to 0.35 on 2 busy cores; 20 rounds are enough to be far from equal.
     assert adaptive["clock"] < greedy["clock"]
     assert adaptive["clock"] < uniform["clock"]
     assert adaptive["worker_time"] < 0.6 * greedy["worker_time"]

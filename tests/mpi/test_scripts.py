@@ -32,7 +32,7 @@ MISTAKES = {
     "if rank == 2: sys.exit()\n" + CALL: "rank 2 has ended, but rank 0 calls minimize",
     "if rank > 0: " + CALL: "rank 0 has ended, but rank 1 calls minimize",
     "options['budget'] += rank == 1\n" + CALL: "(budget = 5 instead of budget = 4)",
-    "if rank == 1: del problem.x0\n" + CALL: "rank 1: the problem: x0 must be a numpy array",
+    "if rank == 1: del problem.x0\n" + CALL: "rank 1: the problem: Quadratic has no x0",
     "mpi_ata.minimize(problem, workers=7, **options)": "workers=7 needs 8 ranks (1 manager + 7 workers)",
 }
 
@@ -125,3 +125,22 @@ def test_without_a_script_a_problem_in_a_file_runs_on_ranks_and_any_other_is_rej
     first, second = done.stdout.splitlines()
     assert first == "15 2 (100,) None"
     assert second.startswith("workers=2 needs a script that all ranks can run: save this as SCRIPT.py")
+
+
+DEATH = """
+class Dying(Quadratic):
+    def gradient(self, x, task):
+        if task.round == 10 and task.worker == 1:
+            os._exit(9)
+        return super().gradient(x, task)
+
+result = mpi_ata.minimize(Dying(5), workers=2, **options)
+if result: print("finished", flush=True)
+"""
+
+
+def test_a_script_that_outlives_a_worker_exits_with_0_and_one_that_does_not_with_another_code(
+    tmp_path: Path,
+) -> None:
+    done = finished([sys.executable, str(script(tmp_path, DEATH))])
+    assert (done.returncode == 0) == ("finished" in done.stdout), done.stderr

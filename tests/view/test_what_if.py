@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mpi_ata
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.what_if_recording import recording
@@ -144,3 +145,15 @@ def test_a_run_without_an_allocator_is_rejected() -> None:
     result = call("what-if", "run.h5", "--allocators", "uta")
     assert result.exit_code == 2
     assert "its method has no allocator to exchange" in result.stderr
+
+
+@pytest.mark.parametrize("job", ["monte_carlo", "asgd", "evolution", "heterogeneous_data"])
+def test_rounds_of_other_methods_are_replayed_too(job: str) -> None:
+    path = str(Path(mpi_ata.__file__).parent.parent / "jobs" / f"{job}.toml")
+    result = call("run", path, "--virtual", "--set", "stop.rounds=100", "--out", "run.h5", "--json")
+    assert result.exit_code == 0, result.stderr
+    (row,) = ask("--allocators", "own")["predicted"]
+    ran = json.loads(result.stdout)
+    # 100 rounds of varying length: their sum is known to about 3 %.
+    assert row["clock"] == pytest.approx(ran["clock"], rel=0.1)
+    assert row["tasks_used"] == ran["tasks_used"]

@@ -1,0 +1,41 @@
+"""Evaluation in parts on real workers."""
+
+import json
+import sys
+from typing import Any
+
+from tests.mpi.starting import ROOT, mpirun
+
+SCRIPT = ROOT / "tests" / "mpi" / "evaluation_on_ranks.py"
+
+
+def lines(mode: str) -> list[Any]:
+    done = mpirun(4, sys.executable, SCRIPT, mode, seconds=120)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_workers_divide_the_parts_and_results_come_in_their_order() -> None:
+    first, _, *others = lines("plain")
+    assert len(others) == 3
+    assert [part for part, _ in first] == list(range(20))
+    shares = [[worker for _, worker in first].count(i) for i in range(3)]
+    assert sorted(shares) == [6, 7, 7], "nothing is known of their speeds"
+    for table in others:  # between rounds of a greedy method, whose surplus tasks are stopped
+        assert [part for part, _ in table] == list(range(20))
+        assert {worker for _, worker in table} <= {0, 1, 2}
+
+
+def test_others_take_over_the_parts_of_a_very_slow_worker() -> None:
+    first, seconds, *_ = lines("slow")
+    assert [part for part, _ in first] == list(range(20))
+    assert 0 not in {worker for _, worker in first}
+    assert seconds < 4 * 6, "the slow worker needs 4 seconds for each of its parts"
+
+
+def test_an_error_in_an_evaluation_ends_the_run_with_one_sentence() -> None:
+    done = mpirun(4, sys.executable, SCRIPT, "failing", seconds=120)
+    assert done.returncode != 0
+    wanted = "evaluate_part() of the problem failed for part 0"
+    assert wanted in done.stderr
+    assert "worker 0 (host " in done.stderr

@@ -1,0 +1,168 @@
+"""Epochs without replacement: each sample once, whoever draws it, also through faults, stops and resume."""
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpi_ata import (
+    ASGD,
+    GTA,
+    SGD,
+    UTA,
+    Constant,
+    DrawnTimes,
+    Fault,
+    Malenia,
+    Plain,
+    Ringmaster,
+    Sqrt,
+    Task,
+    TorchProblem,
+    Trainer,
+    VirtualCluster,
+)
+from mpi_ata.clusters import FaultPolicy
+from mpi_ata.errors import UsageError
+from mpi_ata.problems import task_streams
+from mpi_ata.torch.epochs import Epochs
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
+
+nn: Any = torch.nn
+SIZE, BATCH = 24, 2
+SCALE = 64.0  # powers of two: sums of counts are exact
+
+
+def counting() -> Any:
+    model = nn.Linear(SIZE, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    return model
+
+
+def a_problem(**options: Any) -> TorchProblem:
+    """A problem whose gradient says which samples were drawn: those of sample i have the slope e_i."""
+    dataset = [(torch.eye(SIZE)[i], torch.zeros(1)) for i in range(SIZE)]
+    loss = lambda outputs, _: outputs.sum()  # noqa: E731
+    return TorchProblem(counting, loss, dataset, BATCH, shuffle="epoch", **options)
+
+
+def drawn(x: Any, updates: float) -> list[int]:
+    """Return how often each sample went into x, which moved by SCALE / B times the count in each round."""
+    return [round(-float(value) * updates / SCALE) for value in x[:SIZE]]
+
+
+METHODS: list[Any] = [
+    (lambda x0: SGD(x0, UTA(3, 6), Plain(SCALE)), 6),
+    (lambda x0: SGD(x0, GTA(3, 6), Plain(SCALE)), 6),
+    (lambda x0: ASGD(x0, UTA(3, 6), Plain(SCALE)), 1),
+]
+
+
+@pytest.mark.parametrize(("method", "divisor"), METHODS)
+def test_each_sample_is_used_once_per_epoch(method: Any, divisor: int) -> None:
+    problem = a_problem()
+    running = method(problem.x0)
+    cluster = VirtualCluster(problem, DrawnTimes(Sqrt(3)))
+    for _ in range(2):  # 6 tasks of 2 samples are half an epoch
+        running.step(cluster)
+    counts = drawn(running.x, divisor)
+    exact = not isinstance(running.allocator, GTA)
+    assert sum(counts) == SIZE
+    assert set(counts) == {1} or not exact
+    for _ in range(6):
+        running.step(cluster)
+    counts = drawn(running.x, divisor)
+    assert sum(counts) == 4 * SIZE
+    # A greedy round leaves numbers to be drawn first in the next: at any time at most 3 x 6 are ahead.
+    assert set(counts) <= ({4} if exact else {3, 4, 5, 6})
+
+
+def test_no_number_is_ever_used_twice_by_a_greedy_method() -> None:
+    seen: list[int] = []
+
+    class Watched(TorchProblem):
+        def gradient(self, x: Any, task: Task) -> Any:
+            assert task.index is not None
+            seen.append(task.index)
+            return super().gradient(x, task)
+
+    dataset = [(torch.eye(SIZE)[i], torch.zeros(1)) for i in range(SIZE)]
+    problem = Watched(counting, nn.MSELoss(), dataset, BATCH, shuffle="epoch")
+    method, cluster = (
+        Ringmaster(problem.x0, 3, Plain(0.1), 2, 6),
+        VirtualCluster(problem, DrawnTimes(Sqrt(3))),
+    )
+    for _ in range(10):
+        method.step(cluster)
+    assert max(Counter(seen).values()) == 1, "the virtual cluster computes what is used alone"
+    assert set(range(50)) <= set(seen)
+
+
+def test_lost_tasks_are_drawn_again_by_others() -> None:
+    problem = a_problem()
+    method = SGD(problem.x0, UTA(3, 6), Plain(SCALE))
+    faults = [Fault(1.5, 2, "die")]
+    cluster = VirtualCluster(problem, DrawnTimes(Constant(3)), faults=faults, policy=FaultPolicy())
+    for _ in range(4):
+        method.step(cluster)
+    assert drawn(method.x, 6) == [2] * SIZE
+
+
+@pytest.mark.parametrize("workers", [3, 2])
+def test_a_resumed_run_continues_its_epoch_on_the_same_and_on_other_workers(
+    workers: int, tmp_path: Path
+) -> None:
+    def trained(rounds: int, n: int) -> Trainer:
+        dataset = [(torch.eye(SIZE)[i], torch.zeros(1)) for i in range(SIZE)]
+        model = counting()
+        with Trainer(
+            model,
+            lambda outputs, _: outputs.sum(),
+            dataset,
+            BATCH,
+            shuffle="epoch",
+            budget=3,
+            optimizer=torch.optim.SGD(model.parameters(), lr=SCALE),
+            allocator="uta",
+            times=Sqrt(n),
+            rounds=rounds,
+            out=tmp_path / "run.h5",
+            resume=True,
+        ) as trainer:
+            for _ in islice(trainer, rounds):
+                pass
+        return trainer
+
+    trained(3, 3)
+    assert drawn(trained(8, workers).x, 3) == [2] * SIZE
+
+
+def test_epochs_are_different_permutations_that_depend_on_the_seed() -> None:
+    def epoch(number: int, seed: int) -> list[int]:
+        epochs = Epochs(12, 3, seed)
+        batches = [epochs.batch(index).tolist() for index in range(4 * number, 4 * number + 4)]
+        return [sample for batch in batches for sample in batch]
+
+    assert sorted(epoch(0, 1)) == sorted(epoch(7, 1)) == list(range(12))
+    assert len({tuple(epoch(number, seed)) for number in (0, 1) for seed in (1, 2)}) == 4
+
+
+def test_a_batch_may_reach_into_the_next_epoch() -> None:
+    epochs = Epochs(5, 3, 0)
+    whole = np.concatenate([epochs.batch(index) for index in range(5)]).tolist()
+    assert [sorted(whole[begin : begin + 5]) for begin in (0, 5, 10)] == [list(range(5))] * 3
+
+
+def test_methods_that_order_without_end_are_refused() -> None:
+    problem = a_problem()
+    cluster = VirtualCluster(problem, DrawnTimes(Sqrt(3)))
+    with pytest.raises(UsageError, match="shuffle='epoch' needs orders of a known number of tasks"):
+        Malenia(problem.x0, Plain(0.1), 6).step(cluster)
+
+
+def test_a_task_outside_of_a_run_draws_at_random() -> None:
+    assert a_problem().gradient(a_problem().x0, Task(task_streams(0), 0, 0, 0)).sum() == BATCH
