@@ -16,6 +16,7 @@ from mpi_ata.driver.plan import resolve
 from mpi_ata.view.live import LiveView, progress_view
 from mpi_ata.view.progress import ProgressLine, part_done, time_left
 from mpi_ata.view.screen import Screen, curve, has_room
+from tests.cli.commands import ENDLESS, JOB, TIMED, on_terminal
 from tests.faults.scene import written
 
 
@@ -49,6 +50,13 @@ class Terminal(io.StringIO):
 def large_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("job.toml").write_text(JOB)
+    return "job.toml"
 
 
 def draws_always(view: LiveView, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +117,18 @@ def test_a_launcher_that_forwards_whole_lines_forwards_every_screen() -> None:
         assert stream.getvalue().endswith("\n")
     screen.clear()
     assert stream.getvalue().endswith("\n")
+
+
+@TIMED
+def test_a_run_on_a_terminal_draws_screens_and_leaves_the_terminal_clean(job: str) -> None:
+    with on_terminal("run", job, "--virtual", *ENDLESS, "--set", "stop.elapsed=2") as shown:
+        printed = shown.end()
+    terminal = Terminal(shown.shown.replace("\r\n", "\n"))
+    assert shown.process.returncode == 0
+    assert 2 <= shown.shown.count("\x1b[J") <= 9, "at most four per second"
+    assert "quadratic, sgd, ata-empirical on 5 workers" in shown.shown
+    assert terminal.lines() == []
+    assert printed.startswith("ended          at elapsed 2")
 
 
 @pytest.mark.parametrize(
