@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
-from mpi_ata import Stop
+from mpi_ata import SGD, UTA, DrawnTimes, Lost, Plain, Quadratic, Round, Sqrt, Stop, Trace, VirtualCluster
 from mpi_ata.cli.start import printed_notes
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import resolve
@@ -169,3 +170,22 @@ def test_the_closest_limit_says_how_much_is_done() -> None:
     assert time_left(Totals(), Stop(rounds=25)) == 0.0
     assert part_done(Totals(), Stop(gap=1e-3)) == 0.0
     assert time_left(Totals(), Stop(gap=1e-3)) == math.inf
+
+
+def test_the_latest_losses_and_returns_of_workers_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, problem = Terminal(), Quadratic(dimension=3)
+    cluster = VirtualCluster(problem, DrawnTimes(Sqrt(4)))
+    view = LiveView("title", Stop(rounds=10), terminal)
+    draws_always(view, monkeypatch)
+    view.on_start(SGD(problem.x0, UTA(4, 8), Plain(0.1)), cluster, Trace())
+    none = np.zeros(4, np.int64)
+    cluster.available[3] = False
+    for number in range(1, 6):
+        losses = (Lost(3, 1, f"it died {number} times"),)
+        view.on_round(Round(number, none, none, none, none, 0.0, 0.0, losses=losses), Trace())
+    lines = terminal.lines()
+    assert [line.split("worker 3 ")[1] for line in lines[-3:]] == [
+        f"(host virtual, slot 3): it died {number} times" for number in (3, 4, 5)
+    ]
+    assert lines[-3].startswith("events       round 3: ")
+    assert lines[-4] == "missing      1 of 4: 3"
