@@ -10,7 +10,7 @@ from mpi_ata.clusters import Cluster
 from mpi_ata.driver.drive import Drive
 from mpi_ata.driver.execute import log_notes
 from mpi_ata.driver.observers import Observer
-from mpi_ata.driver.opening import billed_cores
+from mpi_ata.driver.opening import start_billing
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, UsageError
@@ -59,7 +59,7 @@ def run(
         table = run_table(cluster.n, evaluate_every, checkpoint_rounds, checkpoint_seconds, grace)
         start = plan_script(describe_run(method, problem, stop or Stop(), table), output)
         log_notes(start)
-    trace.cores = trace.cores or billed_cores(cluster)
+    start_billing(trace, cluster)
     shared = current_stop_request()
     with _signals(shared, grace, recorded=start.file is not None) as stop_request:
         drive = Drive(start, method, problem, cluster, trace, observers, stop_request, closes=False)

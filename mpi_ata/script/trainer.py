@@ -15,7 +15,7 @@ from mpi_ata.driver.drive import Drive
 from mpi_ata.driver.evaluation import Evaluation, evaluate_in_parts
 from mpi_ata.driver.execute import log_notes
 from mpi_ata.driver.observers import Observer
-from mpi_ata.driver.opening import billed_cores
+from mpi_ata.driver.opening import start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, diverged
@@ -123,7 +123,7 @@ class Trainer:
         if cluster is None:
             sys.exit(0)
         self.cluster, self.method = cluster, prepared.method
-        self.trace.cores = billed_cores(cluster)
+        start_billing(self.trace, cluster)
         track_regret(self.trace, self.method, prepared.times)
         problem = None if request.evaluate_every == NEVER else self.problem
         self._drive = Drive(

@@ -24,6 +24,7 @@ KEYS = {
     "worker_time",
     "elapsed",
     "billed",
+    "energy",
     "tasks_started",
     "tasks_used",
     "tasks_wasted",
