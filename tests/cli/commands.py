@@ -125,6 +125,7 @@ def on_terminal(*arguments: str) -> Iterator[OnTerminal]:
         stdout=subprocess.PIPE,
         stderr=terminal,
         text=True,
+        env=dict(os.environ),  # GNU readline, which pytest loads, sets COLUMNS and LINES behind Python's back
         preexec_fn=_restore_signals,
     )
     os.close(terminal)
