@@ -2,6 +2,8 @@
 
 import shutil
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import mpi_ata
 from mpi_ata import (
     SGD,
     UTA,
+    Array,
     Cluster,
     DrawnTimes,
     Map,
@@ -74,6 +77,7 @@ def test_an_error_in_the_body_of_the_loop_leaves_the_rounds_before_it_saved(clus
     assert load(OUT).summary["rounds"] == 5
 
 
+@pytest.mark.usefixtures("in_script")
 def test_a_signal_ends_the_loop_and_then_the_script_at_the_end_of_the_block() -> None:
     numbers, after = list[int](), list[str]()
 
@@ -91,6 +95,35 @@ def test_a_signal_ends_the_loop_and_then_the_script_at_the_end_of_the_block() ->
     assert numbers == [1, 2, 3, 4, 5, 6]
     assert after == ["the loop"]
     assert load(OUT).events[-1]["text"] == "early, by SIGUSR1"
+
+
+class SlowlyEvaluated(Quadratic):
+    """Takes longer to evaluate than anybody waits."""
+
+    def loss(self, x: Array) -> float:
+        if x.any():
+            time.sleep(60)
+        return super().loss(x)
+
+
+@pytest.mark.usefixtures("in_script")
+@pytest.mark.parametrize("problem", [Quadratic(20), SlowlyEvaluated(20)])
+def test_a_signal_ends_a_script_that_leaves_its_loop_in_the_same_round(problem: Quadratic) -> None:
+    cluster = VirtualCluster(problem, DrawnTimes(TIMES))
+
+    def script() -> None:
+        for round in mpi_ata.run(method_on(cluster), cluster, problem, out=OUT, grace=0.2):
+            if round.number == 6:
+                signal.raise_signal(signal.SIGTERM)
+                break
+        time.sleep(60)
+
+    tracing = sys.gettrace()
+    with pytest.raises(SystemExit) as end:
+        script()
+    assert end.value.code == 85
+    assert load(OUT).events[-1]["text"] == "early, by SIGTERM"
+    assert sys.gettrace() is tracing
 
 
 def test_without_a_file_and_a_block_ctrl_c_is_left_to_the_script() -> None:
