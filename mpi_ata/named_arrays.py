@@ -19,7 +19,7 @@ def to_state(value: Any, name: str) -> State:
     """Return a value as named arrays; an array of real numbers is saved as it is."""
     if isinstance(value, np.ndarray) and _native(value.dtype):
         return {name: value.copy()}
-    state: State = {}
+    state: State = {f"{name}.form": np.array(b"")}  # no array of the value may have this name
 
     def store(array: npt.NDArray[Any], path: str) -> Any:
         key = _free(state, _key(path))
@@ -78,4 +78,6 @@ def _key(path: str) -> str:
 
 def _free(state: State, key: str) -> str:
     """Return a name that no array has yet."""
-    return key if key not in state else _free(state, f"{key}~")
+    while key in state:
+        key += "~"
+    return key

@@ -36,6 +36,17 @@ def test_names_that_look_alike_do_not_collide() -> None:
     assert same(from_state(to_state(value, "x"), "x"), value)
 
 
+@pytest.mark.parametrize("entry", [np.arange(3.0), np.arange(3) * 1j, 7, {"form": np.ones(2)}])
+def test_an_entry_that_is_called_form_is_saved_beside_the_description(entry: Any) -> None:
+    value = {"form": entry, "n": 0}
+    assert same(from_state(to_state(value, "x"), "x"), value)
+
+
+def test_a_thousand_names_that_look_alike_do_not_collide() -> None:
+    value = {"*" * i: np.ones(1) for i in range(1, 1200)}
+    assert same(from_state(to_state(value, "x"), "x"), value)
+
+
 def test_a_value_with_missing_parts_is_rejected() -> None:
     state = to_state({"mean": np.ones(2)}, "x")
     del state["x.mean"]

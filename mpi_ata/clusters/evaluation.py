@@ -1,7 +1,8 @@
 """Evaluation in parts: workers that are free divide the parts among them, by their speed."""
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 
 import numpy as np
@@ -20,7 +21,8 @@ _numbers = count(1)  # negative for evaluations: a late answer is not taken for 
 class PartialEvaluation:
     """One evaluation at x: who evaluates which parts, and what is in."""
 
-    def __init__(self, connections: Connections, sharing: set[int], x: Array) -> None:
+    def __init__(self, connections: Connections, sharing: set[int], x: Array, longest: float = 0.0) -> None:
+        self.longest = longest  # seconds per part of the slowest answer, earlier evaluations included
         self._connections, self._sharing, self._x = connections, sharing, x
         self._ranges: dict[int, range] = {}  # by number of the order
         self._busy: dict[int, range] = {}  # by worker
@@ -53,9 +55,10 @@ class PartialEvaluation:
             return False
         if message.kind == FAILED:
             raise RunError(f"{name}: {message.payload.tobytes().decode()}")
-        self._found[self._ranges[message.order]] = message.seconds
+        parts, self._latest = self._ranges[message.order], time.perf_counter()
+        self._found[parts] = message.seconds
         self._busy.pop(worker, None)
-        self._latest = time.perf_counter()
+        self.longest = max(self.longest, (self._latest - self._began) / len(parts))
         return True
 
     def missing(self) -> bool:
@@ -73,6 +76,17 @@ class PartialEvaluation:
         self._waiting = [parts for parts in self._waiting if parts not in self._found]
         for worker in sorted(free - set(self._busy))[: len(self._waiting)]:
             self._order(worker, self._waiting.pop())
+
+    def overdue(self, factor: float, floor: float) -> bool:
+        """Return whether what is missing takes `factor` times as long as any part has taken."""
+        most = max((len(parts) for parts in self._ranges.values() if parts not in self._found), default=0)
+        longest = factor * self.longest * most if self.longest else math.inf
+        return time.perf_counter() - self._began > max(longest, floor)
+
+    def do_missing(self, evaluated: Callable[[int], list[float]]) -> None:
+        """Evaluate in this process what is missing."""
+        for parts in set(self._ranges.values()) - set(self._found):
+            self._found[parts] = [value for part in parts for value in evaluated(part)]
 
     def results(self) -> list[float]:
         """Return what was computed, in the order of the parts."""

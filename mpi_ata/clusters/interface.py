@@ -235,7 +235,7 @@ def evaluated_part(problem: Any, x: Array, part: int) -> list[float]:
         return [float(value) for value in problem.evaluate_part(x, part)]
     except RunError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise in_users_code(f"evaluate_part() of the problem failed for part {part}", error) from None
 
 

@@ -32,7 +32,7 @@ class Items:
             return call(*unpack(x["data"][x["begins"][task.number] :]))
         except RunError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise in_users_code(f"{x['function']} failed for item {index}", error) from None
 
 

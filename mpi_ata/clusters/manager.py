@@ -5,6 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -37,6 +38,7 @@ from mpi_ata.clusters.interface import (
     Arrival,
     Back,
     Lost,
+    evaluated_part,
     named,
     received,
     set_up,
@@ -101,6 +103,7 @@ class MPICluster(Farming):
         self._staying = set(range(n))  # workers that have not left
         self._found: list[Lost | Back] = []  # what wait() will return first
         self._next_look = 0.0  # for overdue workers
+        self._part_seconds = 0.0  # the longest that a part of an evaluation has taken
         self.ended_for_good = self._closed = False
         try:
             self._prepare()
@@ -322,27 +325,52 @@ class MPICluster(Farming):
         return self._health.answered(worker, seconds)
 
     def evaluate(self, x: Array, parts: int) -> list[float]:
-        """Return what problem.evaluate_part(x, part) returns for all parts, in order; free workers do it."""
-        work = PartialEvaluation(self._connections, self._orders.sharing, x)
-        free = sorted(self._wait_for_stops())
+        """Return what problem.evaluate_part(x, part) returns for all parts, in order.
+
+        Free workers do it; the manager does what they are too late with, and everything if orders run.
+        """
+        here = partial(evaluated_part, self._problem, x)
+        # Results that arrive while orders run belong to wait().
+        free = [] if self._orders.running else sorted(self._wait_for_stops())
+        if not free:
+            return [value for part in range(parts) for value in here(part)]
+        work = PartialEvaluation(self._connections, self._orders.sharing, x, self._part_seconds)
         work.divide(parts, free, 1 / np.maximum(self.ledger.stats.pooled_means()[free], SHORTEST))
         while work.missing():
             self._account_for(self._connections.next_message(expired=self.grace_expired), work)
+            self._check_anyone()
             work.redo(self._free())
-            if not self.available.any():
-                raise LossError(f"all {self.n} workers are lost; resume the run on other workers")
+            if work.overdue(self._health.deadlines.factor, FLOOR):
+                work.do_missing(here)
+        self._part_seconds = work.longest
         return work.results()
+
+    def _check_anyone(self) -> None:
+        if not self.available.any():
+            raise LossError(f"all {self.n} workers are lost; resume the run on other workers")
 
     def _free(self) -> set[int]:
         able = set(np.flatnonzero(self.available).tolist()) - self._setting_up
         return {worker for worker in able if not self._orders.is_busy(worker)}
 
     def _wait_for_stops(self) -> set[int]:
-        """Return the free workers, after all that were stopped have confirmed, or a second has passed."""
-        until = self.now() + STOPPING
-        while not (free := self._free()) or (self._orders.stopping and self.now() < until):
+        """Return the free workers, after all that were stopped have confirmed, or a second has passed.
+
+        If all are still busy then, wait for the first one until it is overdue.
+        """
+        soon = self.now() + STOPPING
+        last = max(soon, self.now() + self._longest_stop())
+        while not (free := self._free()) or self._orders.stopping:
+            self._check_anyone()
+            if self.now() >= (until := soon if free else last):
+                break
             self._account_for(self._connections.next_message(until, self.grace_expired))
         return free
+
+    def _longest_stop(self) -> float:
+        """Return the seconds after which no worker should be at a stopped task any more."""
+        busy = [worker for worker in self._orders.stopping if self.available[worker]]
+        return max((self._health.deadline(worker, 1) for worker in busy), default=0.0)
 
     def _account_for(self, message: Message | None, work: PartialEvaluation | None = None) -> None:
         """Process a message that comes between two rounds."""
@@ -423,10 +451,8 @@ class MPICluster(Farming):
     def close(self) -> None:
         """Stop everyone, let the workers leave, and settle the accounts; late ones are not waited for."""
         self.stop(np.arange(self.n))
-        busy = [worker for worker in self._orders.stopping if self.available[worker]]
-        longest = max((self._health.deadline(worker, 1) for worker in busy), default=0.0)
         try:
-            left = self._shutdown(self.now() + max(longest, LEAVING), final=False)
+            left = self._shutdown(self.now() + max(self._longest_stop(), LEAVING), final=False)
         except GraceExpired:
             left = False
         if not left:

@@ -24,7 +24,7 @@ def packed_result(problem: Any, x: Packed, task: Task) -> tuple[Packed, Packed]:
         value = problem.compute(unpack(x), task)
     except RunError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise in_users_code(f"a task of worker {task.worker} failed in round {task.round}", error) from None
     return pack(task.number), pack(value, "what compute() returned")
 

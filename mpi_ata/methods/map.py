@@ -52,7 +52,7 @@ class Map(AllocatorMethod):
             x = self.combine(self.x, self.results)
         except RunError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise in_users_code("combine() failed", error) from None
         if x is None and self.x is not None:
             raise RunError("combine() returned None instead of the next x; is a return statement missing?")

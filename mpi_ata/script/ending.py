@@ -3,7 +3,7 @@
 import logging
 import sys
 import traceback
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from mpi_ata import launch
 from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError
@@ -24,6 +24,23 @@ def end_process(stop_request: StopRequest) -> None:
         return
     report_exit(stop_request.exit_code)
     sys.exit(stop_request.exit_code)
+
+
+def end_after_loop(stop_request: StopRequest) -> None:
+    """End a script after a signal where it has just left its loop, which discards this generator.
+
+    Python drops what is raised while a generator is discarded, so it is raised at the script's next line.
+    """
+    before, caller = sys.gettrace(), sys._getframe(1).f_back
+
+    def end(frame: FrameType, event: str, arg: object) -> None:
+        sys.settrace(before)
+        frame.f_trace = None
+        end_process(stop_request)
+
+    if stop_request and caller is not None:
+        caller.f_trace = end
+        sys.settrace(lambda *_: None)
 
 
 def report_errors_in_one_sentence() -> None:

@@ -19,7 +19,7 @@ from mpi_ata.launch.signals import StopRequest, current_stop_request, open_stop_
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import AnyProblem
 from mpi_ata.script.description import describe_run, run_table
-from mpi_ata.script.ending import end_process
+from mpi_ata.script.ending import end_after_loop, end_process
 from mpi_ata.script.record import output_options, plan_script
 from mpi_ata.script.words import in_python
 
@@ -65,6 +65,10 @@ def run(
         drive = Drive(start, method, problem, cluster, trace, observers, stop_request, closes=False)
         try:
             yield from quiet(drive.rounds())
+        except GeneratorExit:
+            if shared is None:
+                end_after_loop(stop_request)
+            raise
         finally:
             stop_request.exit_code = CONTINUE if drive.resumable else 1
     if shared is None and stop_request:

@@ -7,7 +7,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 from mpi_ata.errors import RunError
-from mpi_ata.torch.layout import Layout
+from mpi_ata.torch.layout import NOT_LOGGED, Layout
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +51,7 @@ class FlatModel:
             x[layout.of_counters] = self._counts.cpu().numpy()
             x[layout.weight :] = 0
             x[layout.weight] = 1.0
+            x[layout.first_log :] = NOT_LOGGED
         if layout.scaled:
             x[layout.scale] = FIRST_SCALE
         return x

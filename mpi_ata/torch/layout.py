@@ -6,6 +6,8 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 
+NOT_LOGGED = -0.0  # in x0, which must be finite; no sum of results, which begin with 0.0, is this
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -60,6 +62,6 @@ class Layout:
     def logged(self, x: Array) -> dict[str, float]:
         """Return the logs of the latest update by name; NaN before the first one."""
         values = x[self.first_log :] if self.logs else x[:0]
-        if not values.any():  # as in x0
+        if not values.any() and np.signbit(values).all():  # as in x0
             values = np.full(len(self.logs), np.nan)
         return dict(zip(self.logs, values.tolist(), strict=True))

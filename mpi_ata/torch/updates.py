@@ -91,8 +91,9 @@ class TorchUpdate:
                 )
             group["params"] = [twins[p] for p in group["params"] if p in twins]
             _use_fused(group)
-        for p in list(optimizer.state):
-            optimizer.state[twins[p]] = {key: _on_cpu(value) for key, value in optimizer.state.pop(p).items()}
+        for p, state in [(p, optimizer.state.pop(p)) for p in list(optimizer.state)]:
+            if p in twins:  # it was not frozen since the optimizer's last step
+                optimizer.state[twins[p]] = {key: _on_cpu(value) for key, value in state.items()}
         self.optimizer, self._parameters = optimizer, list(twins.values())
 
     def __call__(self, x: Array, g: Array) -> Array:
@@ -158,9 +159,9 @@ class TorchUpdate:
 
     def averaged(self, x: Array) -> Array:
         """Return a copy of x in which the weights are their running mean, where `ema` asks for one."""
-        found = x.copy()
-        if self._mean is not None:
-            found[: self._mean.size] = self._mean
+        found, mean = x.copy(), self._saved.get("ema") if self._saved else self._mean
+        if mean is not None:
+            found[: mean.size] = mean
         return found
 
     def state(self) -> State:

@@ -1,6 +1,7 @@
 """cluster.map: every item once, in order, over workers of unequal speed that are learned."""
 
 import operator
+import sys
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ def square(value: float) -> float:
 
 def failing(value: int) -> float:
     return 1 / (value - 3)
+
+
+def leaving(value: int) -> float:
+    sys.exit(0)
 
 
 def farm_of(*seconds: float, **others: Any) -> VirtualCluster:
@@ -102,6 +107,11 @@ def test_items_that_wait_for_a_worker_that_hangs_are_done_by_a_slow_one() -> Non
 def test_a_function_that_fails_is_reported_with_its_item_and_line() -> None:
     with pytest.raises(RunError, match=r"(?s)failing failed for item 3.*test_farm\.py.*ZeroDivisionError"):
         list(farm_of(1.0).map(failing, range(5)))
+
+
+def test_a_function_that_exits_is_reported_with_its_item() -> None:
+    with pytest.raises(RunError, match=r"leaving failed for item 0: .* calls sys\.exit\(0\)"):
+        list(farm_of(1.0).map(leaving, range(5)))
 
 
 def test_an_item_that_cannot_be_sent_is_named() -> None:

@@ -1,5 +1,6 @@
 """The method map: B results of any kind per round, by worker and task number, for combine() or a loop."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -141,6 +142,27 @@ def test_the_arrays_in_x_are_read_only() -> None:
 
     with pytest.raises(RunError, match="read-only"):
         Map(Writing.x0, Fixed([1])).step(cluster_of(Writing(), (1.0,)))
+
+
+class Leaving(Telling):
+    """Tasks that end the process with an exit code that says all is well."""
+
+    def compute(self, x: Any, task: Task) -> Any:
+        sys.exit(0)
+
+
+def leave(x: Any, results: Sequence[TaskResult]) -> Any:
+    sys.exit(0)
+
+
+@pytest.mark.parametrize(
+    ("problem", "combine", "what"),
+    [(Leaving(), None, "a task of worker 0 failed in round 1"), (Telling(), leave, r"combine\(\) failed")],
+)
+def test_an_exit_in_the_users_code_is_an_error(problem: Any, combine: Any, what: str) -> None:
+    method = Map(problem.x0, Fixed([1]), combine)
+    with pytest.raises(RunError, match=rf"{what}: .*test_map\.py:\d+ calls sys\.exit\(0\)"):
+        method.step(cluster_of(problem, (1.0,)))
 
 
 def test_a_result_that_cannot_be_sent_is_named() -> None:

@@ -2,15 +2,21 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from mpi_ata import launch
+from mpi_ata.launch.library import fault_tolerance
+from tests.faults.checks import outlives_deaths
 from tests.mpi.starting import ROOT, mpirun
 
 SCRIPT = ROOT / "tests" / "mpi" / "evaluation_on_ranks.py"
 
 
-def lines(mode: str) -> list[Any]:
-    done = mpirun(4, sys.executable, SCRIPT, mode, seconds=120)
+def lines(mode: str, ranks: int = 4) -> list[Any]:
+    done = mpirun(ranks, sys.executable, SCRIPT, mode, seconds=120)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -39,3 +45,23 @@ def test_an_error_in_an_evaluation_ends_the_run_with_one_sentence() -> None:
     wanted = "evaluate_part() of the problem failed for part 0"
     assert wanted in done.stderr
     assert "worker 0 (host " in done.stderr
+
+
+def test_no_result_is_lost_while_a_method_with_running_orders_is_evaluated() -> None:
+    *tables, (delivered, used) = lines("running")
+    assert delivered == used == 20 * 6
+    assert {worker for table in tables for _, worker in table} == {-1}, "the workers have other things to do"
+
+
+def test_the_manager_evaluates_what_a_worker_that_hangs_was_to_evaluate() -> None:
+    first, second, seconds = lines("hanging", ranks=2)
+    assert {worker for _, worker in first} == {0}
+    assert {worker for _, worker in second} == {-1}
+    assert seconds < 10, "10 times as long as before, but at least 3 seconds; it hangs for 12"
+
+
+@pytest.mark.skipif(not outlives_deaths(), reason="this MPI ends all ranks when one has died")
+def test_an_evaluation_ends_when_all_workers_die_while_they_are_stopped(tmp_path: Path) -> None:
+    options = fault_tolerance(launch.find_mpirun())
+    mpirun(4, *options, sys.executable, SCRIPT, "dying", tmp_path / "error", seconds=60)
+    assert (tmp_path / "error").read_text() == "all 3 workers are lost; resume the run on other workers"

@@ -144,3 +144,29 @@ def test_a_script_that_outlives_a_worker_exits_with_0_and_one_that_does_not_with
 ) -> None:
     done = finished([sys.executable, str(script(tmp_path, DEATH))])
     assert (done.returncode == 0) == ("finished" in done.stdout), done.stderr
+
+
+BODY = """
+class Counting:
+    x0 = 0.0
+    def compute(self, x, task):
+        if task.round == 6 and "fail" in sys.argv:
+            raise ValueError("on purpose")
+        return 1.0
+
+problem = Counting()
+with mpi_ata.cluster(problem, workers=2) as cluster:
+    method = mpi_ata.Map(problem.x0, mpi_ata.UTA(cluster.n, 4))
+    for _ in mpi_ata.run(method, cluster, problem, mpi_ata.Stop(rounds=10), out="run.h5", resume=True):
+        method.x += len(method.results)
+    print(method.x, flush=True)
+"""
+
+
+def test_a_round_that_fails_on_ranks_leaves_what_the_loop_did_before_it(tmp_path: Path) -> None:
+    command = [sys.executable, str(script(tmp_path, BODY))]
+    failed = finished([*command, "fail"])
+    assert failed.returncode == 1
+    assert "run.h5 holds it up to round 5" in failed.stderr
+    done = finished(command)
+    assert (done.returncode, done.stdout) == (0, "40.0\n"), done.stderr

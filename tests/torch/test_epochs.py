@@ -72,7 +72,7 @@ def test_each_sample_is_used_once_per_epoch(method: Any, divisor: int) -> None:
     counts = drawn(running.x, divisor)
     exact = not isinstance(running.allocator, GTA)
     assert sum(counts) == SIZE
-    assert set(counts) == {1} or not exact
+    assert set(counts) <= ({1} if exact else {0, 1, 2})
     for _ in range(6):
         running.step(cluster)
     counts = drawn(running.x, divisor)

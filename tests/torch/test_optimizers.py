@@ -243,8 +243,22 @@ def test_the_running_mean_of_the_weights_is_that_of_pytorch() -> None:
     middle = moved(update, model(), 0, 8)
     resumed = NamedTorchUpdate("SGD", 0.1, ema=0.9)
     resumed.restore(update.state())
+    assert resumed.averaged(middle).tobytes() == update.averaged(middle).tobytes(), "before its next step too"
     x = moved(resumed, model(), 8, STEPS, middle)
     check(resumed.averaged(x), [p.detach() for p in average.module.parameters()])
+
+
+def test_what_an_optimizer_remembers_of_weights_that_are_now_frozen_is_left_out() -> None:
+    built = model()
+    optimizer = torch.optim.SGD(built.parameters(), lr=0.1, momentum=0.9)
+    plain_step(built, optimizer, 0)
+    built[0].requires_grad_(False)
+    update = TorchUpdate(optimizer)
+    problem = a_problem(built)
+    x = problem.bind(update)(problem.x0, gradient(1, problem.x0.size))
+    trained = [p for p in built.parameters() if p.requires_grad]
+    assert x.size == sum(p.numel() for p in trained)
+    assert len(update.optimizer.state) == len(trained)
 
 
 def test_one_kernel_does_the_whole_step_unless_the_user_wants_another_way() -> None:

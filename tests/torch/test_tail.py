@@ -142,6 +142,13 @@ def linear() -> Any:
     return nn.Linear(3, 1, bias=False)
 
 
+def test_a_log_that_is_exactly_0_is_shown_as_0() -> None:
+    problem = a_problem(logs=["none"], loss=lambda o, _: {"loss": o.sum(), "none": -0.0})
+    assert np.isnan(problem.logged(problem.x0)["none"])
+    x = problem.bind(Plain(0.1))(problem.x0, mean_result(problem, problem.x0))
+    assert problem.logged(x) == {"none": 0.0}
+
+
 def test_batches_count_by_their_weights_and_the_parts_of_a_loss_are_logged() -> None:
     def loss(outputs: Any, batch: Any) -> dict[str, Any]:
         kept = batch != 0

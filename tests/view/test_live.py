@@ -122,7 +122,7 @@ def test_a_launcher_that_forwards_whole_lines_forwards_every_screen() -> None:
 
 @TIMED
 def test_a_run_on_a_terminal_draws_screens_and_leaves_the_terminal_clean(job: str) -> None:
-    with on_terminal("run", job, "--virtual", *ENDLESS, "--set", "stop.elapsed=2") as shown:
+    with on_terminal("run", job, "--virtual", *ENDLESS, "--set", "stop.elapsed=2", lines=30) as shown:
         printed = shown.end()
     terminal = Terminal(shown.shown.replace("\r\n", "\n"))
     assert shown.process.returncode == 0
