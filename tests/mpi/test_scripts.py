@@ -170,3 +170,28 @@ def test_a_round_that_fails_on_ranks_leaves_what_the_loop_did_before_it(tmp_path
     assert "run.h5 holds it up to round 5" in failed.stderr
     done = finished(command)
     assert (done.returncode, done.stdout) == (0, "40.0\n"), done.stderr
+
+
+AFTERWARDS = """
+import time
+if mpi_ata.minimize(problem, workers=2, **options):
+    print("done", flush=True)
+    try:
+        time.sleep(50)
+    finally:
+        print("cleaned up", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "printed"), [(signal.SIGINT, 1, "cleaned up\n"), (signal.SIGTERM, 143, "")]
+)
+def test_a_signal_after_the_run_does_what_it_does_in_any_script(
+    tmp_path: Path, number: signal.Signals, code: int, printed: str
+) -> None:
+    with started([sys.executable, str(script(tmp_path, AFTERWARDS))]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "done\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (code, printed), err
