@@ -136,6 +136,7 @@ class Dying(Quadratic):
 
 result = mpi_ata.minimize(Dying(5), workers=2, **options)
 if result: print("finished", flush=True)
+if result and sys.argv[1:]: sys.exit(int(sys.argv[1]))
 """
 
 
@@ -144,6 +145,11 @@ def test_a_script_that_outlives_a_worker_exits_with_0_and_one_that_does_not_with
 ) -> None:
     done = finished([sys.executable, str(script(tmp_path, DEATH))])
     assert (done.returncode == 0) == ("finished" in done.stdout), done.stderr
+
+
+def test_a_script_that_outlives_a_worker_can_still_exit_with_a_code_of_its_own(tmp_path: Path) -> None:
+    done = finished([sys.executable, str(script(tmp_path, DEATH)), "3"])
+    assert (done.returncode == 3) == ("finished" in done.stdout), done.stderr
 
 
 BODY = """
