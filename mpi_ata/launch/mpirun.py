@@ -15,9 +15,9 @@ from typing import NoReturn
 
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.environment import one_thread_per_rank
+from mpi_ata.launch.held_signals import stop_signals
 from mpi_ata.launch.library import fault_tolerance
 from mpi_ata.launch.segments import children, remove_segments, segments_below
-from mpi_ata.launch.signals import stop_signals
 from mpi_ata.launch.terminal import terminal_size
 from mpi_ata.launch.verdict import Verdict, note_signal, read_verdict, verdict_file
 from mpi_ata.layout import ranks_for
