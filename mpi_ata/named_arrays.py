@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mpi_ata.arrays import State
-from mpi_ata.packing import KINDS, described, rebuilt
+from mpi_ata.packing import KINDS, described, rebuilt, reject_mask
 
 
 def to_state(value: Any, name: str) -> State:
     """Return a value as named arrays; an array of real numbers is saved as it is."""
+    reject_mask(value, name)
     if isinstance(value, np.ndarray) and _native(value.dtype):
         return {name: value.copy()}
     state: State = {f"{name}.form": np.array(b"")}  # no array of the value may have this name
@@ -49,7 +50,10 @@ def from_state(state: State, name: str) -> Any:
             return array.astype(dtype, casting="equiv").reshape(shape)
         return array.view(dtype).reshape(shape) if array.size else np.empty(shape, dtype)
 
-    return rebuilt(bytes(state[f"{name}.form"].item()), fetch)
+    form = state[f"{name}.form"]
+    if form.dtype.kind != "S" or form.ndim:
+        raise ValueError(f"{name}.form is of {form.dtype} and shape {form.shape}, but must be one string")
+    return rebuilt(form.item(), fetch)
 
 
 def _native(dtype: np.dtype[Any]) -> bool:

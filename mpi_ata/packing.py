@@ -74,13 +74,21 @@ def rebuilt(text: bytes, fetch: Fetch) -> Any:
     """Return the value of a description, whose arrays `fetch` returns; ValueError where it is not one."""
     try:
         return _rebuild(json.loads(text), fetch)
-    except (RecursionError, TypeError, KeyError, IndexError, OverflowError) as error:
+    except _DAMAGED as error:
         raise ValueError(f"not the description of a value: {error!r}") from None
+
+
+def reject_mask(value: Any, name: str) -> None:
+    """Reject arrays with a mask, which would get lost."""
+    if isinstance(value, np.ma.MaskedArray):
+        rule = "whose mask cannot be sent or saved; use filled(), or .data and .mask"
+        raise BadResultError(f"{name} is a masked array, {rule}")
 
 
 def _describe(value: Any, store: Store, name: str) -> Any:
     """Return what JSON can hold: plain values as they are, all others in an object that names their kind."""
     if isinstance(value, np.generic | np.ndarray):
+        reject_mask(value, name)
         if value.dtype.kind not in KINDS:
             raise BadResultError(f"{name} is an array of {value.dtype}, but {_RULE}")
         return {"number" if isinstance(value, np.generic) else "array": store(np.asarray(value), name)}
@@ -98,6 +106,8 @@ def _describe(value: Any, store: Store, name: str) -> Any:
     raise BadResultError(f"{name} is of type {type(value).__name__}, but {_RULE}")
 
 
+# Of what JSON or numpy say about bytes that are no description; a SyntaxError is about the name of a dtype.
+_DAMAGED = (RecursionError, TypeError, KeyError, IndexError, OverflowError, AttributeError, SyntaxError)
 _RULE = "a value must be made of arrays, numbers, strings, None, dict, list and tuple"
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 
+from mpi_ata.errors import BadResultError
 from mpi_ata.named_arrays import from_state, to_state
 from mpi_ata.runfile.hdf5 import from_image, to_image
 from tests.test_packing import VALUES, same
@@ -54,3 +55,14 @@ def test_a_value_with_missing_parts_is_rejected() -> None:
         from_state(state, "x")
     with pytest.raises(ValueError, match="the state has no 'x'; it has: k"):
         from_state({"k": np.array(1)}, "x")
+
+
+@pytest.mark.parametrize("form", [np.array(200_000_000), np.array(1.5), np.array([b"1", b"2"])])
+def test_a_description_that_is_no_string_is_rejected(form: Any) -> None:
+    with pytest.raises(ValueError, match=r"x\.form is of .* but must be one string"):
+        from_state({"x.form": form}, "x")
+
+
+def test_a_masked_array_is_rejected() -> None:
+    with pytest.raises(BadResultError, match="x is a masked array, whose mask cannot be sent or saved"):
+        to_state(np.ma.array([1.0, 2.0], mask=[0, 1]), "x")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpi_ata.errors import BadResultError
-from mpi_ata.packing import pack, unpack, unpack_all
+from mpi_ata.packing import HEADER, pack, unpack, unpack_all
 
 KINDS = st.one_of(
     arrays.boolean_dtypes(),
@@ -97,6 +97,7 @@ def test_unpacked_arrays_are_aligned_views_that_are_as_writeable_as_the_bytes() 
         ((np.array([None]),), "x[0] is an array of object, but a value must be"),
         ({"a": np.zeros(2, [("b", "f8")])}, "x['a'] is an array of [('b', '<f8')], but"),
         ([10**5000], "x cannot be sent or saved: Exceeds the limit"),
+        ({"a": np.ma.array([1.0, 2.0], mask=[0, 1])}, "x['a'] is a masked array, whose mask cannot be sent"),
         ({frozenset(): 1}, "a key of x is of type frozenset, but"),
     ],
 )
@@ -104,6 +105,14 @@ def test_what_cannot_be_packed_is_named(value: Any, complaint: str) -> None:
     with pytest.raises(BadResultError) as caught:
         pack(value, "x")
     assert str(caught.value).startswith(complaint)
+
+
+@pytest.mark.parametrize("text", [b"[1]", b'{"array":["(2,",1]}', b'{"array":["f8, (",1]}'])
+def test_a_description_of_no_value_is_rejected(text: bytes) -> None:
+    size = -(-(16 + len(text)) // 16) * 16
+    data = np.frombuffer((HEADER.pack(size, len(text)) + text).ljust(size), np.uint8)
+    with pytest.raises(BadResultError, match="a packed value is damaged"):
+        unpack(data)
 
 
 def test_a_value_that_contains_itself_is_rejected() -> None:

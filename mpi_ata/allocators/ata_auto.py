@@ -182,7 +182,7 @@ class ATAAuto:
     def state(self) -> State:
         """Return all that was learned, and the plan."""
         self.known.learn(self.k)
-        own = {"k": np.array(self.k), "due": np.array(self.due)}
+        own = {name: np.array(getattr(self, name)) for name in ("k", "due", "budget")}
         return own | {name: getattr(self, name).copy() for name in _SAVED} | self.known.state()
 
     def restore(self, state: State) -> None:
@@ -190,7 +190,12 @@ class ATAAuto:
         saved = {name: entry(state, name, getattr(self, name)) for name in _SAVED}
         k, due = int(entry(state, "k", self.k)), int(entry(state, "due", self.due))
         self.known.restore(state)
-        vars(self).update(saved, k=k, due=due)
+        vars(self).update(saved, k=k, due=due if self._fits(state) else 0)
+
+    def _fits(self, state: State) -> bool:
+        """Return whether the plan of an earlier state is one for the present budget."""
+        planned = int(state["quota"].sum())
+        return int(state.get("budget", planned)) == self.budget and (self.spares or planned == self.budget)
 
     def inherit(self, rounds: int, known: State) -> None:
         """Add the samples of earlier rounds."""

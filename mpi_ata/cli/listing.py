@@ -41,9 +41,9 @@ def runs_command(folder: Path, keep: int | None, yes: bool, as_json: bool) -> No
     if keep is None:
         show(json.dumps([as_row(run) for run in runs]) if as_json else runs_table(runs, folder))
         return
-    removed = remove_old(beyond(keep, runs, submitted(folder)), yes)
+    gone = remove_old(beyond(keep, runs, submitted(folder)), yes)
     if as_json:
-        show(json.dumps([as_row(run) for run in removed]))
+        show(json.dumps([as_row(run) for run in gone]))
 
 
 def remove_old(old: Sequence[ListedRun], yes: bool) -> Sequence[ListedRun]:
@@ -55,13 +55,17 @@ def remove_old(old: Sequence[ListedRun], yes: bool) -> Sequence[ListedRun]:
     if not yes and not click.confirm(f"Remove these {len(old):,}?", err=True):
         click.echo("nothing was removed", err=True)
         return ()
-    for run in old:
-        try:
-            remove_run(run)
-        except OSError as error:
-            raise RunError(f"{run.path} cannot be removed: {error.strerror}") from None
-        click.echo(f"removed {run.path}", err=True)
-    return old
+    return [run for run in old if removed(run)]
+
+
+def removed(run: ListedRun) -> bool:
+    """Remove a run unless it is in use again, print which of the two, and return whether it was removed."""
+    try:
+        done = remove_run(run)
+    except OSError as error:
+        raise RunError(f"{run.path} cannot be removed: {error.strerror}") from None
+    click.echo(f"removed {run.path}" if done else f"kept {run.path}, which was saved just now", err=True)
+    return done
 
 
 def submitted(folder: Path) -> set[Path]:

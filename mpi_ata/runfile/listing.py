@@ -45,11 +45,14 @@ def _state(progress: Progress) -> str:
 
 def beyond(keep: int, runs: Sequence[ListedRun], protected: Collection[Path]) -> list[ListedRun]:
     """Return the oldest finished runs beyond the newest `keep` ones, except for protected ones."""
-    finished = [run for run in runs if run.finished]
-    return [run for run in finished[keep:] if run.path.absolute() not in protected]
+    finished, kept = [run for run in runs if run.finished], {path.resolve() for path in protected}
+    return [run for run in finished[keep:] if run.path.resolve() not in kept]
 
 
-def remove_run(run: ListedRun) -> None:
-    """Remove a run file, and the save before it."""
+def remove_run(run: ListedRun) -> bool:
+    """Remove a run file and the save before it, unless it was saved since it was listed; say whether."""
+    if run.path.stat().st_mtime != run.saved:
+        return False
     run.path.unlink()
     RunFile(run.path).remove_previous()
+    return True

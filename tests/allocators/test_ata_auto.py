@@ -129,6 +129,31 @@ def test_a_restored_allocator_decides_as_the_first_would_have(spares: str, law: 
         assert array.tobytes() == second.state()[name].tobytes(), name
 
 
+@both
+@pytest.mark.parametrize("budget", [10, 40])
+@pytest.mark.parametrize("without", ["", "budget"], ids=["", "older state"])
+def test_a_resumed_run_with_another_budget_plans_at_once(spares: str, budget: int, without: str) -> None:
+    first = ATAAuto(17, 23, spares=spares)
+    play_rounds(first, Sqrt(17), 60)
+    first.due = first.k + 10  # as after many more rounds
+    state = {name: array for name, array in first.state().items() if name != without}
+    resumed, fresh = (ATAAuto(17, budget, spares=spares) for _ in range(2))
+    resumed.restore(state)
+    fresh.restore(state | {"due": np.array(0)})
+    quota = resumed.allocate(everyone(resumed))
+    assert quota.tolist() == fresh.allocate(everyone(fresh)).tolist()
+    assert quota.sum() >= budget
+    assert spares == "auto" or quota.sum() == budget
+
+
+def test_a_resumed_run_without_spares_starts_none() -> None:
+    first, resumed = ATAAuto(17, 23, spares="auto"), ATAAuto(17, 23)
+    play_rounds(first, Sqrt(17), 60)
+    first.due, first.quota = first.k + 10, first.quota + 1
+    resumed.restore(first.state())
+    assert resumed.allocate(everyone(resumed)).sum() == 23
+
+
 def test_a_state_between_rounds_changes_nothing() -> None:
     asked, left_alone = ATAAuto(17, 23), ATAAuto(17, 23)
     for k in range(1, 60):

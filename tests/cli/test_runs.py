@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from mpi_ata.cli import main
+from mpi_ata.cli.listing import remove_old
+from mpi_ata.runfile.listing import list_runs
 from mpi_ata.slurm.submission_dir import SubmissionDir
 from tests.cli.commands import call, use_own_problem
 
@@ -71,10 +73,19 @@ def test_without_an_answer_nothing_is_removed(runs: Path) -> None:
     assert call("runs", "--yes").exit_code == 2
 
 
-def test_with_yes_nothing_is_asked_and_submitted_runs_stay(runs: Path) -> None:
+@pytest.mark.parametrize("folder", ["runs", "runs/../runs", "linked"])
+def test_with_yes_nothing_is_asked_and_submitted_runs_stay(runs: Path, folder: str) -> None:
+    Path("linked").symlink_to("runs")
     submission = SubmissionDir.of_run(runs / "0.h5")
     submission.path.mkdir()
     submission.record_jobs(("17",), [(runs / "0.h5").absolute()])
-    done = call("runs", "--keep", "0", "--yes", "--json")
+    done = call("runs", folder, "--keep", "0", "--yes", "--json")
     assert [Path(row["path"]).stem for row in json.loads(done.stdout)] == ["2", "1"]
     assert names() == ["0", "failed", "other"]
+
+
+def test_a_run_that_was_saved_since_it_was_listed_is_not_removed(runs: Path) -> None:
+    old = [run for run in list_runs(runs) if run.finished]
+    os.utime(runs / "1.h5")
+    assert [run.path.stem for run in remove_old(old, yes=True)] == ["2", "0"]
+    assert names() == ["1", "failed", "other"]
