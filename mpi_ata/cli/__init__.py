@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.launch.verdict import note_exit
+from mpi_ata.launch.verdict import exit_code_of, note_exit
 from mpi_ata.layout import MANAGER
 from mpi_ata.version import __version__
 
@@ -52,7 +52,7 @@ class LazyGroup(click.Group):
             return super().main(*args, **options)
         except SystemExit as end:
             if launch.under_launcher() and launch.rank() == MANAGER:
-                note_exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+                note_exit(exit_code_of(end))
             raise
 
 

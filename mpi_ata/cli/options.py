@@ -12,7 +12,7 @@ import click
 from mpi_ata import launch
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError
-from mpi_ata.launch import signals
+from mpi_ata.launch.held_signals import hold_stop_signals
 from mpi_ata.layout import MANAGER
 
 Command = Callable[..., Any]
@@ -93,7 +93,7 @@ def job_options(command: Command) -> Command:
     @wraps(command)
     def wrapped(job: Path, workers: int | None, settings: tuple[str, ...], **options: Any) -> None:
         if launch.under_launcher():
-            signals.hold_stop_signals()
+            hold_stop_signals()
         with one_sentence_errors():
             if options["virtual"] and launch.world_size() > 1:
                 raise UsageError("--virtual simulates all workers in one process: leave out mpirun or srun")

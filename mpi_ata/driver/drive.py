@@ -131,15 +131,15 @@ class Drive:
         boundary = RoundBoundary(self._method, self._cluster, self._trace)
         with saved_on_failure(boundary, self._method, recorder):
             for round in stop_request.enforced_on(loop):
-                boundary.note()
                 self._observers.on_round(round, self._trace)
                 if recorder:
                     recorder.note(round)
-                if recorder and not stop_request:
-                    recorder.save_if_due(round)
-                yield round
+                yield round  # what the caller does with it belongs to the round: x and state may change
+                boundary.note()
                 if stop_request:
                     break
+                if recorder:
+                    recorder.save_if_due(round)
 
     def _end(self) -> None:
         """Save for the last time; a cluster that belongs to a finished run is closed first."""
@@ -166,6 +166,8 @@ class Drive:
         try:
             with self._stop_request.enforced():
                 self._trace.conclude(evaluate(self._problem, self._method))
+        except GraceExpired:
+            log.warning("the last round was not evaluated: that took longer than the grace period")
         except RunError as error:
             log.warning("the last round could not be evaluated: %s", in_short(error))
         else:

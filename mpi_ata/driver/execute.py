@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from mpi_ata.clusters import Cluster, VirtualCluster
 from mpi_ata.driver.drive import Drive, Outcome
 from mpi_ata.driver.observers import Observer
-from mpi_ata.driver.opening import billed_cores, opened_ranks, set_up_in_time
+from mpi_ata.driver.opening import opened_ranks, set_up_in_time, start_billing
 from mpi_ata.driver.plan import Plan, Start
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
@@ -64,7 +64,7 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
             if cluster is None:
                 return None
             _check_size(job, cluster.n)
-            trace.cores = billed_cores(cluster)
+            start_billing(trace, cluster)
             outcome = _drive(plan, parts, cluster, trace, observers, stop_request).outcome()
             if outcome.reason is None:
                 cluster.abort(CONTINUE if outcome.resumable else 1)

@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mpi_ata.clusters import Cluster, FaultPolicy, VirtualCluster
+from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError
 from mpi_ata.launch import allocated_cores
+from mpi_ata.launch.energy import EnergyMeter
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.layout import ranks_for
 from mpi_ata.problems import AnyProblem
@@ -48,6 +50,8 @@ def set_up_in_time(stop_request: StopRequest) -> Iterator[None]:
         raise RunError(f"{stop_request.word} came before all workers were set up: nothing was done") from None
 
 
-def billed_cores(cluster: Cluster) -> int:
-    """Return the cores that a run on this cluster is billed for; 0 in a simulation."""
-    return 0 if isinstance(cluster, VirtualCluster) else allocated_cores() or ranks_for(cluster.n)
+def start_billing(trace: Trace, cluster: Cluster) -> None:
+    """Let a trace count billed cores and energy from now on; nothing in a simulation."""
+    if not trace.cores and not isinstance(cluster, VirtualCluster):
+        trace.cores = allocated_cores() or ranks_for(cluster.n)
+        trace.meter = EnergyMeter().joules

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +48,7 @@ class Regret:
         return float((quota * self._means).max()) - self.least  # (eq. 9)
 
 
+METER_INTERVAL = 10.0  # seconds
 MAX_METRICS = 32  # the history is bounded in bytes
 TOTALS: tuple[str, ...] = ("round", "clock", "worker_time", "waste", "used", "wasted", "lost", "delays")
 TOTALS += (
@@ -57,6 +59,7 @@ TOTALS += (
     "regret",
     "elapsed",
     "billed",
+    "energy",
     "earlier",
     "stride",
     "recorded",
@@ -83,7 +86,9 @@ class Trace:
         self.capacity, self.stride, self.recorded = capacity, 1, 0
         self.cores = 0  # billed while the run lasts; none where workers are simulated
         self._began, self._ended = time.monotonic(), math.inf
-        self._before = (0.0, 0.0)  # elapsed and billed, in parts of the run before this one
+        self.meter: Callable[[], float] = lambda: math.nan  # joules of this part of the run; NaN: not known
+        self._next_reading = 0.0
+        self._before = (0.0, 0.0, 0.0)  # elapsed, billed and energy, in parts of the run before this one
 
     @property
     def started(self) -> int:
@@ -101,14 +106,20 @@ class Trace:
         return min(time.monotonic(), self._ended) - self._began
 
     def end(self) -> None:
-        """Freeze elapsed, so that what is saved and what is shown are the same."""
-        self._ended = time.monotonic()
+        """Freeze elapsed and energy, so that what is saved and what is shown are the same."""
+        self._ended, energy = time.monotonic(), self.meter()
+        self.meter = lambda: energy
 
     @property
     def billed(self) -> float:
         """Return cores x elapsed, idle ones included; a resumed run may have had another number of cores."""
-        elapsed, billed = self._before
+        elapsed, billed, _ = self._before
         return billed + self.cores * (self.elapsed - elapsed)
+
+    @property
+    def energy(self) -> float:
+        """Return the joules that the manager's node has used; NaN where that is not known."""
+        return self._before[2] + self.meter()
 
     def track_regret(self, regret: Regret) -> None:
         """Add up the regret from now on."""
@@ -123,6 +134,7 @@ class Trace:
             "worker_time": self.worker_time,
             "elapsed": self.elapsed,
             "billed": self.billed or None,
+            "energy": None if math.isnan(energy := self.energy) else energy,
             "tasks_started": self.started,
             "tasks_used": self.used,
             "tasks_wasted": self.wasted,
@@ -152,8 +164,9 @@ class Trace:
 
     def restore(self, totals: State, history: State, evaluations: State) -> None:
         """Continue from the totals and the history of an earlier part of the run."""
+        totals = {"energy": np.array(math.nan)} | totals  # older files have none
         sums = {name: entry(totals, name, getattr(self, name)).item() for name in TOTALS}
-        self._before = sums.pop("elapsed"), sums.pop("billed")
+        self._before = sums.pop("elapsed"), sums.pop("billed"), sums.pop("energy")
         self._began -= self._before[0]
         vars(self).update(sums)
         columns = [history[name].tolist() for name in Row._fields]
@@ -200,6 +213,7 @@ class Trace:
         """Keep totals and evaluation as a row; when there are too many, every other row is dropped."""
         self.loss, self.gap, self.evaluation = evaluation.loss, evaluation.gap, dict(evaluation.metrics)
         self._evaluated = self.round
+        self._read_meter()
         for name in self.evaluation:
             if "/" in name:
                 raise RunError(
@@ -212,6 +226,12 @@ class Trace:
             self.rows = self.rows[::2]
             self.metrics = {name: column[::2] for name, column in self.metrics.items()}
             self.stride *= 2
+
+    def _read_meter(self) -> None:
+        """Read the meter now and then, so that it notices counters that start again."""
+        if time.monotonic() >= self._next_reading:
+            self.meter()
+            self._next_reading = time.monotonic() + METER_INTERVAL
 
     def _keep(self) -> None:
         for name in self.evaluation:

@@ -15,9 +15,10 @@ from typing import NoReturn
 
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.environment import one_thread_per_rank
+from mpi_ata.launch.held_signals import stop_signals
 from mpi_ata.launch.library import fault_tolerance
 from mpi_ata.launch.segments import children, remove_segments, segments_below
-from mpi_ata.launch.signals import stop_signals
+from mpi_ata.launch.terminal import terminal_size
 from mpi_ata.launch.verdict import Verdict, note_signal, read_verdict, verdict_file
 from mpi_ata.layout import ranks_for
 from mpi_ata.limits import machine_memory
@@ -207,7 +208,7 @@ def set_mpi_defaults(environment: MutableMapping[str, str]) -> None:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     if sys.stderr is not None and sys.stderr.isatty():
         environment.setdefault(TERMINAL, "1")
-        columns, lines = shutil.get_terminal_size((80, 0))
-        environment.setdefault("COLUMNS", str(columns))
+        columns, lines = terminal_size(sys.stderr)
+        environment.setdefault("COLUMNS", str(columns or 80))
         if lines:  # of a terminal of unknown size, ranks draw one line only
             environment.setdefault("LINES", str(lines))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from mpi_ata.launch.environment import rank, step_tasks, under_launcher, world_size
-from mpi_ata.launch.signals import hold_stop_signals
+from mpi_ata.launch.held_signals import hold_stop_signals
 from mpi_ata.launch.verdict import VARIABLE
 from mpi_ata.layout import MANAGER
 

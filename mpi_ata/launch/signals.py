@@ -1,20 +1,24 @@
 """Signals that ask a run to stop: a flag, on which the end of the round acts, or else a timer."""
 
-import atexit
 import logging
 import math
-import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
+from mpi_ata.launch.held_signals import (
+    early_signals,
+    hold,
+    hold_stop_signals,
+    in_main_thread,
+    release_stop_signals,
+    stop_signals,
+)
 from mpi_ata.launch.verdict import forwarded_signals
 
-SIGNAL_VARIABLE = "MPI_ATA_SIGNAL"  # names a signal to use instead of USR1, if that has another meaning
 EXTRA_GRACE = 120  # seconds after the grace period, after which a worker without its manager ends
 MAX_ALARM = 1e6  # seconds, well below the limit of alarm()
 SHORTEST_ALARM = 1e-3  # seconds; 0 would mean none
@@ -24,25 +28,6 @@ AGAIN = "; press again to stop now"
 
 T = TypeVar("T")
 log = logging.getLogger("mpi_ata")
-
-_early: list[int] = []  # signals that came before there was a run to stop
-
-
-def hold_stop_signals() -> None:
-    """Hold stop signals for the StopRequest to come, so that they do not kill a rank that is starting."""
-    for number in stop_signals():
-        signal.signal(number, _hold)
-    atexit.register(_ignore_stop_signals)
-
-
-def _hold(number: int, frame: FrameType | None) -> None:
-    _early.append(number)
-
-
-def _ignore_stop_signals() -> None:
-    """Survive late signals: Python removes its handlers while MPI_Finalize still waits for other ranks."""
-    for number in stop_signals():
-        signal.signal(number, signal.SIG_IGN)
 
 
 class StopRequest:
@@ -70,12 +55,12 @@ class StopRequest:
         self._enforced = False  # whether the timer may interrupt what runs now
 
     def __enter__(self) -> "StopRequest":
-        if threading.current_thread() is threading.main_thread():
+        if in_main_thread():
             if self._on_ranks:
                 hold_stop_signals()
             self._before = {number: signal.signal(number, self._handler) for number in stop_signals()}
-        while _early:
-            self._handler(_early.pop(0), None)
+        for number in early_signals():
+            self._handler(number, None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -83,7 +68,7 @@ class StopRequest:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._before.pop(signal.SIGALRM) or signal.SIG_DFL)
         for number, handler in self._before.items():
-            signal.signal(number, _hold if self._on_ranks else handler)
+            signal.signal(number, hold if self._on_ranks else handler)
 
     def __bool__(self) -> bool:
         return bool(self.name)
@@ -159,13 +144,22 @@ _open: list[StopRequest] = []  # for the runs of a script
 
 @contextmanager
 def open_stop_request(grace: float, on_ranks: bool = False, is_worker: bool = False) -> Iterator[StopRequest]:
-    """Catch signals for all runs of a script that are driven meanwhile."""
-    with StopRequest(grace, on_ranks, is_worker) as request:
-        _open.append(request)
-        try:
-            yield request
-        finally:
-            _open.remove(request)
+    """Catch signals for all runs of a script that are driven meanwhile.
+
+    Afterwards signals are the script's again, unless one has come: then it ends.  Workers leave them to the
+    manager.
+    """
+    request = StopRequest(grace, on_ranks, is_worker)
+    try:
+        with request:
+            _open.append(request)
+            try:
+                yield request
+            finally:
+                _open.remove(request)
+    finally:
+        if on_ranks and not is_worker and not request and in_main_thread():
+            release_stop_signals()
 
 
 def current_stop_request() -> StopRequest | None:
@@ -175,15 +169,3 @@ def current_stop_request() -> StopRequest | None:
 
 class GraceExpired(BaseException):  # it is not an error, and no `except Exception` of a user may stop it
     """A round did not end within the grace period after a signal."""
-
-
-def stop_signals() -> list[signal.Signals]:
-    """Return the signals that ask a run to stop, the one meant for that last."""
-    chosen = os.environ.get(SIGNAL_VARIABLE, "USR1").upper().removeprefix("SIG")
-    names = dict.fromkeys(["SIGINT", "SIGTERM", *_hangup(), f"SIG{chosen}"])
-    return [signal.Signals[name] for name in names if name in signal.Signals.__members__]
-
-
-def _hangup() -> list[str]:
-    """Return the signal of a closed terminal, unless it is to be ignored, as under nohup."""
-    return [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ["SIGHUP"]

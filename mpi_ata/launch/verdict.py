@@ -40,6 +40,11 @@ def note_exit(code: int) -> None:
     _append(f"{EXIT}{code}")
 
 
+def exit_code_of(end: SystemExit) -> int:
+    """Return the exit code with which Python ends a process: 1 if it prints a text instead."""
+    return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
 def note_lost_worker(host: str, text: str) -> None:
     """Record a dead worker without delay: its MPI may end this process too."""
     _append(f"{LOST}{host} {text}")
@@ -55,6 +60,12 @@ def forwarded_signals() -> list[str]:
     path = os.environ.get(VARIABLE)
     lines = _lines(Path(path)) if path else []
     return [line.removeprefix(SIGNAL) for line in lines if line.startswith(SIGNAL)]
+
+
+def has_lost_workers() -> bool:
+    """Return whether a dead worker was recorded so far."""
+    path = os.environ.get(VARIABLE)
+    return bool(path and read_verdict(Path(path)).losses)
 
 
 def _lines(path: Path) -> list[str]:

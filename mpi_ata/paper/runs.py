@@ -1,5 +1,6 @@
 """Doing the runs of an experiment on all cores."""
 
+import logging
 import math
 import os
 import signal
@@ -196,9 +197,10 @@ _board: Board
 
 
 def _init_process(board: Board) -> None:
-    """Initialise a process of the pool."""
+    """Initialise a process of the pool, whose notes nobody should see."""
     global _board
     _board = board
+    logging.getLogger("mpi_ata").setLevel(logging.ERROR)
     Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -14,7 +14,7 @@ ALWAYS = (  # entries of a summary that every run has
     *("rounds", "clock", "worker_time", "elapsed", "waste", "workers"),
     *("tasks_started", "tasks_used", "tasks_wasted", "tasks_lost"),
 )
-MAYBE = ("billed", "loss", "gap", "mean_delay", "largest_delay")  # entries that not every run has
+MAYBE = ("billed", "energy", "loss", "gap", "mean_delay", "largest_delay")  # entries that not every run has
 
 
 def describe(record: Record) -> dict[str, Any]:

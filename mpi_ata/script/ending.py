@@ -3,12 +3,14 @@
 import logging
 import sys
 import traceback
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import Any
 
 from mpi_ata import launch
 from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError
 from mpi_ata.launch.signals import StopRequest
-from mpi_ata.launch.verdict import note_exit
+from mpi_ata.launch.verdict import exit_code_of, has_lost_workers, note_exit
 from mpi_ata.layout import MANAGER
 from mpi_ata.script.description import script_path
 
@@ -24,6 +26,23 @@ def end_process(stop_request: StopRequest) -> None:
         return
     report_exit(stop_request.exit_code)
     sys.exit(stop_request.exit_code)
+
+
+def end_after_loop(stop_request: StopRequest) -> None:
+    """End a script after a signal where it has just left its loop, which discards this generator.
+
+    Python drops what is raised while a generator is discarded, so it is raised at the script's next line.
+    """
+    before, caller = sys.gettrace(), sys._getframe(1).f_back
+
+    def end(frame: FrameType, event: str, arg: object) -> None:
+        sys.settrace(before)
+        frame.f_trace = None
+        end_process(stop_request)
+
+    if stop_request and caller is not None:
+        caller.f_trace = end
+        sys.settrace(sys.gettrace() or (lambda *_: None))
 
 
 def report_errors_in_one_sentence() -> None:
@@ -57,3 +76,28 @@ def report_exit(code: int) -> None:
     """Report the manager's exit code to the process that started the ranks: mpirun's may be a dead rank's."""
     if launch.under_launcher() and launch.rank() == MANAGER:
         note_exit(code)
+        if code == 0 and has_lost_workers():
+            _follow_script()
+
+
+def _follow_script() -> None:
+    """Report the exit code with which the script ends later, by tracing its outermost frame.
+
+    Python has no other hook for that.  It slows down calls: use it only where mpirun's code is unreliable.
+    """
+    *_, outermost = _callers(sys._getframe())
+    outermost.f_trace = _note_system_exit
+    sys.settrace(sys.gettrace() or (lambda *_: None))
+
+
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _note_system_exit(frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:
+    if event == "exception" and issubclass(arg[0], SystemExit):
+        end = arg[1] if isinstance(arg[1], SystemExit) else SystemExit(arg[1])
+        note_exit(exit_code_of(end))
+    return _note_system_exit

@@ -9,7 +9,7 @@ from mpi_ata.clusters import FaultPolicy
 from mpi_ata.driver.drive import Drive
 from mpi_ata.driver.execute import log_notes
 from mpi_ata.driver.observers import Observer
-from mpi_ata.driver.opening import billed_cores
+from mpi_ata.driver.opening import start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE
@@ -120,7 +120,7 @@ def _driven(
         with opened_cluster(problem, times, seed, prepared.digest, stop_request, faults) as cluster:
             if cluster is None:
                 return None
-            trace.cores = billed_cores(cluster)
+            start_billing(trace, cluster)
             track_regret(trace, method, times)
             outcome = Drive(start, method, problem, cluster, trace, observers, stop_request).outcome()
             stop_request.exit_code = CONTINUE if outcome.resumable else 1

@@ -10,7 +10,7 @@ from mpi_ata.clusters import Cluster
 from mpi_ata.driver.drive import Drive
 from mpi_ata.driver.execute import log_notes
 from mpi_ata.driver.observers import Observer
-from mpi_ata.driver.opening import billed_cores
+from mpi_ata.driver.opening import start_billing
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, UsageError
@@ -19,7 +19,7 @@ from mpi_ata.launch.signals import StopRequest, current_stop_request, open_stop_
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import AnyProblem
 from mpi_ata.script.description import describe_run, run_table
-from mpi_ata.script.ending import end_process
+from mpi_ata.script.ending import end_after_loop, end_process
 from mpi_ata.script.record import output_options, plan_script
 from mpi_ata.script.words import in_python
 
@@ -59,12 +59,16 @@ def run(
         table = run_table(cluster.n, evaluate_every, checkpoint_rounds, checkpoint_seconds, grace)
         start = plan_script(describe_run(method, problem, stop or Stop(), table), output)
         log_notes(start)
-    trace.cores = trace.cores or billed_cores(cluster)
+    start_billing(trace, cluster)
     shared = current_stop_request()
     with _signals(shared, grace, recorded=start.file is not None) as stop_request:
         drive = Drive(start, method, problem, cluster, trace, observers, stop_request, closes=False)
         try:
             yield from quiet(drive.rounds())
+        except GeneratorExit:
+            if shared is None:
+                end_after_loop(stop_request)
+            raise
         finally:
             stop_request.exit_code = CONTINUE if drive.resumable else 1
     if shared is None and stop_request:

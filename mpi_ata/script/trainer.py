@@ -15,13 +15,13 @@ from mpi_ata.driver.drive import Drive
 from mpi_ata.driver.evaluation import Evaluation, evaluate_in_parts
 from mpi_ata.driver.execute import log_notes
 from mpi_ata.driver.observers import Observer
-from mpi_ata.driver.opening import billed_cores
+from mpi_ata.driver.opening import start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, diverged
 from mpi_ata.job.stop import Stop
 from mpi_ata.methods import Round
-from mpi_ata.script.ending import end_process, report_errors_in_one_sentence
+from mpi_ata.script.ending import end_process, report_errors_in_one_sentence, report_exit
 from mpi_ata.script.place import start_ranks, starts_ranks
 from mpi_ata.script.request import Prepared, Request
 from mpi_ata.script.run import quiet
@@ -123,7 +123,7 @@ class Trainer:
         if cluster is None:
             sys.exit(0)
         self.cluster, self.method = cluster, prepared.method
-        self.trace.cores = billed_cores(cluster)
+        start_billing(self.trace, cluster)
         track_regret(self.trace, self.method, prepared.times)
         problem = None if request.evaluate_every == NEVER else self.problem
         self._drive = Drive(
@@ -149,8 +149,11 @@ class Trainer:
     ) -> None:
         """Save the run and let the workers go; a script that a signal ended exits here."""
         self._stack.__exit__(kind, error, trace)
-        if kind is None and self._stop_request:
+        if kind is not None:
+            return
+        if self._stop_request:
             end_process(self._stop_request)
+        report_exit(0)
 
     def __iter__(self) -> Iterator[Round]:
         """Yield one round after another, each with its logs."""

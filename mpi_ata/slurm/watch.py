@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from mpi_ata import launch
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.launch.signals import SIGNAL_VARIABLE
+from mpi_ata.launch.held_signals import SIGNAL_VARIABLE
 from mpi_ata.launch.verdict import VARIABLE as VERDICT_VARIABLE
 from mpi_ata.launch.verdict import read_verdict
 from mpi_ata.runfile.progress import read_progress

@@ -83,17 +83,17 @@ class ProgressLine(Line, Observer):
             self.show(self._label + progress_text(trace, self._stop))
 
 
-def progress_text(trace: Trace, stop: Stop) -> str:
+def progress_text(totals: Totals, stop: Stop) -> str:
     """Return the progress of a run in one line."""
     of = f" of {stop.rounds:,}" if stop.rounds else ""
-    parts = [f"round {trace.round:,}{of}"]
-    if (left := time_left(trace, stop)) < math.inf:
+    parts = [f"round {totals.round:,}{of}"]
+    if (left := time_left(totals, stop)) < math.inf:
         parts.append(f"at most {duration(left)} to go")
-    if not math.isnan(trace.gap):
-        parts.append(f"gap {trace.gap:.2e}")
-    elif not math.isnan(trace.loss):
-        parts.append(f"loss {trace.loss:.5g}")
-    return ", ".join([*parts, rate(trace.round, trace.elapsed), f"clock {significant(trace.clock, 4)} s"])
+    if not math.isnan(totals.gap):
+        parts.append(f"gap {totals.gap:.2e}")
+    elif not math.isnan(totals.loss):
+        parts.append(f"loss {totals.loss:.5g}")
+    return ", ".join([*parts, rate(totals.round, totals.elapsed), f"clock {significant(totals.clock, 4)} s"])
 
 
 def time_left(totals: Totals, stop: Stop) -> float:

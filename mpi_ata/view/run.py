@@ -84,10 +84,19 @@ def _delay_row(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _billed_row(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what a cluster charges if the run used real ranks."""
+    """Return what a cluster charges, and the energy, if the run used real ranks."""
     if summary["billed"] is None:
         return []
-    return [("billed", f"{duration(summary['billed'])}: cores x elapsed, idle ones included")]
+    return [
+        ("billed", f"{duration(summary['billed'])}: cores x elapsed, idle ones included"),
+        ("energy", _energy(summary["energy"])),
+    ]
+
+
+def _energy(joules: float | None) -> str:
+    if joules is None:
+        return "not known: no counter of the manager's node can be read"
+    return f"{significant(joules, 4)} J: the manager's node, with all that runs on it"
 
 
 def _evaluation(value: float | None) -> str:

@@ -2,11 +2,10 @@
 
 import math
 import os
-import shutil
 import time
-from contextlib import suppress
 from typing import TextIO
 
+from mpi_ata.launch.terminal import terminal_size
 from mpi_ata.view.progress import Line
 
 REDRAW = 0.25  # seconds between updates: more often would flicker
@@ -59,15 +58,6 @@ def has_room(stream: TextIO | None, terminal: bool = False) -> bool:
     columns, lines = terminal_size(stream)
     readable = (getattr(stream, "encoding", None) or "").lower().startswith("utf")
     return readable and columns >= COLUMNS and lines >= LINES
-
-
-def terminal_size(stream: TextIO) -> tuple[int, int]:
-    """Return the columns and lines of the terminal; what the launcher of ranks says, if it does."""
-    columns, lines = shutil.get_terminal_size((0, 0))
-    if not (columns and lines):
-        with suppress(OSError, ValueError):
-            columns, lines = os.get_terminal_size(stream.fileno())
-    return columns, lines
 
 
 def curve(values: list[float], width: int) -> str:

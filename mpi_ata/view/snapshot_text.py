@@ -23,7 +23,13 @@ def snapshot_text(run: Snapshot) -> str:
     rows = [("round", _round(run)), *_loss(run), *_times(run), *_workers(run.workers)]
     events = [("" if i else "events", text) for i, text in enumerate(run.events)]
     state = [run.state] if run.state else []
-    return "\n".join([head, *state, "", aligned([*rows, *events])])
+    lines = [head, *state, "", *aligned([*rows, *events]).split("\n")]
+    return "\n".join(map(_printable, lines))
+
+
+def _printable(line: str) -> str:
+    """Return a line without codes for terminals, which names in a run file might contain."""
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def _round(run: Snapshot) -> str:

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from mpi_ata.runfile.load import load_named
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.view.progress import Line
+from mpi_ata.view.progress import Line, progress_text
 from mpi_ata.view.screen import Screen, has_room
 from mpi_ata.view.snapshot import Snapshot, snapshot_of_record
 from mpi_ata.view.snapshot_text import snapshot_text
@@ -18,15 +18,18 @@ LOOK = 1.0  # seconds between looks at the file
 def watch(path: Path, stream: TextIO, look: float = LOOK) -> None:
     """Show a run whenever it is saved, until it is finished or has failed."""
     screen = Screen(stream) if has_room(stream) else Line(stream)
-    shown, latest = -1.0, seen(path)
-    while not ended(latest):
-        if (saved := saved_at(path)) != shown:
-            latest = seen(path)
-        if saved != shown and screen.due():
-            screen.show(snapshot_text(latest))
-            shown = saved
-        time.sleep(0 if ended(latest) else look)
-    screen.show(snapshot_text(latest))
+    small = stream.isatty() and not has_room(stream)
+    saved, run = saved_at(path), seen(path)
+    fresh = first = True
+    while not ended(run):
+        if fresh and (screen.due() or first):
+            screen.show(progress_text(run, run.stop) if small else snapshot_text(run))
+            fresh = first = False
+        time.sleep(look)
+        if saved_at(path) != saved:
+            saved, run, fresh = saved_at(path), seen(path), True
+    screen.clear()
+    stream.write(f"{snapshot_text(run)}\n")
 
 
 def seen(path: Path) -> Snapshot:

@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ KEYS = {
     "worker_time",
     "elapsed",
     "billed",
+    "energy",
     "tasks_started",
     "tasks_used",
     "tasks_wasted",
@@ -116,14 +118,16 @@ def _restore_signals() -> None:
 
 
 @contextmanager
-def on_terminal(*arguments: str) -> Iterator[OnTerminal]:
-    """Start a command whose stderr is a terminal."""
+def on_terminal(*arguments: str, lines: int = 1) -> Iterator[OnTerminal]:
+    """Start a command whose stderr is a terminal with so many lines of 100 columns."""
     reader, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (lines, 100))
     process = subprocess.Popen(
         [MPI_ATA, *arguments],
         stdout=subprocess.PIPE,
         stderr=terminal,
         text=True,
+        env={name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")},
         preexec_fn=_restore_signals,
     )
     os.close(terminal)

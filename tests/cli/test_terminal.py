@@ -103,10 +103,12 @@ def test_ctrl_c_ends_a_run_at_once_and_prints_its_result(job: str, command: str,
 @TIMED
 def test_a_second_ctrl_c_stops_in_mid_round_with_what_was_saved(job: str) -> None:
     # The task never ends, so the first Ctrl-C can only be acknowledged.
-    use_own_problem(job, "while task.round == 4: pass\n        return x")
+    reached = Path(job).with_name("reached")
+    use_own_problem(job, f"while task.round == 4: open({str(reached)!r}, 'w').close()\n        return x")
     options = ["--out", str(Path(job).with_name("run.h5")), "--set", "run.checkpoint_rounds=2"]
     with on_terminal("run", job, "--virtual", *options, "--set", "run.checkpoint_seconds=1000") as terminal:
-        terminal.read_until("round 3")
+        while not reached.exists() and terminal.process.poll() is None:
+            time.sleep(0.05)
         terminal.process.send_signal(signal.SIGINT)
         terminal.read_until("Ctrl-C: stopping after this round; press again to stop now")
         assert terminal.process.poll() is None

@@ -150,6 +150,7 @@ class Stopper(Observer):
             signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.usefixtures("in_script")
 def test_a_signal_ends_the_script_after_the_round_with_exit_code_85() -> None:
     whole = minimized()
     with pytest.raises(SystemExit) as end, logged() as notes:
@@ -160,6 +161,7 @@ def test_a_signal_ends_the_script_after_the_round_with_exit_code_85() -> None:
     assert np.array_equal(minimized(out=OUT, resume=True).x, whole.x)
 
 
+@pytest.mark.usefixtures("in_script")
 def test_a_signal_ends_a_script_that_saves_nothing_with_exit_code_1() -> None:
     with pytest.raises(SystemExit) as end:
         minimized(observers=[Stopper(7)])

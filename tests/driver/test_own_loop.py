@@ -1,6 +1,9 @@
 """run() and cluster(): a loop of one's own, recorded as a job is."""
 
+import shutil
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +14,16 @@ import mpi_ata
 from mpi_ata import (
     SGD,
     UTA,
+    Array,
     Cluster,
     DrawnTimes,
+    Map,
     Plain,
     Quadratic,
+    RunError,
     Sqrt,
     Stop,
+    Task,
     UsageError,
     VirtualCluster,
     load,
@@ -70,6 +77,7 @@ def test_an_error_in_the_body_of_the_loop_leaves_the_rounds_before_it_saved(clus
     assert load(OUT).summary["rounds"] == 5
 
 
+@pytest.mark.usefixtures("in_script")
 def test_a_signal_ends_the_loop_and_then_the_script_at_the_end_of_the_block() -> None:
     numbers, after = list[int](), list[str]()
 
@@ -87,6 +95,35 @@ def test_a_signal_ends_the_loop_and_then_the_script_at_the_end_of_the_block() ->
     assert numbers == [1, 2, 3, 4, 5, 6]
     assert after == ["the loop"]
     assert load(OUT).events[-1]["text"] == "early, by SIGUSR1"
+
+
+class SlowlyEvaluated(Quadratic):
+    """Takes longer to evaluate than anybody waits."""
+
+    def loss(self, x: Array) -> float:
+        if x.any():
+            time.sleep(60)
+        return super().loss(x)
+
+
+@pytest.mark.usefixtures("in_script")
+@pytest.mark.parametrize("problem", [Quadratic(20), SlowlyEvaluated(20)])
+def test_a_signal_ends_a_script_that_leaves_its_loop_in_the_same_round(problem: Quadratic) -> None:
+    cluster = VirtualCluster(problem, DrawnTimes(TIMES))
+
+    def script() -> None:
+        for round in mpi_ata.run(method_on(cluster), cluster, problem, out=OUT, grace=0.2):
+            if round.number == 6:
+                signal.raise_signal(signal.SIGTERM)
+                break
+        time.sleep(60)
+
+    tracing = sys.gettrace()
+    with pytest.raises(SystemExit) as end:
+        script()
+    assert end.value.code == 85
+    assert load(OUT).events[-1]["text"] == "early, by SIGTERM"
+    assert sys.gettrace() is tracing
 
 
 def test_without_a_file_and_a_block_ctrl_c_is_left_to_the_script() -> None:
@@ -121,3 +158,46 @@ def test_a_warm_start_needs_no_file(cluster: Cluster) -> None:
         method = SGD(Quadratic(20).x0, mpi_ata.ATAEmpirical(other.n, 8), Plain(0.4))
         list(mpi_ata.run(method, other, Quadratic(20), Stop(rounds=1), warm_start=OUT))
     assert method.allocator.K.sum() == 3 * 8 + 8  # type: ignore[attr-defined]
+
+
+class Counting:
+    """Tasks that return 1, but for one round in which they fail on request."""
+
+    x0 = 0.0
+
+    def __init__(self, fails: int = 0) -> None:
+        self.fails_in = fails
+
+    def compute(self, x: float, task: Task) -> float:
+        if task.round == self.fails_in:
+            raise ValueError("on purpose")
+        return 1.0
+
+
+def added(out: Path, fails: int = 0, leaves: int = 0, copy: Path | None = None) -> float:
+    """Add up results in the body of a loop of ten rounds with four tasks each, and return the sum."""
+    problem = Counting(fails)
+    with mpi_ata.cluster(problem, TIMES) as cluster:
+        method = Map(problem.x0, UTA(cluster.n, 4))
+        options = {"out": out, "resume": True, "accept_changes": True, "checkpoint_rounds": 1}
+        for round in mpi_ata.run(method, cluster, problem, Stop(rounds=10), **options):  # type: ignore[arg-type]
+            if copy and round.number == 5:
+                shutil.copy(out, copy)  # what would be left if the process were killed here
+            method.x += sum(result.value for result in method.results)
+            if round.number == leaves:
+                break
+    return float(method.x)
+
+
+def test_what_the_body_of_the_loop_did_is_part_of_the_saved_round() -> None:
+    assert added(OUT, copy=Path("killed.h5")) == 40
+    assert load("killed.h5").summary["rounds"] == 4
+    assert added(Path("killed.h5")) == 40
+    assert added(Path("left.h5"), leaves=5) == 20
+    assert added(Path("left.h5")) == 40
+
+
+def test_what_the_body_of_the_loop_did_is_saved_when_the_next_round_fails() -> None:
+    with pytest.raises(RunError, match="holds it up to round 5"):
+        added(OUT, fails=6)
+    assert added(OUT) == 40

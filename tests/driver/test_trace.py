@@ -236,3 +236,38 @@ def test_what_workers_tell_when_they_are_let_go_is_settled_once() -> None:
     assert (trace.wasted, trace.waste, trace.worker_time) == (2 + 2, 0.25 + 2 * 0.5, 3.0 + 2 * 0.5)
     trace.settle(cluster.ledger, cluster.ledger.mark())
     assert (trace.wasted, trace.waste, trace.worker_time) == (2 + 2, 0.25 + 2 * 0.5, 3.0 + 2 * 0.5)
+
+
+def test_energy_adds_up_over_the_parts_of_a_run_and_stays_what_it_was_at_the_end() -> None:
+    readings = iter([100.0, 250.0, 900.0])
+    first = Trace()
+    first.meter = lambda: next(readings)
+    assert first.energy == 100.0
+    first.end()
+    assert first.summary()["energy"] == first.summary()["energy"] == 250.0
+    second = Trace()
+    second.meter = lambda: 50.0
+    second.restore(first.totals(), first.history(), first.evaluations())
+    assert second.summary()["energy"] == 300.0
+
+
+def test_energy_is_not_known_without_counters_or_where_a_part_of_the_run_had_none() -> None:
+    first, second = Trace(), Trace()
+    assert first.summary()["energy"] is None
+    second.meter = lambda: 50.0
+    without = {name: array for name, array in first.totals().items() if name != "energy"}
+    second.restore(without, first.history(), first.evaluations())
+    assert second.summary()["energy"] is None
+
+
+def test_the_meter_is_read_at_evaluations_though_not_at_all_of_them() -> None:
+    trace, readings = Trace(), [0.0]
+
+    def read() -> float:
+        readings.append(0.0)
+        return 0.0
+
+    trace.meter = read
+    for _ in range(100):
+        trace.record()
+    assert len(readings) == 2, "a hundred evaluations take less than ten seconds"

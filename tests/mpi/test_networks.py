@@ -66,3 +66,29 @@ def test_missing_files_are_reported_once_before_ranks_are_started(tmp_path: Path
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "has no file 'train.bin'" in done.stderr
+
+
+DEATH = """
+import os
+import mpi_ata, torch
+model = torch.nn.Linear(2, 1)
+calls = []
+def loss(found, wanted):
+    calls.append(1)
+    if len(calls) == 5 and os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "2":
+        os._exit(9)
+    return torch.nn.functional.mse_loss(found, wanted)
+data = torch.utils.data.TensorDataset(torch.ones(20, 2), torch.ones(20, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with mpi_ata.Trainer(model, loss, data, 2, budget=6, optimizer=optimizer, rounds=10, workers=2) as trainer:
+    for _ in trainer:
+        pass
+print("finished", flush=True)
+"""
+
+
+def test_a_trainer_that_outlives_a_worker_exits_with_0(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(DEATH)
+    done = finished([sys.executable, str(script)], seconds=120)
+    assert (done.returncode == 0) == ("finished" in done.stdout), done.stderr

@@ -136,6 +136,7 @@ class Dying(Quadratic):
 
 result = mpi_ata.minimize(Dying(5), workers=2, **options)
 if result: print("finished", flush=True)
+if result and sys.argv[1:]: sys.exit(int(sys.argv[1]))
 """
 
 
@@ -144,3 +145,59 @@ def test_a_script_that_outlives_a_worker_exits_with_0_and_one_that_does_not_with
 ) -> None:
     done = finished([sys.executable, str(script(tmp_path, DEATH))])
     assert (done.returncode == 0) == ("finished" in done.stdout), done.stderr
+
+
+def test_a_script_that_outlives_a_worker_can_still_exit_with_a_code_of_its_own(tmp_path: Path) -> None:
+    done = finished([sys.executable, str(script(tmp_path, DEATH)), "3"])
+    assert (done.returncode == 3) == ("finished" in done.stdout), done.stderr
+
+
+BODY = """
+class Counting:
+    x0 = 0.0
+    def compute(self, x, task):
+        if task.round == 6 and "fail" in sys.argv:
+            raise ValueError("on purpose")
+        return 1.0
+
+problem = Counting()
+with mpi_ata.cluster(problem, workers=2) as cluster:
+    method = mpi_ata.Map(problem.x0, mpi_ata.UTA(cluster.n, 4))
+    for _ in mpi_ata.run(method, cluster, problem, mpi_ata.Stop(rounds=10), out="run.h5", resume=True):
+        method.x += len(method.results)
+    print(method.x, flush=True)
+"""
+
+
+def test_a_round_that_fails_on_ranks_leaves_what_the_loop_did_before_it(tmp_path: Path) -> None:
+    command = [sys.executable, str(script(tmp_path, BODY))]
+    failed = finished([*command, "fail"])
+    assert failed.returncode == 1
+    assert "run.h5 holds it up to round 5" in failed.stderr
+    done = finished(command)
+    assert (done.returncode, done.stdout) == (0, "40.0\n"), done.stderr
+
+
+AFTERWARDS = """
+import time
+if mpi_ata.minimize(problem, workers=2, **options):
+    print("done", flush=True)
+    try:
+        time.sleep(50)
+    finally:
+        print("cleaned up", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "printed"), [(signal.SIGINT, 1, "cleaned up\n"), (signal.SIGTERM, 143, "")]
+)
+def test_a_signal_after_the_run_does_what_it_does_in_any_script(
+    tmp_path: Path, number: signal.Signals, code: int, printed: str
+) -> None:
+    with started([sys.executable, str(script(tmp_path, AFTERWARDS))]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "done\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (code, printed), err

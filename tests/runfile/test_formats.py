@@ -95,7 +95,7 @@ def test_each_column_is_documented(run: Path, group: str) -> None:
 
 def test_each_attribute_is_documented(run: Path) -> None:
     with h5py.File(run) as file:
-        assert documented("Attributes of the file") == {*file.attrs, "billed", "failure"}
+        assert documented("Attributes of the file") == {*file.attrs, "billed", "energy", "failure"}
 
 
 def test_the_columns_of_what_was_inherited_are_documented(run: Path) -> None:

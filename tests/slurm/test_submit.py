@@ -87,7 +87,7 @@ def test_a_sweep_has_a_member_per_combination(job: Path) -> None:
         ),
         (["-n", 4, "--source", "nowhere.sh"], "--source nowhere.sh is not a file"),
         (["-n", 4, "--out", "there.h5"], "there.h5 exists: resume it with --resume"),
-        (["-n", 4, "--out", "job.toml/a.h5"], "job.toml; create it, or choose another file"),
+        (["-n", 4, "--out", "job.toml/a.h5"], "cannot be created: File exists; choose another file"),
         (["-n", 4, "--resume"], "name its file: --out RUN.h5 --resume"),
         (["-n", 4, "--out", "."], "is a folder; name a file in it"),
         (["-n", 4, "--prior-weight", 0.5], "but there is none; add one"),

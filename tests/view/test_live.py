@@ -7,15 +7,17 @@ import re
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
-from mpi_ata import Stop
+from mpi_ata import SGD, UTA, DrawnTimes, Lost, Plain, Quadratic, Round, Sqrt, Stop, Trace, VirtualCluster
 from mpi_ata.cli.start import printed_notes
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import resolve
 from mpi_ata.view.live import LiveView, progress_view
 from mpi_ata.view.progress import ProgressLine, part_done, time_left
 from mpi_ata.view.screen import Screen, curve, has_room
+from tests.cli.commands import ENDLESS, JOB, TIMED, on_terminal
 from tests.faults.scene import written
 
 
@@ -49,6 +51,13 @@ class Terminal(io.StringIO):
 def large_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("job.toml").write_text(JOB)
+    return "job.toml"
 
 
 def draws_always(view: LiveView, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +120,18 @@ def test_a_launcher_that_forwards_whole_lines_forwards_every_screen() -> None:
     assert stream.getvalue().endswith("\n")
 
 
+@TIMED
+def test_a_run_on_a_terminal_draws_screens_and_leaves_the_terminal_clean(job: str) -> None:
+    with on_terminal("run", job, "--virtual", *ENDLESS, "--set", "stop.elapsed=2", lines=30) as shown:
+        printed = shown.end()
+    terminal = Terminal(shown.shown.replace("\r\n", "\n"))
+    assert shown.process.returncode == 0
+    assert 2 <= shown.shown.count("\x1b[J") <= 9, "at most four per second"
+    assert "quadratic, sgd, ata-empirical on 5 workers" in shown.shown
+    assert terminal.lines() == []
+    assert printed.startswith("ended          at elapsed 2")
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("LINES", "12"), ("COLUMNS", "40"), ("TERM", "dumb"), ("LINES", "0")]
 )
@@ -149,3 +170,22 @@ def test_the_closest_limit_says_how_much_is_done() -> None:
     assert time_left(Totals(), Stop(rounds=25)) == 0.0
     assert part_done(Totals(), Stop(gap=1e-3)) == 0.0
     assert time_left(Totals(), Stop(gap=1e-3)) == math.inf
+
+
+def test_the_latest_losses_and_returns_of_workers_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, problem = Terminal(), Quadratic(dimension=3)
+    cluster = VirtualCluster(problem, DrawnTimes(Sqrt(4)))
+    view = LiveView("title", Stop(rounds=10), terminal)
+    draws_always(view, monkeypatch)
+    view.on_start(SGD(problem.x0, UTA(4, 8), Plain(0.1)), cluster, Trace())
+    none = np.zeros(4, np.int64)
+    cluster.available[3] = False
+    for number in range(1, 6):
+        losses = (Lost(3, 1, f"it died {number} times"),)
+        view.on_round(Round(number, none, none, none, none, 0.0, 0.0, losses=losses), Trace())
+    lines = terminal.lines()
+    assert [line.split("worker 3 ")[1] for line in lines[-3:]] == [
+        f"(host virtual, slot 3): it died {number} times" for number in (3, 4, 5)
+    ]
+    assert lines[-3].startswith("events       round 3: ")
+    assert lines[-4] == "missing      1 of 4: 3"

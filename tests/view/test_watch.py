@@ -1,15 +1,23 @@
 """mpi-ata watch shows a run from its file, until it ends."""
 
+import io
 import re
+import shutil
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from mpi_ata import Plain, Quadratic, Sqrt, minimize
+from mpi_ata import Plain, Quadratic, Sqrt, Trace, minimize
 from mpi_ata.driver.output import OutputOptions
+from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.store import RunFile
+from mpi_ata.view.snapshot import snapshot_of_record
+from mpi_ata.view.snapshot_text import snapshot_text
+from mpi_ata.view.watch import watch
 from tests.cli.commands import ENDLESS, JOB, MPI_ATA, call
 from tests.driver.driven import driven
 from tests.faults.scene import written
@@ -32,12 +40,18 @@ def test_a_finished_run_is_printed_and_watching_ends() -> None:
         assert lines[-1].endswith(" ended: 20 rounds")
 
 
-def test_an_unfinished_run_is_printed_as_it_was_saved() -> None:
-    def stop(trace: object) -> None:
+def unfinished() -> Path:
+    """The file of a run that was stopped after its first round."""
+
+    def stop(trace: Trace) -> None:
         signal.raise_signal(signal.SIGTERM)
 
-    driven(written(Path("job.toml")), look=stop, output=OutputOptions(Path("run.h5")))
-    printed = call("watch", "run.h5", "--once").stdout
+    driven(written(Path("job.toml")), look=stop, output=OutputOptions(Path("early.h5")))
+    return Path("early.h5")
+
+
+def test_an_unfinished_run_is_printed_as_it_was_saved() -> None:
+    printed = call("watch", str(unfinished()), "--once").stdout
     assert "\nas saved at " in printed
     assert "\nround        1 of 40, 2.5 %, " in printed
 
@@ -63,6 +77,33 @@ def test_workers_that_do_nothing_any_more_are_listed() -> None:
     assert idle is not None
     assert int(idle[1]) >= 33, "seven tasks per round keep seven workers busy at most"
     assert 30 <= int(idle[2]) <= 36, "the last tenth of 40 rounds"
+
+
+class SmallTerminal(io.StringIO):
+    """A terminal with room for one line."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_small_terminal_shows_one_line_while_the_run_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "5")
+    minimize(Quadratic(5), 4, update=Plain(0.4), rounds=20, times=Sqrt(3), out="done.h5")
+    shutil.copy(unfinished(), "run.h5")
+    terminal = SmallTerminal()
+    later = threading.Timer(0.3, lambda: Path("done.h5").replace("run.h5"))
+    later.start()
+    watch(Path("run.h5"), terminal, look=0.05)
+    later.join()
+    assert terminal.getvalue().startswith("\rround 1 of 40, ")
+    assert "finished at 20 rounds" in terminal.getvalue()
+
+
+def test_codes_for_terminals_in_names_are_not_printed() -> None:
+    record, _ = load_record(RunFile(unfinished()))
+    record.event(0.0, "started", "on \x1b[2J hosts")
+    assert "\x1b" not in snapshot_text(snapshot_of_record(record, 0.0))
 
 
 def test_a_file_that_is_no_run_is_named() -> None:

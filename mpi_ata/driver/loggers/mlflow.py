@@ -19,7 +19,9 @@ class MLflowLogger(Logger):
         self._metric = mlflow.entities.Metric
         place = os.environ.get("MLFLOW_TRACKING_URI")
         if place is None:
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # new versions ask for consent
+            # Newer versions maintain folders no longer and want this to be set; a database would need more
+            # than mlflow-skinny installs.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             place = file.with_name("mlruns").absolute().as_uri()
         self._client = mlflow.MlflowClient(place)
         self._run = self._continued(run) or self._begun(file.stem, run)
