@@ -65,4 +65,4 @@ def test_a_description_that_is_no_string_is_rejected(form: Any) -> None:
 
 def test_a_masked_array_is_rejected() -> None:
     with pytest.raises(BadResultError, match="x is a masked array, whose mask cannot be sent or saved"):
-        to_state(np.ma.array([1.0, 2.0], mask=[0, 1]), "x")
+        to_state(np.ma.array([1.0, 2.0], mask=[False, True]), "x")

@@ -97,7 +97,10 @@ def test_unpacked_arrays_are_aligned_views_that_are_as_writeable_as_the_bytes() 
         ((np.array([None]),), "x[0] is an array of object, but a value must be"),
         ({"a": np.zeros(2, [("b", "f8")])}, "x['a'] is an array of [('b', '<f8')], but"),
         ([10**5000], "x cannot be sent or saved: Exceeds the limit"),
-        ({"a": np.ma.array([1.0, 2.0], mask=[0, 1])}, "x['a'] is a masked array, whose mask cannot be sent"),
+        (
+            {"a": np.ma.array([1.0, 2.0], mask=[False, True])},
+            "x['a'] is a masked array, whose mask cannot be sent",
+        ),
         ({frozenset(): 1}, "a key of x is of type frozenset, but"),
     ],
 )
