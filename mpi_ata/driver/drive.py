@@ -17,7 +17,7 @@ from mpi_ata.driver.loop import rounds
 from mpi_ata.driver.observers import Observer, Observers
 from mpi_ata.driver.plan import Start
 from mpi_ata.driver.recorder import RunRecorder
-from mpi_ata.driver.restore import begin
+from mpi_ata.driver.restore import Note, begin
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError, in_short, in_users_code
 from mpi_ata.launch.signals import GraceExpired, StopRequest
@@ -73,6 +73,7 @@ class Drive:
         self._loggers = [observer for observer in observers if isinstance(observer, Logger)]
         self._observers = Observers([*observers, ExchangeAdvice()])
         self._recorder: RunRecorder | None = None
+        self._notes: Sequence[Note] | None = None  # of what the run starts from, once it was restored
         self.reason: str | None = None  # the limit that was reached
         cluster.grace_expired = stop_request.grace_expired
 
@@ -113,9 +114,15 @@ class Drive:
         finally:
             self._observers.on_end(self._trace, self.reason)
 
+    def restore(self) -> Sequence[Note]:
+        """Bring the run to where it starts from, unless that was done, and return what to record of that."""
+        if self._notes is None:
+            self._notes = begin(self._start, self._method, self._cluster, self._trace)
+        return self._notes
+
     def _begin(self) -> None:
         start, method, cluster, trace = self._start, self._method, self._cluster, self._trace
-        notes = begin(start, method, cluster, trace)
+        notes = self.restore()
         if start.file is not None:
             self._recorder = RunRecorder(start, start.file, method, cluster, trace)
             self._recorder.begin(notes)

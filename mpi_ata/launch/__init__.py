@@ -21,12 +21,12 @@ from mpi_ata.launch.mpirun import (
     find_mpirun,
     note_failure,
     rank_command,
-    script_command,
     set_mpi_defaults,
     start_ranks,
     start_script,
 )
 from mpi_ata.launch.rank_process import hold_signals_of_starter
+from mpi_ata.launch.script_start import script_command, script_folder
 from mpi_ata.launch.subprocesses import CommandResult, run_command
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "rank_command",
     "run_command",
     "script_command",
+    "script_folder",
     "set_mpi_defaults",
     "slurm_tasks",
     "start_ranks",

@@ -17,6 +17,7 @@ from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.environment import one_thread_per_rank
 from mpi_ata.launch.held_signals import stop_signals
 from mpi_ata.launch.library import fault_tolerance
+from mpi_ata.launch.script_start import script_command, script_folder
 from mpi_ata.launch.segments import children, remove_segments, segments_below
 from mpi_ata.launch.terminal import terminal_size
 from mpi_ata.launch.verdict import Verdict, note_signal, read_verdict, verdict_file
@@ -43,25 +44,20 @@ def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
 
 def start_script(workers: int) -> NoReturn:
     """Run this script again on a manager and this many workers, and exit with the manager's exit code."""
-    code, verdict = _run_ranks(workers, script_command())
+    code, verdict = _run_ranks(workers, script_command(), script_folder())
     if verdict.losses or code < 0 or not (verdict.started or code):
         sys.exit(exit_code(code, verdict))
     sys.exit(verdict.code or code)  # a script may also end by an exit code of its own
 
 
-def script_command() -> list[str]:
-    """Return the command that runs this script again, with the same options and arguments."""
-    return [sys.executable, *sys.orig_argv[1:]]
-
-
-def _run_ranks(workers: int, command: Sequence[str]) -> tuple[int, Verdict]:
+def _run_ranks(workers: int, command: Sequence[str], folder: str = ".") -> tuple[int, Verdict]:
     """Run a command on a manager and this many workers; return mpirun's exit code and their report."""
     ranks = ranks_for(workers)
     check_rank_memory(ranks)
     mpirun = find_mpirun()
     words = [mpirun, *fault_tolerance(mpirun), "-n", str(ranks), *command]
     with verdict_file() as path:
-        code = run_mpirun(words, ranks, lambda: read_verdict(path).started)
+        code = run_mpirun(words, ranks, lambda: read_verdict(path).started, folder)
         return code, read_verdict(path)
 
 
@@ -93,7 +89,9 @@ def rank_command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "mpi_ata", *arguments]
 
 
-def run_mpirun(command: Sequence[str], ranks: int, started: Callable[[], bool] = lambda: True) -> int:
+def run_mpirun(
+    command: Sequence[str], ranks: int, started: Callable[[], bool] = lambda: True, folder: str = "."
+) -> int:
     """Run mpirun, forward signals to it so that the manager can save, and return its exit code.
 
     Open MPI's mpirun kills its ranks half a second after SIGINT or SIGTERM and drops what they print then,
@@ -106,6 +104,7 @@ def run_mpirun(command: Sequence[str], ranks: int, started: Callable[[], bool] =
         command,
         stdin=subprocess.DEVNULL,
         env=environment,
+        cwd=folder,
         process_group=0,
         preexec_fn=_terminate_with_parent,
     )

@@ -17,9 +17,9 @@ from mpi_ata.script.toml import to_toml
 LONGEST = 20 * 24 * 3600.0  # seconds that a run may take
 
 
-def run_generated_job(request: Request, prepared: Prepared) -> Result:
-    """Run what was asked for in a process of its own, and return its result."""
-    text = to_toml(job_tables(request, prepared))
+def run_generated_job(request: Request) -> Result:
+    """Run what was asked for in a process of its own, which decides what to resume, and return its result."""
+    text = to_toml(job_tables(request, request.prepare(planned=False)))
     with tempfile.TemporaryDirectory(prefix="mpi_ata-") as folder:
         job, file = Path(folder) / "notebook.toml", Path(folder) / "run.h5"
         job.write_text(text)

@@ -91,12 +91,12 @@ def minimize(
         faults=faults,
     )
     with in_python():
+        if starts_ranks(workers) and script_path() is None:
+            return run_generated_job(request)
         prepared, note = joined("minimize", request.prepare, lambda found: FINISHED * found.start.finished)
         if note == FINISHED:
             return None if is_worker() else _finished(prepared)
         if workers is not None and starts_ranks(workers):
-            if script_path() is None:
-                return run_generated_job(request, prepared)
             start_ranks(workers)
         return _driven(prepared, seed, faults, observers)
 

@@ -1,5 +1,6 @@
 """Where the workers of a script are: ranks that a launcher started, ranks to be started, or a simulation."""
 
+import os
 import sys
 from contextlib import suppress
 
@@ -70,5 +71,6 @@ def start_ranks(workers: int) -> None:
     if (launch.slurm_tasks() or 1) > 1:
         from mpi_ata.slurm.launcher import launcher
 
+        os.chdir(launch.script_folder())
         launch.exec_launcher([*launcher(workers), *launch.script_command()])
     launch.start_script(workers)

@@ -8,6 +8,7 @@ from typing import Any
 
 from mpi_ata.allocators import Allocator
 from mpi_ata.clusters import FaultPolicy
+from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Start
 from mpi_ata.errors import UsageError, one_line
 from mpi_ata.job.build import bound_update, check_problem
@@ -76,8 +77,8 @@ class Request:
     grace: float
     faults: FaultPolicy | None
 
-    def prepare(self) -> Prepared:
-        """Build the parts of the run, checked; only the manager needs to see the run file."""
+    def prepare(self, planned: bool = True) -> Prepared:
+        """Build the parts of the run, checked; without `planned` the run file is not looked at."""
         times = drawn_times(self.times, self.seed)
         n, stop = count_workers(self.workers, times), self.limits()
         check_workers(n)
@@ -89,14 +90,16 @@ class Request:
         saving = self.checkpoint_rounds, self.checkpoint_seconds, self.grace
         run = run_table(n, self.evaluate_every, *saving, seed=self.seed)
         described = describe_run(method, problem, stop, run, times)
-        return Prepared(problem, times, method, described, self._start(described))
+        return Prepared(problem, times, method, described, self._start(described, planned))
 
-    def _start(self, described: ScriptRun) -> Start:
-        if is_worker():
-            return Start(described)
+    def _start(self, described: ScriptRun, planned: bool) -> Start:
+        """Return what the run starts from; only the manager needs to see the run file."""
+        output = None if is_worker() else self._output()
+        return plan_script(described, output) if planned else Start(described)
+
+    def _output(self) -> OutputOptions | None:
         earlier = self.warm_start, self.prior_weight, self.any_problem
-        output = output_options(self.out, self.resume, *earlier, self.accept_changes)
-        return plan_script(described, output)
+        return output_options(self.out, self.resume, *earlier, self.accept_changes)
 
     def limits(self) -> Stop:
         """Return when the run is finished."""
@@ -141,8 +144,9 @@ class Request:
         chosen = DEFAULT if self.allocator is None else self.allocator
         if isinstance(chosen, str):
             return self._named_allocator(chosen, n, times)
-        allocator: Any = chosen if hasattr(chosen, "allocate") and not isinstance(chosen, type) else None
-        allocator = chosen(n) if allocator is None and callable(chosen) else allocator
+        is_built = hasattr(chosen, "allocate") and not isinstance(chosen, type)
+        # What it learns in this run must not reach the next.
+        allocator: Any = deepcopy(chosen) if is_built else chosen(n) if callable(chosen) else None
         if allocator is None or allocator.n != n or self.budget not in (None, allocator.budget):
             given = getattr(allocator, "n", "no"), getattr(allocator, "budget", "no")
             raise UsageError(

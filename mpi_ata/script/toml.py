@@ -1,6 +1,7 @@
 """Tables as the text of a job file."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,12 @@ def to_toml(tables: Tables) -> str:
 
 def _lines(name: str, table: Table) -> Iterator[str]:
     yield f"[{name}]"
-    yield from (f"{key} = {_value(value)}" for key, value in table.items())
+    yield from (f"{_key(key)} = {_value(value)}" for key, value in table.items())
+
+
+def _key(name: str) -> str:
+    """Return a key, in quotes unless TOML takes it without."""
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _value(name)
 
 
 def _value(value: Any) -> str:

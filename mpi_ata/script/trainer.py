@@ -136,6 +136,7 @@ class Trainer:
             self._stop_request,
             closes=False,
         )
+        self._drive.restore()  # the block may look at the run before its first round
         self._rounds: Generator[Round, None, None] = self._drive.rounds()
         stack.callback(self._end)
 

@@ -12,6 +12,7 @@ from mpi_ata import (
     UTA,
     Adam,
     Array,
+    ATAEmpirical,
     Observer,
     Plain,
     Quadratic,
@@ -262,3 +263,24 @@ def test_observers_see_every_round() -> None:
     seen = list[int]()
     minimized(observers=[Watching(lambda trace: seen.append(trace.round))], rounds=5)
     assert seen == [1, 2, 3, 4, 5]
+
+
+def test_an_allocator_starts_afresh_in_every_run() -> None:
+    allocator = ATAEmpirical(4, 8)
+    first, second = minimized(allocator=allocator), minimized(allocator=allocator)
+    assert first.history["worker_time"].tolist() == second.history["worker_time"].tolist()
+    assert allocator.K.sum() == 0
+
+
+class Regularized(Quadratic):
+    """Has a parameter with a name that is not in ASCII."""
+
+    def __init__(self, λ: float) -> None:
+        super().__init__(20)
+        self.λ = λ
+
+
+def test_a_parameter_may_have_any_name_that_python_takes() -> None:
+    minimized(problem=Regularized(0.5), out=OUT, rounds=3)
+    assert tables_of(record_of(OUT).job)["problem"]["λ"] == 0.5
+    assert minimized(problem=Regularized(0.5), out=OUT, rounds=5, resume=True).summary["rounds"] == 5

@@ -66,6 +66,13 @@ def test_a_script_starts_its_own_ranks_and_exits_with_the_managers_code(tmp_path
     assert (done.returncode, done.stdout) == (3, "2 ['--mine', 'a b']\n"), done.stderr
 
 
+def test_a_script_that_changes_its_folder_is_started_where_it_was(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    body = "os.chdir('below')\nif mpi_ata.minimize(problem, workers=2, **options): print(os.getcwd())"
+    done = finished([sys.executable, script(tmp_path, body).name])
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'below'}\n"), done.stderr
+
+
 def test_the_script_that_ships_with_the_project_runs_on_ranks_of_its_own() -> None:
     done = finished([sys.executable, str(ROOT / "jobs" / "script.py"), "4"])
     assert done.returncode == 0, done.stderr
@@ -111,6 +118,10 @@ import mpi_ata
 from mpi_ata import Adam
 result = mpi_ata.minimize("my.py:Mine", budget=4, update=Adam(0.01), rounds=15, workers=2)
 print(result.summary["rounds"], result.summary["workers"], result.x.shape, result.path)
+for rounds in (3, 5):
+    options = {"rounds": rounds, "workers": 2, "out": "runs/run.h5", "resume": True}
+    result = mpi_ata.minimize("my.py:Mine", budget=4, update=Adam(0.01), **options)
+    print(result.summary["rounds"], result.path)
 try:
     mpi_ata.minimize(mpi_ata.Quadratic(3), budget=4, update=Adam(0.01), rounds=15, workers=2)
 except mpi_ata.UsageError as error:
@@ -122,9 +133,9 @@ def test_without_a_script_a_problem_in_a_file_runs_on_ranks_and_any_other_is_rej
     Path("my.py").write_text("from mpi_ata import Quadratic\nclass Mine(Quadratic):\n    pass\n")
     done = finished([sys.executable, "-c", NOTEBOOK])
     assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
-    assert first == "15 2 (100,) None"
-    assert second.startswith("workers=2 needs a script that all ranks can run: save this as SCRIPT.py")
+    *results, rejection = done.stdout.splitlines()
+    assert results == ["15 2 (100,) None", "3 runs/run.h5", "5 runs/run.h5"]
+    assert rejection.startswith("workers=2 needs a script that all ranks can run: save this as SCRIPT.py")
 
 
 DEATH = """

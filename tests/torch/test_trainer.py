@@ -98,6 +98,20 @@ def test_leaving_the_loop_saves_the_run(tmp_path: Path) -> None:
         assert again.state == {"best": 0.5}
 
 
+def test_a_resumed_run_is_there_before_its_first_round(tmp_path: Path) -> None:
+    with a_trainer(out=tmp_path / "run.h5") as trainer:
+        for round in trainer:
+            trainer.state["best"] = 0.5
+            if round.number == 7:
+                break
+        found = trainer.evaluate()
+    with a_trainer(out=tmp_path / "run.h5", resume=True) as again:
+        assert (again.state, again.method.k) == ({"best": 0.5}, 7)
+        assert again.x.tobytes() == trainer.x.tobytes()
+        assert again.evaluate() == found
+        assert [round.number for round in again] == list(range(8, 31))
+
+
 def test_what_cannot_be_saved_is_rejected(tmp_path: Path) -> None:
     def noted() -> None:
         with a_trainer(out=tmp_path / "run.h5") as trainer:
