@@ -35,7 +35,8 @@ soak: $(VENV)/ready
 
 # The tests of real ranks with other MPIs, one from the package index, one from the system: all in which the
 # library has a say.
-RANKS := tests/mpi --ignore=tests/mpi/test_paper_on_ranks.py --ignore=tests/mpi/test_warm_start_on_ranks.py
+OTHERS := demo new_job notes paper readme warm_start what_if
+RANKS := tests/mpi $(OTHERS:%=--ignore=tests/mpi/test_%_on_ranks.py)
 mpich: .venv-mpich/ready
 	.venv-mpich/bin/pytest $(FILES) $(QUICK) $(RANKS)
 

@@ -23,7 +23,7 @@ def run_on_ranks(body: str, *arguments: str) -> tuple[int, str]:
 
 def test_a_job_whose_tasks_sleep_says_so_once() -> None:
     Path("job.toml").write_text(JOB)
-    options = ["--workers", "2", "--set", "times.unit=1e-3", "--allocators", "uta,gta"]
+    options = ["--workers", "2", "--set", "times.unit=1e-5", "--allocators", "uta,gta"]
     done = finished([str(COMMAND), "compare", "job.toml", *options])
     assert (done.returncode, done.stderr.count(SLEEPS)) == (0, 1), done.stderr
 

@@ -32,6 +32,7 @@ rounds = 60
 
 # Times are constant, and uta gives two tasks to each, so chance plays no part; what is left is overhead, of
 # which only the mean is recorded, while a round waits for the largest.  3 % of such a round is 1.8 ms.
+@pytest.mark.slow
 @TIMED
 @pytest.mark.parametrize("allocator", ["ata-empirical", "uta"])
 def test_the_prediction_for_what_ran_on_ranks_is_within_3_per_cent(allocator: str) -> None:
