@@ -10,6 +10,7 @@ from mpi_ata.job.build import check_problem
 from mpi_ata.job.computation import check_sendable
 from mpi_ata.job.stop import Stop
 from mpi_ata.problems import AnyProblem, returns_values
+from mpi_ata.script.arguments import check_arguments
 from mpi_ata.script.description import Description, class_text, described, described_point, described_times
 from mpi_ata.script.ending import end_process, report_errors_in_one_sentence, report_exit
 from mpi_ata.script.place import count_workers, drawn_times, start_ranks, starts_ranks
@@ -39,6 +40,7 @@ def cluster(
     report_errors_in_one_sentence()
     if problem is None:
         problem, faults = Items(), faults or FaultPolicy(deadline=0.0)  # items may take any time
+    check_arguments(seed=seed, workers=workers, faults=faults)
     drawn = drawn_times(times, seed)
     with in_python():
         call, _ = joined("cluster", lambda: _described(problem, drawn, seed, workers))

@@ -5,7 +5,7 @@ import sys
 from contextlib import suppress
 
 from mpi_ata import launch
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, one_line
 from mpi_ata.job.times_table import short_label
 from mpi_ata.layout import ranks_for
 from mpi_ata.script.description import described, script_path
@@ -26,8 +26,13 @@ def drawn_times(times: DrawnTimes | Law | None, seed: int) -> DrawnTimes | None:
     """Return the task times to be drawn; a law is drawn with the seed of the run, in seconds."""
     if times is None or isinstance(times, DrawnTimes):
         return times
+    if isinstance(times, type) or not (hasattr(times, "n") and hasattr(times, "draw")):
+        raise UsageError(f"times={times!r} is no law of task times; use one such as Sqrt(4)")
     keys = described(times)
-    return DrawnTimes(times, seed, label=short_label(f"{keys.pop('class')} {keys} x 1 s"))
+    try:
+        return DrawnTimes(times, seed, label=short_label(f"{keys.pop('class')} {keys} x 1 s"))
+    except ValueError as error:
+        raise UsageError(one_line(error)) from None
 
 
 def count_workers(workers: int | None, times: DrawnTimes | None) -> int:

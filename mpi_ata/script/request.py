@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mpi_ata.allocators import Allocator
 from mpi_ata.clusters import FaultPolicy
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Start
-from mpi_ata.errors import UsageError, one_line
+from mpi_ata.errors import UsageError, describe_error, one_line
 from mpi_ata.job.build import bound_update, check_problem
 from mpi_ata.job.component import Component, pick
 from mpi_ata.job.demand import check_simulation, check_workers
@@ -20,6 +22,7 @@ from mpi_ata.job.tables import Tables
 from mpi_ata.job.user_class import UserClass
 from mpi_ata.methods import SGD
 from mpi_ata.problems import Problem
+from mpi_ata.script.arguments import check_arguments
 from mpi_ata.script.description import ScriptRun, describe_run, run_table
 from mpi_ata.script.place import count_workers, drawn_times
 from mpi_ata.script.record import Paths, output_options, plan_script
@@ -77,8 +80,14 @@ class Request:
     grace: float
     faults: FaultPolicy | None
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):  # which a run file cannot hold as a setting
+                object.__setattr__(self, name, value.item())
+
     def prepare(self, planned: bool = True) -> Prepared:
         """Build the parts of the run, checked; without `planned` the run file is not looked at."""
+        check_arguments(**vars(self))
         times = drawn_times(self.times, self.seed)
         n, stop = count_workers(self.workers, times), self.limits()
         check_workers(n)
@@ -146,15 +155,24 @@ class Request:
             return self._named_allocator(chosen, n, times)
         is_built = hasattr(chosen, "allocate") and not isinstance(chosen, type)
         # What it learns in this run must not reach the next.
-        allocator: Any = deepcopy(chosen) if is_built else chosen(n) if callable(chosen) else None
-        if allocator is None or allocator.n != n or self.budget not in (None, allocator.budget):
-            given = getattr(allocator, "n", "no"), getattr(allocator, "budget", "no")
+        allocator: Any = deepcopy(chosen) if is_built else self._made_allocator(chosen, n)
+        given = getattr(allocator, "n", "no"), getattr(allocator, "budget", "no")
+        if given[0] != n or given[1] == "no" or self.budget not in (None, given[1]):
             raise UsageError(
                 f"the allocator is for {given[0]} workers and a budget of {given[1]}, but the run has {n} "
                 f"and {self.budget}; pass a function of n, as in allocator=lambda n: UTA(n, budget=8)"
             )
         found: Allocator = allocator
         return found
+
+    def _made_allocator(self, chosen: Any, n: int) -> Any:
+        try:
+            return chosen(n) if callable(chosen) else None
+        except Exception as error:
+            way_out = "pass a function of n, as in allocator=lambda n: UTA(n, budget=8)"
+            raise UsageError(
+                f"allocator={chosen!r} cannot be called with n={n}: {describe_error(error)}; {way_out}"
+            ) from None
 
     def _named_allocator(self, name: str, n: int, times: DrawnTimes | None) -> Allocator:
         if self.budget is None:

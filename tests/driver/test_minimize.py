@@ -203,6 +203,15 @@ def test_a_run_whose_evaluation_fails_has_saved_the_round_before_it() -> None:
     assert load(OUT).summary["rounds"] == 10
 
 
+class WithoutSize:
+    """An allocator that does not say for how many workers it is."""
+
+    budget = 8
+
+    def allocate(self, available: Array) -> Array:
+        return available
+
+
 class NoStart:
     """A problem that does not say where to start."""
 
@@ -230,6 +239,24 @@ class NoStart:
         ({"evaluate_every": 0}, "evaluate_every=0 must be at least 1 round"),
         ({"workers": 3}, "times are those of 4 workers, but workers=3: make the two agree"),
         ({"workers": 0}, "workers=0 must be at least 1"),
+        ({"workers": "4"}, r"workers='4' must be a whole number \(int\)"),
+        ({"rounds": "3"}, "rounds='3' must be a whole number"),
+        ({"rounds": 2.5}, "rounds=2.5 must be a whole number"),
+        ({"seed": 1.5}, "seed=1.5 must be a whole number"),
+        ({"seed": -1}, r"seed=-1 must be from 0 to 2\*\*64 - 1"),
+        ({"evaluate_every": 1.5}, "evaluate_every=1.5 must be a whole number"),
+        ({"prior_weight": "a"}, "prior_weight='a' must be a number"),
+        ({"times": "sqrt"}, "times='sqrt' is no law of task times; use one such as"),
+        ({"times": Sqrt}, "is no law of task times; use one such as"),
+        ({"warm_start": 5}, "warm_start=5 must be a path, or a list of paths"),
+        ({"out": 5}, "out=5 must be a path"),
+        ({"stop": Stop, "rounds": None}, "must be limits, as in stop=Stop"),
+        ({"faults": 3}, "faults=3 must be a policy"),
+        (
+            {"allocator": WithoutSize()},
+            "the allocator is for no workers and a budget of 8, but the run",
+        ),
+        ({"allocator": WithoutSize}, "cannot be called with n=4: TypeError: .*; pass a function of n"),
         ({"problem": "nowhere.py:My"}, "is not FILE.py:CLASS with a file that exists"),
     ],
 )
@@ -238,6 +265,11 @@ def test_what_cannot_be_run_is_rejected_in_one_sentence(options: dict[str, Any],
         minimized(**options)
     assert "\n" not in str(error.value)
     assert "--" not in str(error.value), "options of the command line are arguments here"
+
+
+def test_numbers_may_be_those_of_numpy() -> None:
+    result = minimized(seed=np.int64(3), rounds=np.int32(5), budget=np.int64(8), grace=np.float64(2), out=OUT)
+    assert np.array_equal(result.x, minimized(seed=3, rounds=5).x)
 
 
 def test_an_existing_file_is_not_overwritten() -> None:

@@ -1,0 +1,36 @@
+"""Arguments of a script, checked before anything is made from them: Python accepts values of any type."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from mpi_ata.clusters import FaultPolicy
+from mpi_ata.errors import UsageError
+from mpi_ata.job.stop import Stop
+
+WHOLE, NUMBER = ((int,), "a whole number (int)"), ((int, float), "a number")
+RULES: dict[str, tuple[tuple[type, ...], str]] = {
+    "workers": WHOLE,
+    "budget": WHOLE,
+    "rounds": WHOLE,
+    "seed": WHOLE,
+    "evaluate_every": WHOLE,
+    "checkpoint_rounds": WHOLE,
+    "checkpoint_seconds": NUMBER,
+    "grace": NUMBER,
+    "prior_weight": NUMBER,
+    "out": ((str, os.PathLike), "a path, as in out='runs/mine.h5'"),
+    "warm_start": ((str, os.PathLike, Sequence), "a path, or a list of paths"),
+    "stop": ((Stop,), "limits, as in stop=Stop(gap=1e-5)"),
+    "faults": ((FaultPolicy,), "a policy, as in faults=FaultPolicy(deadline=5.0)"),
+}
+REQUIRED = ("seed", "evaluate_every", "grace", "prior_weight", "warm_start")  # those that cannot be None
+
+
+def check_arguments(**given: Any) -> None:
+    """Reject arguments of another type than theirs; None stands for those that are not given."""
+    for name, value in given.items():
+        if name in RULES and not (value is None and name not in REQUIRED):
+            kinds, rule = RULES[name]
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise UsageError(f"{name}={value!r} must be {rule}")
