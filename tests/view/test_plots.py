@@ -12,6 +12,7 @@ from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.plots_data import MOST, PlottedRun, plotted, round_times, run_names, task_rates, worker_rows
 from mpi_ata.view.plots_workers import histograms
 from tests.cli.commands import JOB, call, use_own_problem
+from tests.marks import slow
 
 pytest.importorskip("matplotlib")
 
@@ -60,7 +61,9 @@ def test_a_run_that_has_just_started_and_one_without_loss_can_be_drawn() -> None
     assert call("plot", "a.h5", "b.h5", "-o", "x.png").exit_code == 0
 
 
-@pytest.mark.parametrize("allocator", ["ata-auto", "gta", "ofta", "uta", "m-sync", "bandit", "proportional"])
+@pytest.mark.parametrize(
+    "allocator", ["ata-auto", *slow("gta", "ofta", "uta", "m-sync", "bandit", "proportional")]
+)
 def test_runs_of_every_allocator_can_be_drawn(allocator: str) -> None:
     run = run_job("a.h5", "--set", f"allocator.name={allocator}")
     assert run.workers is not None

@@ -12,6 +12,7 @@ from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.what_if_recording import recording
 from tests.cli.commands import JOB, call
+from tests.marks import slow
 
 
 def run_job(*options: str) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def ask(*options: str) -> dict[str, Any]:
 
 # The length of a round varies by about a quarter: 0.7 % of the clock of 1,200 rounds, which is chance of the
 # recorded run; the prediction, a mean over replays, adds little.  3 % is more than four times that.
-@pytest.mark.parametrize("allocator", ["ata-empirical", "ata-auto", "uta", "ofta", "bandit"])
+@pytest.mark.parametrize("allocator", ["uta", *slow("ata-empirical", "ata-auto", "ofta", "bandit")])
 def test_the_prediction_for_what_really_ran_is_within_3_per_cent(allocator: str) -> None:
     options = ["--workers", "8", "--set", "allocator.budget=20", "--set", "stop.rounds=1200"]
     ran = run_job("--set", f"allocator.name={allocator}", *options)
@@ -47,6 +48,7 @@ def test_the_prediction_for_what_really_ran_is_within_3_per_cent(allocator: str)
     assert row["tasks_used"] == ran["tasks_used"]
 
 
+@pytest.mark.slow
 def test_the_prediction_for_a_greedy_run_is_within_5_per_cent_though_its_long_tasks_were_stopped() -> None:
     ran = run_job("--set", "allocator.name=gta", "--set", "stop.rounds=1200")
     (row,) = ask("--allocators", "own")["predicted"]
@@ -55,6 +57,7 @@ def test_the_prediction_for_a_greedy_run_is_within_5_per_cent_though_its_long_ta
     assert row["tasks_wasted"] == pytest.approx(ran["tasks_wasted"], rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_prediction_for_another_allocator_is_what_that_one_takes() -> None:
     run_job("--set", "allocator.name=uta", "--set", "stop.rounds=1200")
     predicted = {row["allocator"]: row for row in ask("--allocators", "gta,ofta")["predicted"]}
@@ -147,7 +150,7 @@ def test_a_run_without_an_allocator_is_rejected() -> None:
     assert "its method has no allocator to exchange" in result.stderr
 
 
-@pytest.mark.parametrize("job", ["monte_carlo", "asgd", "evolution", "heterogeneous_data"])
+@pytest.mark.parametrize("job", ["monte_carlo", *slow("asgd", "evolution", "heterogeneous_data")])
 def test_rounds_of_other_methods_are_replayed_too(job: str) -> None:
     path = str(Path(mpi_ata.__file__).parent.parent / "jobs" / f"{job}.toml")
     result = call("run", path, "--virtual", "--set", "stop.rounds=100", "--out", "run.h5", "--json")
