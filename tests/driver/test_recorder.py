@@ -216,8 +216,16 @@ def test_another_problem_file_is_refused(tmp_path: Path) -> None:
     )
     own_problem(tmp_path, "pass")
     run(job, "--resume")
-    own_problem(tmp_path, "time.sleep(0)")  # whoever means it says so
-    run(job, "--resume", "--set", "problem.file=own.py")
+
+
+def test_set_excuses_another_problem_file_but_not_an_edit_of_the_same_one(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "pass"))
+    named = ["--set", "problem.file=own.py"]
+    run(job, *named)
+    own_problem(tmp_path, "time.sleep(0)")
+    assert "in the file own.py; resume with these changes by" in run(job, "--resume", *named, code=2)
+    (tmp_path / "own.py").rename(tmp_path / "other.py")
+    run(job, "--resume", "--set", "problem.file=other.py")
 
 
 def test_changes_are_accepted_on_request_and_recorded_as_a_difference(tmp_path: Path) -> None:
