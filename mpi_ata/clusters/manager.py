@@ -147,7 +147,7 @@ class MPICluster(Farming):
         if self._draws_globally:
             log.warning(DRAWS_GLOBALLY)
         if sleeping:
-            log.info("tasks sleep as long as [times] says; without that table, they take the time they take")
+            log.info("tasks sleep as long as [times] says; without it, they run at their real speed")
         here = sum(rank.host == host_name() for rank in self._connections.ranks)
         if here > (cores := os.cpu_count() or here) and not sleeping:
             log.warning(f"{here} ranks share {cores} cores here: task times include waiting for a core")

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.commands import JOB, use_own_problem
 from tests.mpi.starting import COMMAND, finished
 
-SLEEPS = "Note: tasks sleep as long as [times] says; without that table, they take the time they take\n"
+SLEEPS = "Note: tasks sleep as long as [times] says; without it, they run at their real speed\n"
 DRAWS = "Note: tasks draw from random or np.random: results will not repeat; draw from task.rng instead\n"
 TIMES = '[times]\nlaw = "sqrt"\n'
 
