@@ -218,6 +218,16 @@ def test_another_problem_file_is_refused(tmp_path: Path) -> None:
     run(job, "--resume")
 
 
+def test_a_limit_below_what_was_reached_says_that_the_run_is_finished(job: Path) -> None:
+    run(job)
+    before = Path(OUT).read_bytes()
+    done = called("run", job, "--virtual", "--out", OUT, "--resume", "--set", "stop.rounds=4")
+    assert done.exit_code == 0
+    assert done.stderr.startswith("Note: run.h5 is already finished, at 10 rounds; to continue, set another")
+    assert done.stdout.startswith("ended          at 10 rounds\nrounds         10\n")
+    assert Path(OUT).read_bytes() == before
+
+
 def test_set_excuses_another_problem_file_but_not_an_edit_of_the_same_one(tmp_path: Path) -> None:
     job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "pass"))
     named = ["--set", "problem.file=own.py"]
