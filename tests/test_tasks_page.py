@@ -18,7 +18,7 @@ def output_of(folder: Path, *words: str) -> str:
 
 def test_the_job_runs_and_estimates_pi(tmp_path: Path) -> None:
     (tmp_path / "my_problem.py").write_text(PROBLEM)
-    (tmp_path / "job.toml").write_text(JOB + '\n[times]\nlaw = "sqrt"\n\n[run]\nworkers = 4\n')
+    (tmp_path / "job.toml").write_text(JOB + '\n[times]\nlaw = "sqrt"\n')
     found = re.search(
         r"(?m)^pi +([\d.]+)$", output_of(tmp_path, "-m", "mpi_ata", "run", "job.toml", "--virtual")
     )

@@ -30,6 +30,7 @@ LEAST_NOISE = 0.1
 # The tasks that earlier runs count for at most: their sums give mean and deviation of the logarithms only
 # roughly, and with this weight an error of half a deviation is averaged out before it leads to an alarm.
 WEIGHT = 100
+SMALL = 0.1  # change of speed that nobody needs to be told of
 SHORTEST = 1e-12  # seconds, below the resolution of any clock, so that 0 has a logarithm
 
 _SUMS = tuple((3 * j, shift) for j, shift in enumerate(SHIFTS, 1))  # where the sums stand in a worker's row
@@ -49,9 +50,18 @@ class SpeedChange(NamedTuple):
     worker: int
     factor: float
 
+    @property
+    def notable(self) -> bool:
+        """Return whether the change is worth a note to the user."""
+        return self._times > 1 + SMALL
+
+    @property
+    def _times(self) -> float:
+        return max(self.factor, 1 / self.factor)
+
     def __str__(self) -> str:
-        times, now = max(self.factor, 1 / self.factor), "slow" if self.factor > 1 else "fast"
-        return f"worker {self.worker}: now {times:.2g} times as {now} as before"
+        now, digits = "slow" if self.factor > 1 else "fast", 1 if self._times < 9.95 else 0
+        return f"worker {self.worker} is now {self._times:,.{digits}f} times as {now} as before"
 
 
 class ChangeDetector:

@@ -37,12 +37,12 @@ def export_command(run: Path, point: Path | None, history: Path | None, workers:
     for target in (point, history, workers):
         check_target(target)
     saved = load(run)
-    if point is not None:
-        write(point, npy_bytes(saved))
     if history is not None:
         write(history, table_bytes(history_columns(saved), history))
     if workers is not None:
         write(workers, table_bytes(worker_columns(saved), workers))
+    if point is not None:  # last, since it may be rejected
+        write(point, npy_bytes(saved, run))
     if point is history is workers is None:
         show(csv_text(history_columns(saved)).rstrip())
 
@@ -53,10 +53,13 @@ def check_target(path: Path | None) -> None:
         raise UsageError(f"{path} is a run file, and is not overwritten; choose another file")
 
 
-def npy_bytes(run: SavedRun) -> bytes:
+def npy_bytes(run: SavedRun, path: Path) -> bytes:
     """Return the point as numpy writes it."""
     target = io.BytesIO()
-    np.save(target, run.x, allow_pickle=False)
+    try:
+        np.save(target, run.x, allow_pickle=False)
+    except ValueError:  # with `map` it may be anything
+        raise UsageError(f"--x: x is not one array; use mpi_ata.load({str(path)!r}).x in Python") from None
     return target.getvalue()
 
 
@@ -69,7 +72,8 @@ def history_columns(run: SavedRun) -> Table:
 
 def worker_columns(run: SavedRun) -> Table:
     """Return the columns of the table of workers."""
-    return {name: [row[name] for row in run.workers] for name in run.workers[0]}
+    numbers = {"worker": list(range(len(run.workers)))}
+    return numbers | {name: [row[name] for row in run.workers] for name in run.workers[0]}
 
 
 def table_bytes(columns: Table, path: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -28,9 +29,9 @@ def new_command(name: Path) -> None:
     job, problem = write_job(name.with_suffix("") if name.suffix in TEMPLATES else name)
     rows = [
         ("written", f"{job} and {problem}"),
-        ("run it", f"mpi-ata run {job}"),
+        ("run it", f"mpi-ata run {quote(str(job))}"),
         ("then", f"replace x0, gradient(x, task) and loss(x) in {problem} by your own"),
-        ("compare", f"mpi-ata compare {job} --allocators own,gta,uta"),
+        ("compare", f"mpi-ata compare {quote(str(job))} --allocators own,gta,uta"),
         ("all keys", "docs/job-file.md"),
     ]
     show(aligned(rows))

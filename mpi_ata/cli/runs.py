@@ -42,7 +42,7 @@ def run_command(
     """
     plan = resolve_here(virtual, job, settings, output)
     if plan.finished and plan.earlier and plan.file and (virtual or not launch.under_launcher()):
-        show_finished(plan.earlier, plan.file.path, as_json)
+        show_finished(plan.earlier, plan.file.path, plan.finished, as_json)
         return
     if starts_ranks(virtual):
         start_ranks([plan])
@@ -54,13 +54,13 @@ def run_command(
         sys.exit(CONTINUE if outcome.resumable else 1)
 
 
-def show_finished(record: Record, out: Path, as_json: bool) -> None:
+def show_finished(record: Record, out: Path, reason: str, as_json: bool) -> None:
     """Print the result of a run that needs no more rounds, and how to give it more."""
-    limit = "rounds" if record.reason.endswith(" rounds") else record.reason.split()[0]
+    limit = "rounds" if reason.endswith(" rounds") else reason.split()[0]
     more = f"to continue, set another limit, such as --set stop.{limit}=..."
-    click.echo(f"Note: {out} is already finished, at {record.reason}; {more}", err=True)
-    summary = summary_of(record, out)
-    show(json.dumps(summary) if as_json else summary_table(f"at {record.reason}", summary))
+    click.echo(f"Note: {out} is already finished, at {reason}; {more}", err=True)
+    summary = summary_of(record, out) | {"finished": True}
+    show(json.dumps(summary) if as_json else summary_table(f"at {reason}", summary))
 
 
 @click.command(name="show")

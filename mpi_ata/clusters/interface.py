@@ -11,7 +11,7 @@ from mpi_ata.arrays import Array, BoolArray, IntArray, State, blocks, described
 from mpi_ata.clusters.draws import Draws
 from mpi_ata.clusters.identity import WorkerIdentity
 from mpi_ata.clusters.ledger import Ledger
-from mpi_ata.clusters.values import packed_result, results_of
+from mpi_ata.clusters.values import named_task, packed_result, results_of
 from mpi_ata.errors import BadResultError, RunError, describe_error, in_users_code, users_line
 from mpi_ata.problems import AnyProblem, Task
 
@@ -202,7 +202,7 @@ def _result(function: Callable[..., Any], x: Array, given: object, task: Task) -
 
 def _task_error(error: BaseException, function: Callable[..., Any], task: Task) -> RunError:
     """Return the error for a task that failed."""
-    what = f"a task of worker {task.worker} failed in round {task.round}"
+    what = named_task(task, " failed")
     if isinstance(error, ValueError) and "read-only" in str(error):
         rule = "x is read-only for tasks, which may work on a copy: x = x.copy()"
         return RunError(f"{what}: {describe_error(error)}; {rule}")
@@ -224,7 +224,7 @@ def _converted(answer: Any, x: Array, function: Callable[..., Any], task: Task) 
         if found.shape == x.shape and found.dtype.kind in "fiubO":  # no complex numbers, no texts
             return found.astype(x.dtype)
     raise BadResultError(
-        f"a task of worker {task.worker} in round {task.round} returned {described(answer)}; "
+        f"{named_task(task)} returned {described(answer)}; "
         f"{_called(function)} must return an array like x, of {x.dtype} and shape {x.shape}"
     )
 

@@ -36,6 +36,12 @@ class Items:
             function = x["function"].rpartition(":")[0]
             raise in_users_code(f"{function} failed for item {index}", error) from None
 
+    def result_name(self, x: Any, task: Task) -> str:
+        """Return what the result of one item of an order is called in an error."""
+        if x is None:
+            return "nothing"
+        return f"what {x['function'].split(':')[1]}() returned for item {x['indices'][task.number]}"
+
 
 def order(function: str, items: Sequence[tuple[Any, ...]], indices: Sequence[int]) -> dict[str, Any]:
     """Return what a worker needs to call a function with some of the items."""
@@ -58,8 +64,9 @@ def name_of(function: Callable[..., Any]) -> str:
             return name
     except (RunError, ImportError):
         pass
+    shown = "a lambda" if getattr(function, "__name__", "") == "<lambda>" else repr(function)
     raise UsageError(
-        f"{function!r} cannot be found by its name on other ranks; "
+        f"{shown} cannot be found by its name on other ranks; "
         "define a function with def at the top level of the script, above mpi_ata.cluster()"
     )
 

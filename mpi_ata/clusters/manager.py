@@ -147,7 +147,7 @@ class MPICluster(Farming):
         if self._draws_globally:
             log.warning(DRAWS_GLOBALLY)
         if sleeping:
-            log.info("tasks sleep as long as [times] says; without that table, they take the time they take")
+            log.info("tasks sleep as long as [times] says; without it, they run at their real speed")
         here = sum(rank.host == host_name() for rank in self._connections.ranks)
         if here > (cores := os.cpu_count() or here) and not sleeping:
             log.warning(f"{here} ranks share {cores} cores here: task times include waiting for a core")
@@ -288,7 +288,7 @@ class MPICluster(Farming):
         """End the run because of a failed setup, unless the run no longer waits for it."""
         why = message.payload.tobytes().decode()
         if self.available[worker]:
-            raise RunError(f"{self._name(worker)}: {why}")
+            raise RunError(self._placed(worker, why))
         return self._health.died(worker, 0, why)
 
     def _failure(self, worker: int, message: Message, round: int) -> Lost | None:
@@ -301,7 +301,12 @@ class MPICluster(Farming):
         try:
             return judge(worker, tasks, error, round)
         except RunError as fatal:
-            raise RunError(f"{self._name(worker)}: {fatal}") from None
+            raise RunError(self._placed(worker, str(fatal))) from None
+
+    def _placed(self, worker: int, why: str) -> str:
+        """Return what went wrong on a worker, with its host; a text about a task names the worker already."""
+        named, who = f"task of worker {worker} ", self._name(worker)
+        return why.replace(named, f"task of {who} ", 1) if named in why else f"{who}: {why}"
 
     def _account_stopped(self, worker: int, message: Message) -> None:
         """Book what a worker did for an order that was stopped."""

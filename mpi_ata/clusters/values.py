@@ -20,13 +20,21 @@ class TaskResult(NamedTuple):
 
 def packed_result(problem: Any, x: Packed, task: Task) -> tuple[Packed, Packed]:
     """Return the number and the result of a task; each task has an x of its own, since it may change it."""
+    point = unpack(x)
     try:
-        value = problem.compute(unpack(x), task)
+        value = problem.compute(point, task)
     except RunError:
         raise
     except (Exception, SystemExit) as error:
-        raise in_users_code(f"a task of worker {task.worker} failed in round {task.round}", error) from None
-    return pack(task.number), pack(value, "what compute() returned")
+        raise in_users_code(named_task(task, " failed"), error) from None
+    named = getattr(problem, "result_name", None)  # a farm calls a function of the user's
+    return pack(task.number), pack(value, named(point, task) if named else "what compute() returned")
+
+
+def named_task(task: Task, verb: str = "") -> str:
+    """Return a task's name for messages; in round 0 a worker does one to warm up."""
+    who = f"task of worker {task.worker}{verb}"
+    return f"a {who} in round {task.round}" if task.round else f"the warm-up {who}"
 
 
 def results_of(worker: int, data: Packed, seconds: Sequence[float], where: str) -> list[TaskResult]:

@@ -92,3 +92,6 @@ def log_notes(plan: Start) -> None:
     """Log what the user should know before a run starts."""
     for text in plan.notes:
         log.warning("%s", text)
+    if plan.finished and plan.file:
+        text = "%s is already finished, at %s; to continue, give it another limit"
+        log.warning(text, plan.file.path, plan.finished)

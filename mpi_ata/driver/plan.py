@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.job import Job, Parts, build_parts, load_job, resume_job
@@ -32,6 +32,16 @@ class Described(Protocol):
     def run(self) -> RunTable: ...
 
 
+class _Totals(NamedTuple):
+    """What limits are about, of a run in its file."""
+
+    round: int
+    clock: float
+    elapsed: float
+    loss: float
+    gap: float
+
+
 @dataclass(frozen=True)
 class Start:
     """A run as it was described, the run that it continues, and what earlier runs know of its workers."""
@@ -45,11 +55,16 @@ class Start:
     notes: tuple[str, ...] = ()  # for the user, when the run starts
 
     @property
-    def finished(self) -> bool:
-        """Return whether the run to resume has reached its limit, and nothing is changed."""
-        return (
-            self.earlier is not None and bool(self.earlier.reason) and not self.changes and not self.damaged
-        )
+    def finished(self) -> str:
+        """Return the limit at which the run to resume has nothing left to do; "" where it has."""
+        if self.earlier is None or self.damaged:
+            return ""
+        if not self.changes:
+            return self.earlier.reason
+        if not all(change.startswith("stop.") for change in self.changes):
+            return ""
+        totals = (self.earlier.totals[name].item() for name in _Totals._fields)
+        return self.job.stop.reached(_Totals(*totals)) or ""
 
 
 @dataclass(frozen=True)

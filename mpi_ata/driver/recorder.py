@@ -59,10 +59,10 @@ class RunRecorder:
         self._checkpoints.save_first(self._filled())
 
     def event(self, kind: str, text: str, worker: int = -1) -> None:
-        """Record something that happened to the run, and log it."""
+        """Record something that happened to the run, and log it: scripts show nothing below a warning."""
         self._record.event(time.time(), kind, text, worker)
         if kind not in ("started", "ended"):
-            log.info("%s %s", kind, text)
+            log.warning("%s", f"{kind} {text}" if worker < 0 else text)
 
     def note(self, round: Round) -> None:
         """Record who did how much in a round, was lost or came back, and whose speed changed."""
@@ -74,7 +74,8 @@ class RunRecorder:
         for back in round.returns:
             self._worker_event("back", back)
         for change in speed_changes(self._method):
-            self.event("changed-speed", str(change), change.worker)
+            if getattr(change, "notable", True):  # those of a user's allocator all are
+                self.event("changed-speed", str(change), change.worker)
 
     def save_if_due(self, round: Round) -> None:
         """Save if it is time; in between, take the state as often as is cheap, in case the run fails."""

@@ -52,7 +52,8 @@ def resume_job(
         job = job_from(path, text, tuple(setting.text for setting in latest.values()), after)
         edited = _edited_files(job, stored)
         if not accept_changes:
-            unnamed = [f"the file {value_of(after, name)}" for name in edited if name not in now]
+            other = now.keys() & differing_keys(after, before)  # --set names another file on purpose
+            unnamed = [f"the file {value_of(after, name)}" for name in edited if name not in other]
             _check_same([*_edited_keys(file_now, file_then, latest), *unnamed])
     keys = [
         f"{name}: {value_of(before, name)} -> {value_of(after, name)}"

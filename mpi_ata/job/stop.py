@@ -47,7 +47,7 @@ class Stop:
         if self.loss is not None and trace.loss < self.loss:
             return f"loss {trace.loss:.6g} < {self.loss:g}"
         if self.rounds is not None and trace.round >= self.rounds:
-            return f"{self.rounds:,} rounds"
+            return f"{trace.round:,} rounds"
         if self.clock is not None and trace.clock >= self.clock:
             return f"clock {trace.clock:.6g} s"
         if self.elapsed is not None and trace.elapsed >= self.elapsed:

@@ -1,10 +1,13 @@
 """Reading run files: for the package, and for users."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from mpi_ata.arrays import Array
 from mpi_ata.errors import DamagedError
 from mpi_ata.named_arrays import from_state
 from mpi_ata.runfile.describe import describe
@@ -19,7 +22,7 @@ COLUMNS: tuple[str, ...] = ("round", "clock", "elapsed", "worker_time", "waste",
 COLUMNS += ("lost", "loss", "gap", "regret", "mean_delay", "largest_delay")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SavedRun:
     """What a run file holds, as plain values and arrays."""
 
@@ -33,6 +36,11 @@ class SavedRun:
     job: str  # the text of the job file, or the settings of a script
     settings: list[str]  # what --set changed
 
+    def __repr__(self) -> str:
+        ended = f"finished at {self.summary['reason']}" if self.summary["finished"] else "not finished"
+        parts = ", ".join(field.name for field in fields(self))
+        return f"<SavedRun: {self.summary['rounds']:,} rounds, {ended}; it has {parts}>"
+
 
 def load(path: str | Path) -> SavedRun:
     """Read a run file: its newest intact save."""
@@ -45,7 +53,7 @@ def load(path: str | Path) -> SavedRun:
     return SavedRun(
         x=_point(record, path),
         summary=described,
-        history=Columns({name: record.trace[name] for name in sorted(record.trace, key=_column)}),
+        history=Columns({name: _column(record, name) for name in sorted(record.trace, key=_position)}),
         metrics=Columns(metrics),
         workers=Rows(apart["workers_table"]),
         hosts=Rows(apart["hosts"]),
@@ -55,7 +63,15 @@ def load(path: str | Path) -> SavedRun:
     )
 
 
-def _column(name: str) -> int:
+def _column(record: Record, name: str) -> Array:
+    """Return a column of the history; where nothing was delayed, the largest delay is not known either."""
+    column: Array = record.trace[name]
+    if name != "largest_delay":
+        return column
+    return np.where(np.isnan(record.trace["mean_delay"]), np.nan, column)
+
+
+def _position(name: str) -> int:
     """Return where a column of the history stands."""
     return COLUMNS.index(name) if name in COLUMNS else len(COLUMNS)
 

@@ -53,23 +53,23 @@ def report_errors_in_one_sentence() -> None:
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, UsageError | RunError):
-        print(f"Error: {error}{_place(trace)}", file=sys.stderr)
+        print(_with_place(f"Error: {error}", trace), file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
     if not isinstance(error, LossError):  # on other workers the run may continue
         launch.note_failure(str(error))
-    report_exit(1)
+    report_exit(2 if isinstance(error, UsageError) else 1)
+    if isinstance(error, UsageError):
+        sys.exit(2)  # after this hook Python would end with 1
 
 
-def _place(trace: TracebackType | None) -> str:
-    """Return the line of the script from which the package was called."""
-    frames = [frame for frame, _ in traceback.walk_tb(trace)]
-    own = [frame for frame in frames if frame.f_globals.get("__name__") == "__main__"]
-    return f" ({own[-1].f_code.co_filename}, line {_line(trace, own[-1])})" if own else ""
-
-
-def _line(trace: TracebackType | None, wanted: object) -> int:
-    return next(line for frame, line in traceback.walk_tb(trace) if frame is wanted)
+def _with_place(message: str, trace: TracebackType | None) -> str:
+    """Return a message with the line of the script from which the package was called."""
+    steps = [step for step in traceback.walk_tb(trace) if step[0].f_globals.get("__name__") == "__main__"]
+    if not steps:
+        return message
+    place = f"{steps[-1][0].f_code.co_filename}, line {steps[-1][1]}"
+    return f"{message}\ncalled from {place}" if "\n" in message else f"{message} ({place})"
 
 
 def report_exit(code: int) -> None:

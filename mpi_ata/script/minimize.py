@@ -93,7 +93,9 @@ def minimize(
     with in_python():
         if starts_ranks(workers) and script_path() is None:
             return run_generated_job(request)
-        prepared, note = joined("minimize", request.prepare, lambda found: FINISHED * found.start.finished)
+        prepared, note = joined(
+            "minimize", request.prepare, lambda found: FINISHED * bool(found.start.finished)
+        )
         if note == FINISHED:
             return None if is_worker() else _finished(prepared)
         if workers is not None and starts_ranks(workers):
@@ -104,9 +106,8 @@ def minimize(
 def _finished(prepared: Prepared) -> Result:
     """Return the result of a run that needs no more rounds."""
     assert prepared.start.file is not None
-    path, reason = prepared.start.file.path, prepared.start.earlier and prepared.start.earlier.reason
-    log.info("%s is already finished, at %s; to continue, give it another limit", path, reason)
-    return saved_result(path)
+    log_notes(prepared.start)
+    return saved_result(prepared.start.file.path)
 
 
 def _driven(

@@ -14,7 +14,7 @@ from mpi_ata.randomness import Purpose, Streams
 class Change:
     """From `round` on, the times of `workers` are multiplied by `factor`.
 
-    `workers` is a list of indices, or the fraction of all workers that changes; which ones, the seed draws.
+    `workers` is a list of indices, or the fraction of all workers that changes, chosen by the seed.
     """
 
     round: int

@@ -21,7 +21,7 @@ def comparison_table(rows: Sequence[dict[str, Any]], billed: bool = False) -> st
     runs: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         runs.setdefault(row["allocator"], []).append(row)
-    greedy = _means(runs["gta"]) if "gta" in runs else None
+    greedy = runs.get("gta")
     header = [*HEADER, *(BILLED_HEADER if billed else []), *WASTE_HEADER, *(RATIO_HEADER if greedy else [])]
     body = [
         [*_cells(name, each, billed), *(_ratios(each, greedy) if greedy else [])]
@@ -52,9 +52,15 @@ def spread(values: Sequence[float], digits: int) -> str:
     return f"{mean} ± {significant(stdev(values), 2)}" if len(values) > 1 else mean
 
 
-def _ratios(rows: Sequence[dict[str, Any]], greedy: dict[str, float]) -> list[str]:
-    means = _means(rows)
-    return [ratio(means["clock"], greedy["clock"]), ratio(greedy["worker_time"], means["worker_time"])]
+def _ratios(rows: Sequence[dict[str, Any]], greedy: Sequence[dict[str, Any]]) -> list[str]:
+    """Return clock and worker time against greedy allocation's, where the runs of both were finished."""
+    if not all(row["finished"] for row in (*rows, *greedy)):
+        return ["-", "-"]
+    means, greedy_means = _means(rows), _means(greedy)
+    return [
+        ratio(means["clock"], greedy_means["clock"]),
+        ratio(greedy_means["worker_time"], means["worker_time"]),
+    ]
 
 
 def _how_to_read(workers: int, greedy: bool) -> str:
@@ -69,6 +75,6 @@ def _how_to_read(workers: int, greedy: bool) -> str:
     if greedy:
         lines.append(
             "Greedy (gta) is the better choice if idle nodes are free and its clock is shorter, as it may be "
-            "where\ntasks can be stopped at once, or B is large against n."
+            "where\ntasks can be stopped at once, or B is large compared with n."
         )
     return "\n".join(lines)

@@ -138,8 +138,8 @@ def _state(run: dict[str, Any]) -> str:
 
 
 def _event_row(event: dict[str, Any]) -> tuple[str, str]:
-    who = f"worker {event['worker']} " if event["worker"] >= 0 else ""
     text = event["text"].replace("\n", "\n    ")  # a difference of several lines
+    who = "" if event["worker"] < 0 or text.startswith("worker ") else f"worker {event['worker']} "
     return when(event["time"]), f"{who}{event['kind']}: {text}"
 
 

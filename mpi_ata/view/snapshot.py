@@ -54,7 +54,12 @@ class Snapshot:
     losses: list[float]  # one for each evaluation; gaps where the minimum is known
     workers: Workers
     events: Sequence[str]
-    state: str = ""  # of a run that is read from its file: finished, failed, or when it was saved
+    state: str = ""  # of a run that is read from its file: finished, failed, stopped, or when it was saved
+
+    @property
+    def at_rest(self) -> bool:
+        """Return whether a run does not change any more, unless it is resumed."""
+        return self.state.startswith(("finished", "failed", "stopped"))
 
 
 def snapshot_of_run(
@@ -144,7 +149,11 @@ def _idle(tasks: IntArray, before: IntArray | None) -> BoolArray:
 def _state(record: Record, saved: float) -> str:
     if record.failure:
         return f"failed: {record.failure}"
-    return f"finished at {record.reason}" if record.reason else f"as saved at {when(saved)}"
+    if record.reason:
+        return f"finished at {record.reason}"
+    if record.events and (last := record.events[-1]).kind == "ended":  # "early, by Ctrl-C"
+        return f"stopped {last.text.replace(',', '', 1)}; resume it with --resume"
+    return f"as saved at {when(saved)}"
 
 
 def _event_text(time: float, kind: str, text: str) -> str:

@@ -37,7 +37,7 @@ def _round(run: Snapshot) -> str:
     parts = [f"{run.round:,}{of}", rate(run.round, run.elapsed)]
     if done := part_done(run, run.stop):
         parts.insert(1, f"{100 * done:.1f} %")
-    if not run.state.startswith(("finished", "failed")) and (left := time_left(run, run.stop)) < math.inf:
+    if not run.at_rest and (left := time_left(run, run.stop)) < math.inf:
         parts.append(f"at most {duration(left)} to go, until {_clock_time(time.time() + left)}")
     return ", ".join(parts)
 

@@ -54,6 +54,7 @@ def what_if(
         "recorded": {name: record.summary[name] for name in taken},
         "least_tasks": int(chosen.tasks.min()),
         "untried": recorded.untried,
+        "overhead_ratio": float(record.workers["overhead"].sum() / record.workers["seconds"].sum()),
         "predicted": rows,
     }
 

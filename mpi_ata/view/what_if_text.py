@@ -15,6 +15,7 @@ HEADER = [
     "clock ratio",
 ]
 AGREES = 0.03  # relative difference of clocks that is not worth a remark
+UNRELIABLE = 0.2  # relative difference of clocks above which predictions mislead
 FEW = 30  # recorded times of a worker below which its mean is a guess
 
 
@@ -57,7 +58,7 @@ def _remarks(answer: dict[str, Any]) -> list[str]:
         f"Replays of {rounds} with the recorded task times; ± is one standard deviation over replays of",
         f"resampled times: chance, and the few times that are known of some workers (at least {least}).",
     ]
-    lines += _disagreement(answer)
+    lines += _doubts(answer)
     if answer["least_tasks"] < FEW:
         lines.append(f"Workers with fewer than {FEW} tasks may be faster or slower than they seem.")
     if answer["untried"]:
@@ -67,16 +68,29 @@ def _remarks(answer: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _disagreement(answer: dict[str, Any]) -> list[str]:
-    """Return a warning where the replay of what really ran does not take as long as it did."""
+def _doubts(answer: dict[str, Any]) -> list[str]:
+    """Return a warning where the replay of what really ran does not take as long, or overhead dominates."""
+    off, overhead = _difference(answer), answer["overhead_ratio"]
+    lines = []
+    if abs(off) >= AGREES:
+        lines += [
+            f"The clock of what really ran is predicted with an error of {100 * off:+.0f} %, as where",
+            "overhead (only its mean is recorded) or speeds vary.",
+        ]
+    if overhead > 1:
+        lines.append(f"Overhead is {overhead:.2g} times as long as the tasks themselves.")
+    if overhead > 1 or abs(off) > UNRELIABLE:
+        lines.append("The predictions are not reliable here: use mpi-ata compare.")
+    elif lines:
+        lines.append("Compare predictions with each other.")
+    return lines
+
+
+def _difference(answer: dict[str, Any]) -> float:
+    """Return the relative error of the predicted clock of what really ran; 0 if that was not asked for."""
     recorded, first = answer["recorded"], answer["predicted"][0]
     same = (first["allocator"], first["workers"], first["tasks_used"])
     if same != (answer["allocator"], recorded["workers"], recorded["tasks_used"]) or not recorded["clock"]:
-        return []
-    difference = first["clock"] / recorded["clock"] - 1
-    if abs(difference) < AGREES:
-        return []
-    return [
-        f"The clock of what really ran is predicted with an error of {100 * difference:+.0f} %, as where",
-        "overhead (only its mean is recorded) or speeds vary: compare predictions with each other.",
-    ]
+        return 0.0
+    difference: float = first["clock"] / recorded["clock"] - 1
+    return difference

@@ -227,7 +227,13 @@ def test_times_of_0_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "words"), [(5.12, "now 5.1 times as slow as before"), (0.2, "now 5 times as fast as before")]
+    ("factor", "words"),
+    [(5.12, "5.1 times as slow"), (0.2, "5.0 times as fast"), (1234, "1,234 times as slow")],
 )
 def test_a_change_is_described_in_words(factor: float, words: str) -> None:
-    assert str(SpeedChange(3, factor)) == f"worker 3: {words}"
+    assert str(SpeedChange(3, factor)) == f"worker 3 is now {words} as before"
+
+
+def test_a_change_of_less_than_10_per_cent_is_not_worth_a_note() -> None:
+    factors = (0.5, 0.92, 1.04, 1.3)
+    assert [SpeedChange(0, factor).notable for factor in factors] == [True, False, False, True]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mpi_ata.runfile.progress import read_progress
+from mpi_ata.view.compare import comparison_table
 from tests.cli.commands import KEYS, call, start, use_own_problem
 
 
@@ -16,6 +17,13 @@ def test_compare_prints_a_row_per_allocator(job: str) -> None:
     assert "clock / greedy" in header
     assert [row.split()[0] for row in rows] == ["gta", "uta", "ofta"]
     assert rows[0].split()[-2:] == ["1.00", "1.00"]
+
+
+def test_an_unfinished_run_has_no_ratios() -> None:
+    totals = {"rounds": 9, "clock": 1.0, "worker_time": 2.0, "tasks_wasted": 0, "waste": 0.0}
+    rows = [{"allocator": name, "finished": name != "uta"} | totals for name in ("gta", "own", "uta")]
+    shown = [line.split()[-2:] for line in comparison_table(rows).splitlines()[2:]]
+    assert shown == [["1.00", "1.00"], ["1.00", "1.00"], ["-", "-"]]
 
 
 def test_compare_without_greedy_prints_no_ratios(job: str) -> None:

@@ -32,9 +32,20 @@ def test_the_history_and_the_workers_are_written_as_csv(run: mpi_ata.SavedRun) -
     rows = list(csv.DictReader(Path("history.csv").read_text().splitlines()))
     assert tuple(rows[0]) == COLUMNS == Row._fields
     assert [float(row["gap"]) for row in rows] == run.history["gap"].tolist()
-    assert rows[0]["mean_delay"] == "", "what is not known is empty"
+    assert rows[0]["mean_delay"] == rows[0]["largest_delay"] == "", "what is not known is empty"
     workers = list(csv.DictReader(Path("workers.csv").read_text().splitlines()))
     assert [int(row["tasks"]) for row in workers] == [worker["tasks"] for worker in run.workers]
+    assert [row["worker"] for row in workers] == ["0", "1", "2"]
+
+
+def test_a_point_that_is_not_one_array_is_rejected_but_tables_are_written() -> None:
+    job = str(Path(mpi_ata.__file__).parent.parent / "jobs" / "monte_carlo.toml")
+    call("run", job, "--virtual", "--set", "stop.rounds=3", "--out", "pi.h5")
+    result = call("export", "pi.h5", "--x", "pi.npy", "-o", "pi.csv")
+    assert result.exit_code == 2
+    assert "Error: --x: x is not one array; use mpi_ata.load('pi.h5').x in Python\n" in result.stderr
+    assert Path("pi.csv").exists()
+    assert not Path("pi.npy").exists()
 
 
 def test_the_history_and_the_workers_are_written_as_parquet(run: mpi_ata.SavedRun) -> None:

@@ -19,6 +19,10 @@ def test_a_job_and_a_problem_are_written_and_what_to_do_next_is_printed() -> Non
     assert "NAME" not in Path("folder/my_job.toml").read_text() + Path("folder/my_job.py").read_text()
 
 
+def test_names_with_spaces_are_quoted_in_the_commands() -> None:
+    assert "run it    mpi-ata run 'a b.toml'\n" in call("new", "a b").stdout
+
+
 def test_the_name_may_have_the_ending_of_a_job_file() -> None:
     assert call("new", "a.b.toml").exit_code == 0
     assert sorted(path.name for path in Path().iterdir()) == ["a.b.py", "a.b.toml"]

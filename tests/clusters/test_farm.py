@@ -31,6 +31,10 @@ def leaving(value: int) -> float:
     sys.exit(0)
 
 
+def unsendable(value: int) -> set[int]:
+    return {value}
+
+
 def farm_of(*seconds: float, **others: Any) -> VirtualCluster:
     return VirtualCluster(Items(), DrawnTimes(Constant(len(seconds), seconds)), **others)
 
@@ -52,6 +56,16 @@ def test_as_they_come_results_have_their_index() -> None:
 
 def test_several_iterables_are_zipped_like_those_of_pythons_map() -> None:
     assert list(farm_of(1.0).map(operator.add, [1, 2, 3], iter([10, 20]))) == [11, 22]
+
+
+def test_a_result_of_a_wrong_type_names_the_function_and_the_item() -> None:
+    with pytest.raises(RunError, match=r"what unsendable\(\) returned for item 0 is of type set, but"):
+        list(farm_of(1.0).map(unsendable, range(3)))
+
+
+def test_a_lambda_is_called_so() -> None:
+    with pytest.raises(UsageError, match=r"^a lambda cannot be found by its name on other ranks; "):
+        farm_of(1.0).map(lambda value: value, [1])
 
 
 def test_no_items_give_no_results() -> None:

@@ -216,8 +216,26 @@ def test_another_problem_file_is_refused(tmp_path: Path) -> None:
     )
     own_problem(tmp_path, "pass")
     run(job, "--resume")
-    own_problem(tmp_path, "time.sleep(0)")  # whoever means it says so
-    run(job, "--resume", "--set", "problem.file=own.py")
+
+
+def test_a_limit_below_what_was_reached_says_that_the_run_is_finished(job: Path) -> None:
+    run(job)
+    before = Path(OUT).read_bytes()
+    done = called("run", job, "--virtual", "--out", OUT, "--resume", "--set", "stop.rounds=4")
+    assert done.exit_code == 0
+    assert done.stderr.startswith("Note: run.h5 is already finished, at 10 rounds; to continue, set another")
+    assert done.stdout.startswith("ended          at 10 rounds\nrounds         10\n")
+    assert Path(OUT).read_bytes() == before
+
+
+def test_set_excuses_another_problem_file_but_not_an_edit_of_the_same_one(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "pass"))
+    named = ["--set", "problem.file=own.py"]
+    run(job, *named)
+    own_problem(tmp_path, "time.sleep(0)")
+    assert "in the file own.py; resume with these changes by" in run(job, "--resume", *named, code=2)
+    (tmp_path / "own.py").rename(tmp_path / "other.py")
+    run(job, "--resume", "--set", "problem.file=other.py")
 
 
 def test_changes_are_accepted_on_request_and_recorded_as_a_difference(tmp_path: Path) -> None:

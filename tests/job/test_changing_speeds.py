@@ -56,7 +56,7 @@ def test_a_noticed_change_is_an_event_of_the_worker_in_the_run_file(tmp_path: Pa
     noticed = [event for event in record_of(out).events if event.kind == "changed-speed"]
     assert {0, 1} <= {event.worker for event in noticed}
     first = noticed[0]
-    assert re.fullmatch(rf"worker {first.worker}: now \d(\.\d)? times as slow as before", first.text)
+    assert re.fullmatch(rf"worker {first.worker} is now \d\.\d times as slow as before", first.text)
 
 
 def worker_times(job: Path) -> list[float]:

@@ -1,5 +1,6 @@
 """What a run on real ranks says about its tasks, once: sleeping, drawing globally, too short, failing."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.cli.commands import JOB, use_own_problem
 from tests.mpi.starting import COMMAND, finished
 
-SLEEPS = "Note: tasks sleep as long as [times] says; without that table, they take the time they take\n"
+SLEEPS = "Note: tasks sleep as long as [times] says; without it, they run at their real speed\n"
 DRAWS = "Note: tasks draw from random or np.random: results will not repeat; draw from task.rng instead\n"
 TIMES = '[times]\nlaw = "sqrt"\n'
 
@@ -55,14 +56,14 @@ def test_where_tasks_take_their_time_nothing_is_said_about_the_exchange() -> Non
     ("body", "sentence"),
     [
         ("return x * np.nan", "): round 1: a result contains NaN; check gradient()"),
-        ("__import__('sys').exit()", "failed in round 0: mine.py:5 calls sys.exit(); raise an exception"),
+        ("__import__('sys').exit()", "failed: mine.py:5 calls sys.exit(); raise an exception"),
         ("return x * 1j", "returned an array of complex128 of shape (3,); gradient(x, task) must return"),
     ],
 )
 def test_mistakes_in_a_task_are_told_in_one_sentence(body: str, sentence: str) -> None:
     code, err = run_on_ranks(body)
     assert code == 1
-    assert "Error: worker " in err
+    assert re.search(r"Error: (the warm-up task of )?worker \d \(host ", err)
     assert sentence in err
     assert "Traceback" not in err
 

@@ -50,10 +50,19 @@ def unfinished() -> Path:
     return Path("early.h5")
 
 
-def test_an_unfinished_run_is_printed_as_it_was_saved() -> None:
+def test_a_run_that_was_stopped_is_printed_without_a_forecast() -> None:
     printed = call("watch", str(unfinished()), "--once").stdout
-    assert "\nas saved at " in printed
+    assert "\nstopped early by SIGTERM; resume it with --resume\n" in printed
     assert "\nround        1 of 40, 2.5 %, " in printed
+    assert "to go" not in printed
+
+
+def test_a_run_that_goes_on_is_printed_as_it_was_saved() -> None:
+    record, _ = load_record(RunFile(unfinished()))
+    record.event(0.0, "resumed", "at round 1 on 5 workers")
+    printed = snapshot_text(snapshot_of_record(record, 0.0))
+    assert "\nas saved at " in printed
+    assert "to go, until " in printed
 
 
 def test_a_run_is_watched_while_it_runs_until_it_is_finished() -> None:

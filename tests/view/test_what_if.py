@@ -11,6 +11,7 @@ import mpi_ata
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.what_if_recording import recording
+from mpi_ata.view.what_if_text import what_if_table
 from tests.cli.commands import JOB, call
 from tests.marks import slow
 
@@ -106,6 +107,28 @@ def test_the_table_says_how_far_to_trust_it() -> None:
     assert rows == ["ata-empirical,", "ata-empirical", "gta", "uta"]
     assert "±" in text
     assert "Workers with fewer than 30 tasks may be faster or slower than they seem." in text
+
+
+@pytest.mark.parametrize(
+    ("clock", "overhead_ratio", "advice"),
+    [
+        (1.0, 0.1, ""),
+        (1.1, 0.1, "Compare predictions with each other."),
+        (0.54, 0.1, "error of -46 %"),
+        (0.54, 0.1, "The predictions are not reliable here: use mpi-ata compare."),
+        (1.0, 1.5, "The predictions are not reliable here: use mpi-ata compare."),
+    ],
+)
+def test_predictions_that_are_far_off_are_called_unreliable(
+    clock: float, overhead_ratio: float, advice: str
+) -> None:
+    run_job("--set", "allocator.name=uta")
+    answer = ask("--allocators", "own") | {"overhead_ratio": overhead_ratio}
+    answer["predicted"][0]["clock"] = clock * answer["recorded"]["clock"]
+    text = what_if_table(answer)
+    assert advice in text
+    assert ("not reliable" in text) == (clock < 0.8 or overhead_ratio > 1)
+    assert ("with each other" in text) == (clock == 1.1)
 
 
 def test_overhead_of_orders_counts_on_the_clock_but_not_as_worker_time() -> None:
