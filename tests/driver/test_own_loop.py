@@ -126,11 +126,20 @@ def test_a_signal_ends_a_script_that_leaves_its_loop_in_the_same_round(problem: 
     assert sys.gettrace() is tracing
 
 
+@pytest.fixture
+def in_foreground() -> Iterator[None]:
+    """Ctrl-C ends this process, as it does unless the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("in_foreground")
 def test_without_a_file_and_a_block_ctrl_c_is_left_to_the_script() -> None:
     cluster = VirtualCluster(Quadratic(20), DrawnTimes(TIMES))
 
     def loop() -> None:
-        for round in mpi_ata.run(method_on(cluster), cluster):
+        for round in mpi_ata.run(method_on(cluster), cluster, stop=Stop(rounds=100)):
             if round.number == 3:
                 signal.raise_signal(signal.SIGINT)
 
