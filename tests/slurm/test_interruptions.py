@@ -86,7 +86,7 @@ def test_a_stopped_run_is_saved_and_not_requeued(site: Site) -> None:
     submitted = site.submit(site.drawn(100_000), *FOUR)
     site.wait_beyond(submitted["run"], 10)
     printed = site.ata("status")
-    line = r"^job-\S+ +\d+ +running +\d+ of 100,000 +[\d.]+ +\d+ (h|min) .*\d$"
+    line = r"^job-\S+ +\d+ +running +\d+ of 100,000 +[\d.]+ rounds/s +\d+ (h|min) .*\d$"
     assert re.search(line, printed, re.MULTILINE), printed
     site.ata("stop", submitted["job"])
     assert site.wait_over(submitted["job"]) == "FAILED", site.story(submitted["job"])
