@@ -193,9 +193,10 @@ class ATAAuto:
         vars(self).update(saved, k=k, due=due if self._fits(state) else 0)
 
     def _fits(self, state: State) -> bool:
-        """Return whether the plan of an earlier state is one for the present budget."""
+        """Return whether the plan of an earlier state, if there is one, is for the present budget."""
         planned = int(state["quota"].sum())
-        return int(state.get("budget", planned)) == self.budget and (self.spares or planned == self.budget)
+        same = int(state.get("budget", planned)) == self.budget
+        return not planned or (same and (self.spares or planned == self.budget))
 
     def inherit(self, rounds: int, known: State) -> None:
         """Add the samples of earlier rounds."""
