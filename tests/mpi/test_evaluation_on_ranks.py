@@ -12,12 +12,14 @@ from mpi_ata.launch.library import fault_tolerance
 from tests.faults.checks import outlives_deaths
 from tests.mpi.starting import ROOT, mpirun
 
+BUSY = ("slow", "hanging")  # modes in which a worker may be busy at the end
 SCRIPT = ROOT / "tests" / "mpi" / "evaluation_on_ranks.py"
 
 
 def lines(mode: str, ranks: int = 4) -> list[Any]:
     done = mpirun(ranks, sys.executable, SCRIPT, mode, seconds=120)
-    assert done.returncode == 0, done.stderr
+    # A worker that is busy at the end is ended by Abort(0), which is exit code 9 for the mpirun of MPICH.
+    assert done.returncode == 0 or (mode in BUSY and "MPI_Abort" in done.stderr), done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
