@@ -120,25 +120,30 @@ def run_mpirun(
 
     for number in (*stop_signals(), signal.SIGALRM):
         signal.signal(number, forward)
-    _watch_start(child, ranks, started)
-    segments = segments_below(child.pid)
+    segments = _watch_start(child, ranks, started) | segments_below(child.pid)
     code = child.wait()
     remove_segments(segments)
     return code
 
 
-def _watch_start(child: "subprocess.Popen[bytes]", ranks: int, started: Callable[[], bool]) -> None:
-    """End mpirun if a rank dies before all have met: the others might wait for it forever."""
+def _watch_start(child: "subprocess.Popen[bytes]", ranks: int, started: Callable[[], bool]) -> set[Path]:
+    """End mpirun if a rank dies before all have met: the others might wait for it forever.
+
+    Return the shared memory that was seen meanwhile: a run may be over soon after all have met.
+    """
     most, since = 0, math.inf  # ranks seen at once on this machine; when they became fewer
+    segments: set[Path] = set()
     while child.poll() is None and not started():
+        segments |= segments_below(child.pid)
         alive = _children(child.pid)
         most = max(most, alive)
         since = min(since, time.monotonic()) if alive < most == ranks else math.inf
         if time.monotonic() - since > START_GRACE:
             child.terminate()
-            return
+            break
         with suppress(subprocess.TimeoutExpired):
             child.wait(LOOK)
+    return segments
 
 
 def _children(pid: int) -> int:

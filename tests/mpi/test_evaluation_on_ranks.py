@@ -20,7 +20,8 @@ def lines(mode: str, ranks: int = 4) -> list[Any]:
     done = mpirun(ranks, sys.executable, SCRIPT, mode, seconds=120)
     # A worker that is busy at the end is ended by Abort(0), which is exit code 9 for the mpirun of MPICH.
     assert done.returncode == 0 or (mode in BUSY and "MPI_Abort" in done.stderr), done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    printed = done.stdout.partition("\n\n")[0]  # then come the words of MPICH's mpirun
+    return [json.loads(line) for line in printed.splitlines()]
 
 
 def test_workers_divide_the_parts_and_results_come_in_their_order() -> None:
