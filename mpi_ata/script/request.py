@@ -71,8 +71,8 @@ class Request:
     out: str | Path | None
     resume: bool
     warm_start: Paths
-    prior_weight: float
-    any_problem: bool
+    prior_weight: float = 1.0
+    any_problem: bool = False
     accept_changes: bool
     evaluate_every: int
     checkpoint_rounds: int | None

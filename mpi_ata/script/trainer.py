@@ -92,8 +92,6 @@ class Trainer:
             out=out,
             resume=resume,
             warm_start=warm_start,
-            prior_weight=1.0,
-            any_problem=False,
             accept_changes=accept_changes,
             evaluate_every=evaluate_every or NEVER,
             checkpoint_rounds=checkpoint_rounds,

@@ -1,6 +1,7 @@
 """What all loggers have in common: when they write, what, and where."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ UNSAVED = Path("run.h5")  # stands for the run file of a run that has none
 Entry = dict[str, float]  # by name; NaN where something is not known
 
 
-class Logger(Observer):
+class Logger(Observer, ABC):
     """Writes one entry for each evaluation of a run, on the manager, beside the run file.
 
     A run keeps its id when it is resumed, and entries after the round that it is resumed from are replaced.
@@ -54,13 +55,13 @@ class Logger(Observer):
         self._latest = int(entry["round"])
         self.write(entry)
 
+    @abstractmethod
     def open(self, file: Path, run: str, latest: int) -> None:
         """Open the log of a run; entries up to the round `latest` are there already, -1: none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, entry: Entry) -> None:
         """Write one entry."""
-        raise NotImplementedError
 
     def close(self, finished: bool) -> None:
         """Close the log; `finished` says whether the run has reached a limit."""
