@@ -77,7 +77,9 @@ def worker_columns(run: SavedRun) -> Table:
 
 
 def table_bytes(columns: Table, path: Path) -> bytes:
-    """Return a table in the format that the name of its file says: CSV, unless it ends in .parquet."""
+    """Return a table in the format that the name of its file says."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"{path}: the name of a table must end in .csv or .parquet")
     return parquet_bytes(columns) if path.suffix == ".parquet" else csv_text(columns).encode()
 
 

@@ -68,6 +68,13 @@ def test_without_pyarrow_a_parquet_file_is_rejected_with_the_way_out(monkeypatch
     assert not Path("history.parquet").exists()
 
 
+def test_a_table_of_another_format_is_rejected_and_nothing_is_written() -> None:
+    result = call("export", "run.h5", "-o", "history.xls")
+    assert result.exit_code == 2
+    assert "history.xls: the name of a table must end in .csv or .parquet" in result.stderr
+    assert not Path("history.xls").exists()
+
+
 def test_without_options_the_history_is_printed() -> None:
     printed = call("export", "run.h5").stdout
     assert [row["round"] for row in csv.DictReader(io.StringIO(printed))] == ["0", "10", "20"]
