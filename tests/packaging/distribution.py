@@ -1,7 +1,7 @@
-"""Builds sdist and wheel, byte for byte the same from the same files: python -m tests.packaging.distribution dist.
+"""Builds sdist and wheel: the same files give the same bytes.  python -m tests.packaging.distribution dist
 
-Times come from SOURCE_DATE_EPOCH or else from the last commit.  The sdist is packed again, since setuptools stores
-times, users and permissions of the machine it runs on.
+Times come from SOURCE_DATE_EPOCH or else from the last commit.  The sdist is packed again, since setuptools
+stores times, users and permissions of the machine it runs on.
 """
 
 import gzip
@@ -42,7 +42,7 @@ def build(folder: Path) -> list[Path]:
 
 
 def copy_tracked(folder: Path) -> None:
-    """Copy the repository's files: what lies beside them in a working folder is none of the build's business."""
+    """Copy the repository's files, without what else a working folder contains."""
     for name in tracked():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def repacked(sdist: Path, seconds: int) -> bytes:
 def anonymous(member: tarfile.TarInfo, seconds: int) -> tarfile.TarInfo:
     """Return a member of an archive without traces of who packed it, and when."""
     runs = member.isdir() or member.mode & 0o100
-    member.pax_headers.clear()  # a time to the nanosecond is there too
+    member.pax_headers = {}  # they hold a time to the nanosecond
     return member.replace(
         mtime=seconds, mode=0o755 if runs else 0o644, uid=0, gid=0, uname="", gname="", deep=False
     )
