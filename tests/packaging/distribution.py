@@ -1,4 +1,4 @@
-"""Builds sdist and wheel: the same files give the same bytes.  python -m tests.packaging.distribution dist
+"""Builds sdist and wheel; the same files give the same bytes: python -m tests.packaging.distribution dist.
 
 Times come from SOURCE_DATE_EPOCH or else from the last commit.  The sdist is packed again, since setuptools
 stores times, users and permissions of the machine it runs on.
