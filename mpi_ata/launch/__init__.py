@@ -16,7 +16,6 @@ from mpi_ata.launch.environment import (
 )
 from mpi_ata.launch.mpirun import (
     FAILURE,
-    TERMINAL,
     exec_launcher,
     find_mpirun,
     note_failure,
@@ -31,7 +30,6 @@ from mpi_ata.launch.subprocesses import CommandResult, run_command
 
 __all__ = [
     "FAILURE",
-    "TERMINAL",
     "THREADS",
     "CommandResult",
     "allocated_cores",
