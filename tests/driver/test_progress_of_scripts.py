@@ -31,7 +31,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def run(terminal: Terminal | None = None, **options: Any) -> None:
     """Run for half a second, with this stderr: pytest has another one in each phase of a test."""
-    given = {"stop": Stop(elapsed=0.6), "times": Sqrt(4)} | options
+    given: dict[str, Any] = {"stop": Stop(elapsed=0.6), "times": Sqrt(4)} | options
     with redirect_stderr(terminal or sys.stderr):
         minimize(Quadratic(20), 8, update=Plain(0.1), **given)
 
@@ -61,9 +61,9 @@ def test_what_is_logged_appears_above_the_screen(terminal: Terminal) -> None:
         run(terminal, observers=[Watching(say)])
     finally:
         log.removeHandler(handler)
-    before, _, after = terminal.getvalue().partition("something happened\n")
+    before, said_it, _ = terminal.getvalue().partition("something happened\n")
+    assert said_it
     assert before.endswith("\x1b[J"), "the screen is erased first"
-    assert after
     assert not log.filters
 
 
