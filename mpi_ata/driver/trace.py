@@ -156,11 +156,14 @@ class Trace:
         columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in Row._fields)
         return {name: np.array(column) for name, column in zip(Row._fields, columns, strict=True)}
 
+    def metric_columns(self) -> State:
+        """Return the metrics of the rows as columns."""
+        return {name: np.array(column) for name, column in self.metrics.items()}
+
     def evaluations(self) -> State:
         """Return the metrics of the rows as columns, and the latest of each."""
-        columns = {name: np.array(column) for name, column in self.metrics.items()}
         latest = {f"latest.{name}": np.array(value) for name, value in self.evaluation.items()}
-        return columns | latest
+        return self.metric_columns() | latest
 
     def restore(self, totals: State, history: State, evaluations: State) -> None:
         """Continue from the totals and the history of an earlier part of the run."""

@@ -10,6 +10,7 @@ from mpi_ata.arrays import BoolArray, IntArray, State
 from mpi_ata.clusters.identity import VIRTUAL
 from mpi_ata.job.schema import tables_of
 from mpi_ata.layout import ranks_for
+from mpi_ata.runfile.describe import latest_metrics
 from mpi_ata.runfile.hosts import flagged, report_hosts
 from mpi_ata.runfile.prior import counted, match_prior
 from mpi_ata.runfile.record import Record
@@ -33,7 +34,7 @@ class Section(NamedTuple):
 
 def run_summary(record: Record, path: Path) -> Section:
     """Return the summary of a run in plain words."""
-    parts = (_worker_time, _billed, _idle, _hosts, _history)
+    parts = (_metrics, _worker_time, _billed, _idle, _hosts, _history)
     found = [sentence for part in parts for sentence in part(record)]
     return Section([_state(record), *found], _request(record, path))
 
@@ -45,6 +46,12 @@ def _state(record: Record) -> str:
     state = f"finished at {record.reason}" if record.reason else "is not finished"
     rounds = counted(summary["rounds"], "round")
     return f"The run {state}: {rounds} in {duration(summary['clock'])} on the clock{loss}."
+
+
+def _metrics(record: Record) -> list[str]:
+    """Return what evaluate() of the problem said last."""
+    known = [f"{name} {value:.4g}" for name, value in latest_metrics(record).items() if value is not None]
+    return [f"Evaluated last: {listed(known)}."] if known else []
 
 
 def _worker_time(record: Record) -> list[str]:
