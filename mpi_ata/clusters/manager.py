@@ -159,6 +159,10 @@ class MPICluster(Farming):
         """The workers that share memory with the manager."""
         return self._orders.sharing
 
+    def joules(self) -> float:
+        """Return the energy that all nodes but the manager's have used so far; NaN where it is not known."""
+        return self._connections.joules()
+
     def now(self) -> float:
         """Return the time on the manager's monotonic clock."""
         return time.perf_counter()
@@ -215,7 +219,7 @@ class MPICluster(Farming):
             return self._arrive(worker, order, message)
         if message.kind == LOST:
             return self._lose(worker)
-        if message.order < 0:  # of an evaluation that is over
+        if message.order < 0:  # of an evaluation that is over, or of nothing that the method waits for
             return None
         if message.kind == READY:
             self._ready(worker, message.flags)

@@ -16,6 +16,7 @@ ALWAYS = (  # entries of a summary that every run has
 )
 MAYBE = ("billed", "energy", "loss", "gap", "mean_delay", "largest_delay")  # entries that not every run has
 
+SLURM_ENERGY = "slurm_energy"  # joules of the Slurm jobs of a run, where its own counters say nothing
 LATEST = "latest."  # begins the names of metrics as of the latest evaluation
 
 
@@ -26,7 +27,8 @@ def describe(record: Record) -> dict[str, Any]:
         "finished": bool(record.reason),
         "reason": record.reason,
         "failure": record.failure,
-        **dict.fromkeys(MAYBE),
+        "slurm_jobs": list(record.slurm_jobs),
+        **dict.fromkeys((*MAYBE, SLURM_ENERGY)),
         **record.summary,
         "evaluation": latest_metrics(record),
         "events": [event._asdict() for event in record.events],

@@ -97,7 +97,7 @@ def test_a_report_has_the_curves_and_the_last_values_of_metrics() -> None:
     panels = {panel["y"]: panel for panel in data_of(page)["panels"]}
     assert panels["accuracy"]["x"] == "clock [s]"
     assert len(panels["accuracy"]["curves"][0]["y"]) == 6
-    assert "<li>Evaluated last: accuracy 1 and &lt;b&gt; 1.</li>" in page
+    assert "<li>Evaluated last: &lt;b&gt; 1 and accuracy 1.</li>" in page
     assert "<b>" not in page
 
 
