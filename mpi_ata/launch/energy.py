@@ -64,6 +64,7 @@ class EnergyMeter:
 
 def _keep_reading(meter: "weakref.ref[EnergyMeter]") -> None:
     """Read a meter every now and then, for as long as somebody has it."""
+    time.sleep(INTERVAL)
     while (found := meter()) is not None:
         found.joules()
         del found
