@@ -42,7 +42,7 @@ class Reception:
             return self._arrive(worker, order, message)
         if message.kind == LOST:
             return self._pool.lose(worker)
-        if message.order < 0:  # of an evaluation that is over
+        if message.order < 0:  # of an evaluation that is over, or of nothing that the method waits for
             return None
         if message.kind == READY:
             self._ready(worker, message.flags)
