@@ -15,7 +15,9 @@ from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.clusters.channel import (
     ARRIVAL,
     BAD_RESULT,
+    BROKEN,
     END,
+    EXCHANGED,
     FAILED,
     FINAL,
     GLOBAL_RANDOM,
@@ -30,6 +32,8 @@ from mpi_ata.clusters.channel import (
 from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.draws import draws_for
 from mpi_ata.clusters.evaluation import PartialEvaluation
+from mpi_ata.clusters.exchange.choice import Choice
+from mpi_ata.clusters.exchange.gathering import Gathering
 from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.handshake import identities
 from mpi_ata.clusters.health import FaultPolicy, Health
@@ -83,13 +87,14 @@ class MPICluster(Farming):
         grace_expired: Callable[[], bool] = lambda: False,
         policy: FaultPolicy | None = None,
         drawn: bool = False,
+        exchange: str = "star",
     ) -> None:
         self.n = n = workers_in(comm.Get_size())
         self.ledger = Ledger(n)
         self.grace_expired = grace_expired
         self._problem, self._template = problem, template_of(problem)
         self._computes = returns_values(problem)  # packed values
-        self._connections = Connections(comm, self._template, digest)
+        self._connections = Connections(comm, self._template, digest, exchange)
         self.identities = identities(self._connections.ranks, times)
         self._health = Health(self.ledger.stats, policy, FLOOR, self._name)
         self.available = self._health.available
@@ -97,11 +102,15 @@ class MPICluster(Farming):
         self._slack = math.inf if drawn else SLACK
         self.draws = draws_for(problem)
         self._orders = Orders(self._connections, self.draws)
+        choice = Choice(exchange, host_name(), self._template.nbytes)
+        self._gathering = Gathering(self._connections, self._orders, choice, lambda: self.grace_expired())
+        self._choice = choice
         self._setting_up = set(range(n))  # workers that are not ready yet
         self._unreachable: list[int] = []  # workers that hear no doorbell
         self._draws_globally = False  # whether tasks draw from random or np.random
         self._staying = set(range(n))  # workers that have not left
         self._found: list[Lost | Back] = []  # what wait() will return first
+        self._arrived: list[Arrival] = []  # and before that
         self._next_look = 0.0  # for overdue workers
         self._part_seconds = 0.0  # the longest that a part of an evaluation has taken
         self.ended_for_good = self._closed = False
@@ -164,7 +173,13 @@ class MPICluster(Farming):
         return time.perf_counter()
 
     def start(
-        self, workers: IntArray, x: Any, round: int, counts: IntArray | int = 1, together: bool = False
+        self,
+        workers: IntArray,
+        x: Any,
+        round: int,
+        counts: IntArray | int = 1,
+        together: bool = False,
+        summed: bool = False,
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
         if self._computes:
@@ -177,8 +192,11 @@ class MPICluster(Farming):
         each = repeat(counts) if isinstance(counts, int) else counts.tolist()
         if self.draws is not None:
             self.draws.take(workers.tolist(), np.broadcast_to(counts, len(workers)).tolist())
+        route = self._gathering.route(workers.tolist()) if together and summed else None
         for worker, count in zip(workers.tolist(), each, strict=False):
-            self._orders.start(worker, x, round, count, together)
+            self._orders.start(worker, x, round, count, together, route)
+        if route is not None:
+            self._gathering.begin(workers.tolist(), route, x)
         if round >= self._health.next_trial:
             self._try_again(x, round)
 
@@ -194,13 +212,16 @@ class MPICluster(Farming):
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
         """Return the next arrival, or the next worker that is lost or back."""
         until, connections = math.inf if timeout is None else self.now() + timeout, self._connections
-        while self._orders.running or self._found:
+        while self._orders.running or self._found or self._arrived:
+            if self._arrived:
+                return self._arrived.pop(0)
             if self._found:
                 return self._found.pop(0)
             message = connections.next_message(until, self.grace_expired)
             found = None if message is None else self._handle(message)
             if connections.drained and time.perf_counter() >= self._next_look:  # all answers are read
                 self._find_overdue(self.now())
+            self._gathering.check()
             if found is not None:
                 return found
             if message is None and self.now() >= until and not self._found:
@@ -212,7 +233,12 @@ class MPICluster(Farming):
         worker = self._worker_of[message.sender]
         order = self._orders.running.get(worker)
         if message.kind == ARRIVAL and order is not None and order.number == message.order:
+            if message.flags & EXCHANGED:
+                return self._hold(worker, order, message)
             return self._arrive(worker, order, message)
+        if message.kind == BROKEN:
+            self._gathering.broken(worker, message.order)
+            return None
         if message.kind == LOST:
             return self._lose(worker)
         if message.order < 0:  # of an evaluation that is over
@@ -237,9 +263,28 @@ class MPICluster(Farming):
         if flags & SHARED and self._connections.shared is not None:
             self._orders.sharing.add(worker)
 
-    def _arrive(self, worker: int, order: Order, message: Message) -> Arrival | Lost | None:
-        """Book the results of a running order."""
-        now, reported = time.perf_counter(), message.seconds
+    def _hold(self, worker: int, order: Order, message: Message) -> Arrival | Lost | None:
+        """Hold back an arrival until the sum is in; then book all, of which the last one has the sum."""
+        if order.route is None:  # the exchange was given up, so its result will come by the star
+            return None
+        message = message._replace(payload=order.x)  # which stands for the result: like it, and finite
+        if not 0.0 <= math.fsum(message.seconds) <= time.perf_counter() - order.sent + self._slack:
+            return self._arrive(worker, order, message)
+        self._gathering.hold(worker, message)
+        if (complete := self._gathering.complete()) is None:
+            return None
+        total, reports = complete
+        for each, (report, came) in reports.items():
+            arrival = self._arrive(each, self._orders.running[each], report, came)
+            assert isinstance(arrival, Arrival)
+            self._arrived.append(arrival._replace(result=total if each == worker else None))
+        return None
+
+    def _arrive(
+        self, worker: int, order: Order, message: Message, now: float | None = None
+    ) -> Arrival | Lost | None:
+        """Book the results of a running order, which came now."""
+        now, reported = now or time.perf_counter(), message.seconds
         seconds = math.fsum(reported)
         turnaround, longest = now - order.latest, now - order.sent + self._slack
         result = message.payload if order.result is None else order.result
@@ -259,6 +304,7 @@ class MPICluster(Farming):
             self.draws.deliver(worker, message.tasks)
         if not order.left:
             del self._orders.running[worker]
+        self._choice.delivered(seconds, last=not self._orders.running)
         overhead = max(turnaround - seconds, 0.0)
         self.ledger.deliver(worker, reported, seconds, overhead)
         return Arrival(worker, result, reported, overhead)
@@ -421,6 +467,8 @@ class MPICluster(Farming):
 
     def stop(self, workers: IntArray) -> Array:
         """Stop what these workers have not delivered and return the seconds that each spent on it."""
+        for worker, report in self._gathering.unused().items():
+            self.ledger.stop(worker, report.tasks, _seconds(report))
         return np.array([self._orders.withdraw(worker) for worker in workers.tolist()], np.float64)
 
     def overruns(self) -> dict[int, float]:
