@@ -97,9 +97,9 @@ class Hosts:
         return [mpirun, *fault_tolerance(mpirun), *own, *tcp, *hosts, "-n", str(ranks)]
 
     def _remove(self) -> None:
-        for name in self.names:
-            subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL, check=False)
-        subprocess.run(["ip", "link", "delete", self._bridge], stderr=subprocess.DEVNULL, check=False)
+        gone = [["ip", "netns", "delete", name] for name in self.names]
+        for command in [*gone, ["ip", "link", "delete", self._bridge]]:
+            subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

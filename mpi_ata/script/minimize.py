@@ -54,6 +54,7 @@ def minimize(
     checkpoint_seconds: float | None = None,
     grace: float = 20.0,
     faults: FaultPolicy | None = None,
+    exchange: str = "auto",
 ) -> Result | None:
     """Minimize a problem by SGD with `budget` tasks per round, and return the result; None on workers.
 
@@ -89,6 +90,7 @@ def minimize(
         checkpoint_seconds=checkpoint_seconds,
         grace=grace,
         faults=faults,
+        exchange=exchange,
     )
     with in_python():
         if starts_ranks(workers) and script_path() is None:
@@ -118,7 +120,9 @@ def _driven(
     trace = Trace()
     with catching_signals(start.job.run.grace) as stop_request:
         log_notes(start)
-        with opened_cluster(problem, times, seed, prepared.digest, stop_request, faults) as cluster:
+        with opened_cluster(
+            problem, times, seed, prepared.digest, stop_request, faults, start.job.run.exchange
+        ) as cluster:
             if cluster is None:
                 return None
             start_billing(trace, cluster)

@@ -7,16 +7,15 @@ they have, so that such a round ends as any other with a loss.
 
 import logging
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.channel import FALLBACK, Message
-from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.exchange.chain import Route, receive_sum, send_point
 from mpi_ata.clusters.exchange.choice import Choice
 from mpi_ata.clusters.exchange.links import LinkBrokenError
-from mpi_ata.clusters.orders import Order, Orders
+from mpi_ata.clusters.orders import Order
+from mpi_ata.clusters.pool import WorkerPool
 from mpi_ata.launch.signals import GraceExpired
 
 log = logging.getLogger("mpi_ata")
@@ -34,11 +33,9 @@ class Report(NamedTuple):
 class Gathering:
     """At most one exchange at a time, among the workers of a round."""
 
-    def __init__(
-        self, connections: Connections, orders: Orders, choice: Choice, expired: Callable[[], bool]
-    ) -> None:
-        self._connections, self._orders, self._choice = connections, orders, choice
-        self._expired = expired
+    def __init__(self, pool: WorkerPool, choice: Choice) -> None:
+        self._pool, self._connections, self._orders = pool, pool.connections, pool.orders
+        self.choice = choice
         self._generation = self._broken = 0
         self._members: dict[int, Order] = {}  # by worker
         self._reports: dict[int, Report] = {}
@@ -49,7 +46,7 @@ class Gathering:
         if self._broken >= ATTEMPTS or any(worker in self._orders.stopping for worker in workers):
             return None
         hosts = [self._connections.ranks[self._connections.rank[worker]].host for worker in workers]
-        if self._connections.links is None or not self._choice.chain(hosts):
+        if self._connections.links is None or not self.choice.chain(hosts):
             return None
         ranks = sorted(self._connections.rank[worker] for worker in workers)
         return Route(self._generation, tuple(ranks))
@@ -91,7 +88,7 @@ class Gathering:
 
     def _look(self, silent: float) -> None:
         """Raise LinkBrokenError if a member has died, or nothing has moved for long."""
-        if self._expired():
+        if self._pool.grace_expired():
             raise GraceExpired
         if silent > STALL:
             raise LinkBrokenError(f"nothing moved for {STALL:g} s")
