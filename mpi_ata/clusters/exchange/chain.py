@@ -57,6 +57,7 @@ class Chain:
 
     def pass_point(self, x: Array, idle: Idle) -> None:
         """Receive x, and pass it on."""
+        self._links.connect(self._after)  # so that the neighbour notices if this rank leaves
         for piece in _pieces(x):
             self._links.receive(self._before, piece, idle)
             if self._after != MANAGER:

@@ -60,7 +60,7 @@ class Links:
 
     def send(self, to: int, data: memoryview, idle: Idle) -> None:
         """Send all of it; `idle` is called while that is not possible, and may raise an error."""
-        link, latest = self._outgoing.get(to) or self._connect(to), time.perf_counter()
+        link, latest = self.connect(to), time.perf_counter()
         while data:
             try:
                 data, latest = data[link.send(data) :], time.perf_counter()
@@ -88,7 +88,10 @@ class Links:
                 raise LinkBrokenError(f"rank {sender} has closed the connection")
             data = data[count:]
 
-    def _connect(self, to: int) -> socket.socket:
+    def connect(self, to: int) -> socket.socket:
+        """Return the connection to a rank, opened if need be."""
+        if to in self._outgoing:
+            return self._outgoing[to]
         host, port = self._addresses[to]
         near = host == host_name()
         try:
