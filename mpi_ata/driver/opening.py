@@ -27,6 +27,7 @@ def opened_ranks(
     stop_request: StopRequest,
     policy: FaultPolicy | None = None,
     report_drawn: bool = False,
+    exchange: str = "auto",
 ) -> Iterator["MPICluster | None"]:
     """Yield the ranks as a cluster; a worker's rank serves it first, then yields None."""
     from mpi_ata.clusters.world import mpi_cluster
@@ -34,7 +35,7 @@ def opened_ranks(
     expired = stop_request.grace_expired
     with (
         set_up_in_time(stop_request),
-        mpi_cluster(problem, times, seed, report_drawn, digest, expired, policy) as cluster,
+        mpi_cluster(problem, times, seed, report_drawn, digest, expired, policy, exchange) as cluster,
     ):
         if cluster is not None:
             cluster.log_notes(sleeping=times is not None)

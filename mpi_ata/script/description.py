@@ -4,7 +4,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -79,10 +79,12 @@ def _inner(update: Any) -> Any:
     return getattr(update, "inner", update)
 
 
-def run_table(workers: int | None, evaluate_every: int, *saving: Any, seed: int = 0) -> RunTable:
+def run_table(
+    workers: int | None, evaluate_every: int, *saving: Any, seed: int = 0, exchange: str = "auto"
+) -> RunTable:
     """Return the table [run] of a script, checked; `saving` are its checkpoints and the grace period."""
     try:
-        return RunTable(workers, seed, evaluate_every, *saving)
+        return replace(RunTable(workers, seed, evaluate_every, *saving), exchange=exchange)
     except (ValueError, TypeError) as error:
         raise UsageError(one_line(error)) from None
 

@@ -82,6 +82,7 @@ class Request:
     faults: FaultPolicy | None
     observers: Sequence[Observer] = ()
     progress: bool = False
+    exchange: str = "auto"
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -100,7 +101,7 @@ class Request:
         if self.workers is None and times is not None:
             check_simulation(method, n)
         saving = self.checkpoint_rounds, self.checkpoint_seconds, self.grace
-        run = run_table(n, self.evaluate_every, *saving, seed=self.seed)
+        run = run_table(n, self.evaluate_every, *saving, seed=self.seed, exchange=self.exchange)
         described = describe_run(method, problem, stop, run, times)
         return Prepared(problem, times, method, described, self._start(described, planned))
 

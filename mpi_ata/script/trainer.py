@@ -73,6 +73,7 @@ class Trainer:
         checkpoint_seconds: float | None = None,
         grace: float = 20.0,
         faults: FaultPolicy | None = None,
+        exchange: str = "auto",
         **options: Any,
     ) -> None:
         report_errors_in_one_sentence()
@@ -99,6 +100,7 @@ class Trainer:
             grace=grace,
             faults=faults,
             observers=observers,
+            exchange=exchange,
         )
         self.trace = Trace()
 
@@ -118,7 +120,7 @@ class Trainer:
         self._stop_request = stack.enter_context(catching_signals(request.grace))
         log_notes(start)
         opened = prepared.problem, prepared.times, request.seed, prepared.digest, self._stop_request
-        cluster = stack.enter_context(opened_cluster(*opened, request.faults))
+        cluster = stack.enter_context(opened_cluster(*opened, request.faults, request.exchange))
         if cluster is None:
             sys.exit(0)
         self.cluster, self.method = cluster, prepared.method
