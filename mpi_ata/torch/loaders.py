@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mpi_ata.errors import RunError, UsageError, describe_error, one_line
+from mpi_ata.errors import RunError, describe_error, one_line
 from mpi_ata.launch import without_rank
 from mpi_ata.torch.devices import import_torch
 from mpi_ata.torch.reading import Reader, Request
@@ -121,7 +121,7 @@ def _started(reader: Reader) -> tuple[Any, Any]:
         with without_rank(os.environ):
             process.start()
     except Exception as error:  # what cannot be pickled raises anything
-        raise UsageError(f"a loader process cannot be started: {one_line(error)}; {START}") from None
+        raise RunError(f"a loader process cannot be started: {one_line(error)}; {START}") from None
     there.close()
     return process, here
 

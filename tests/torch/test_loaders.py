@@ -15,7 +15,7 @@ import pytest
 
 from mpi_ata import Task, TorchProblem
 from mpi_ata.clusters.expected import ExpectedTasks
-from mpi_ata.errors import RunError, UsageError
+from mpi_ata.errors import RunError
 from mpi_ata.problems import task_streams
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
@@ -112,7 +112,7 @@ def test_what_fails_in_a_loader_process_fails_the_task(a_problem: Any, how: str,
 
 
 def test_what_cannot_be_sent_to_a_loader_process_is_rejected(a_problem: Any) -> None:
-    with pytest.raises(UsageError, match="must be under if __name__ == '__main__':, and dataset and collate"):
+    with pytest.raises(RunError, match="must be under if __name__ == '__main__':, and dataset and collate"):
         a_problem(collate_fn=lambda samples: samples, num_workers=1)
 
 
