@@ -250,6 +250,16 @@ def evaluated_part(problem: Any, x: Array, part: int) -> list[float]:
         raise in_users_code(f"evaluate_part() of the problem failed for part {part}", error) from None
 
 
+def announce(problem: Any, tasks: Iterator[Task]) -> None:
+    """Call expect() of a problem with the tasks that it will probably do next."""
+    try:
+        problem.expect(tasks)
+    except RunError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise in_users_code("expect(tasks) of the problem failed", error) from None
+
+
 def set_up(problem: AnyProblem, worker: int | None, n: int) -> None:
     """Call the problem's setup(), if it has one; `worker` is None on the manager and in a simulation."""
     try:

@@ -34,9 +34,11 @@ from mpi_ata.clusters.channel import (
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
 from mpi_ata.clusters.exchange.opening import introduce, open_links, port_of
 from mpi_ata.clusters.exchange.passing import Passing
+from mpi_ata.clusters.expected import ExpectedTasks
 from mpi_ata.clusters.handshake import first_ranks, handshake, shared_buffers
 from mpi_ata.clusters.interface import (
     add_up,
+    announce,
     check_result,
     compute,
     evaluated_part,
@@ -96,6 +98,7 @@ class Worker:
         self._total = np.empty_like(template)  # the sum of results not sent yet
         self._values: list[Packed] = []  # or those results themselves, packed
         self._order = 0  # the one being carried out
+        self._expected = ExpectedTasks(self._streams, self._index) if hasattr(problem, "expect") else None
         self._draws: list[int] = []  # the indices of its tasks, where the problem shares draws
         self._in_task = False  # whether a task has begun that is not done
         self._round, self._number = -1, 0  # of the next task
@@ -167,6 +170,7 @@ class Worker:
         self._exchange.begin(order)
         unsent, began = list[float](), time.perf_counter()
         try:
+            self._announce(order)
             x = self._point(order)
             if self._exchange.active and self._should_stop():
                 self._send(STOPPED, order.order, seconds=[0.0])
@@ -177,6 +181,12 @@ class Worker:
             tasks, spent = len(unsent) + self._in_task, time.perf_counter() - began
             self._report_failure(error, tasks=tasks, seconds=[spent])
         self._order = 0
+
+    def _announce(self, order: Message) -> None:
+        """Let the problem prepare for the tasks of an order, if it can; that is not part of any task."""
+        if self._expected is not None:
+            tasks = self._expected.of_order(order.round, self._number, order.tasks, self._draws)
+            announce(self._problem, tasks)
 
     def _evaluate(self, order: Message) -> None:
         """Evaluate the parts from order.round to order.tasks."""

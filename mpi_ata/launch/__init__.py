@@ -13,6 +13,7 @@ from mpi_ata.launch.environment import (
     slurm_tasks,
     step_tasks,
     under_launcher,
+    without_rank,
     world_size,
 )
 from mpi_ata.launch.mpirun import (
@@ -55,5 +56,6 @@ __all__ = [
     "start_script",
     "step_tasks",
     "under_launcher",
+    "without_rank",
     "world_size",
 ]
