@@ -90,7 +90,7 @@ class Balance:
         if self._share is not None:
             raise UsageError("micro_batches() was called twice for one step; call step() after each")
         quota = self._group.from_rank_0(self._run.decide if self._run else _nothing, self.n)
-        self._share = share = Share(quota, self.rank)
+        self._share = share = Share(quota, self.rank, cold=not self._local.called)
         first = self.rounds * self.budget + share.before
         return self._isolated(share.timed(self._draws_of(loader).take(first, share.count)))
 

@@ -16,14 +16,14 @@ class LocalBackward:
 
     def __init__(self) -> None:
         self._modules: list[Any] = []
-        self._noticed = False  # whether this rank has called its modules, so that all are known
+        self.called = False  # whether this rank has called its modules, so that all are known
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Let the passes inside stay on this rank."""
         torch = import_torch()
         hook = None
-        if not self._noticed:
+        if not self.called:
             hook = torch.nn.modules.module.register_module_forward_pre_hook(self._notice)
         for module in self._modules:
             _isolate(module)
@@ -44,7 +44,7 @@ class LocalBackward:
         """Take in a model that may be a DDP module, and whether this rank has called its modules by now."""
         if isinstance(model, _ddp()):
             self._add(model)
-        self._noticed = self._noticed or called
+        self.called = self.called or called
 
     def _add(self, module: Any) -> None:
         if all(module is not known for known in self._modules):

@@ -4,8 +4,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.torch.devices import import_torch
 
@@ -39,10 +37,10 @@ def _report(row: list[float]) -> ShareReport:
 
 
 class Share:
-    """The micro-batches of this rank in one round."""
+    """The micro-batches of this rank in one round; the first one of a process is `cold`, and takes longer."""
 
-    def __init__(self, quota: IntArray, rank: int) -> None:
-        self.quota, self.began = quota, time.perf_counter()
+    def __init__(self, quota: IntArray, rank: int, cold: bool = False) -> None:
+        self.quota, self.began, self._cold = quota, time.perf_counter(), cold
         self.before, self.count = int(quota[:rank].sum()), int(quota[rank])
         self._seconds: list[float] = []
         self._losses: list[Any] = []
@@ -70,7 +68,14 @@ class Share:
         """Return what the other ranks need to know."""
         done, losses = len(self._seconds), [float(loss) for loss in self._losses]
         own = float(done) if weight is None else float(weight)
-        return ShareReport(done, own, len(losses), float(np.sum(losses)), unused and done > 0, self._seconds)
+        return ShareReport(done, own, len(losses), sum(losses), unused and done > 0, self._usual_seconds())
+
+    def _usual_seconds(self) -> list[float]:
+        """Return the seconds of each micro-batch, as if the cold one had taken as long as the others."""
+        if not self._cold or len(self._seconds) < 2:
+            return self._seconds
+        others = self._seconds[1:]
+        return [sum(others) / len(others), *others]
 
 
 def _wait_for_gpu() -> None:
