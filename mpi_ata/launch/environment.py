@@ -87,8 +87,12 @@ def one_thread_per_rank(environment: MutableMapping[str, str]) -> None:
 
 
 def assign_gpus(environment: MutableMapping[str, str]) -> None:
-    """Restrict a rank of a Slurm job to its own share of its node's GPUs; the manager uses none."""
-    if "SLURM_JOB_ID" not in environment:
+    """Restrict a rank of a Slurm job to its own share of its node's GPUs; the manager uses none.
+
+    Scripts of torch.distributed, which need MASTER_ADDR, choose the GPU of a rank themselves, that of rank 0
+    included.
+    """
+    if "SLURM_JOB_ID" not in environment or "MASTER_ADDR" in environment:
         return
     share = int(re.findall(r"\d+", f"1 {environment.get('SLURM_GPUS_PER_TASK', '')}")[-1])
     for name in DEVICES:

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from mpi_ata.driver.recorded import RecordedMethod
 from mpi_ata.driver.restore import allocator_of
 from mpi_ata.errors import UsageError, one_line
 from mpi_ata.job.schema import RunTable
 from mpi_ata.job.source import JobText
 from mpi_ata.job.stop import Stop
 from mpi_ata.job.tables import Table, Tables
-from mpi_ata.methods import Method
 from mpi_ata.problems import AnyProblem
 from mpi_ata.script.toml import to_toml
 from mpi_ata.times import DrawnTimes
@@ -55,7 +55,11 @@ class ScriptRun(Description):
 
 
 def describe_run(
-    method: Method, problem: AnyProblem | None, stop: Stop, run: RunTable, times: DrawnTimes | None = None
+    method: RecordedMethod,
+    problem: AnyProblem | None,
+    stop: Stop,
+    run: RunTable,
+    times: DrawnTimes | None = None,
 ) -> ScriptRun:
     """Return the description of a run from its parts."""
     parts = {
