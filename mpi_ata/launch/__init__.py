@@ -14,6 +14,7 @@ from mpi_ata.launch.environment import (
     under_launcher,
     world_size,
 )
+from mpi_ata.launch.job_start import take_job_age
 from mpi_ata.launch.mpirun import (
     FAILURE,
     TERMINAL,
@@ -54,6 +55,7 @@ __all__ = [
     "start_ranks",
     "start_script",
     "step_tasks",
+    "take_job_age",
     "under_launcher",
     "world_size",
 ]
