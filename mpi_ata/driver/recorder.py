@@ -66,7 +66,8 @@ class RunRecorder:
         ):
             record.slurm_jobs = (*record.slurm_jobs, id)
         self._map.restore(record.task_map, self._cluster.ledger.stats.state()["tasks"])
-        self._checkpoints.save_first(self._filled())
+        with self._trace.shares.timed("saving_time"):
+            self._checkpoints.save_first(self._filled())
 
     def event(self, kind: str, text: str, worker: int = -1) -> None:
         """Record something that happened to the run, and log it: scripts show nothing below a warning."""
@@ -90,7 +91,8 @@ class RunRecorder:
     def save_if_due(self, round: Round) -> None:
         """Save if it is time; in between, take the state as often as is cheap, in case the run fails."""
         if self._checkpoints.due(round.number):
-            self._checkpoints.save(self._filled())
+            with self._trace.shares.timed("saving_time"):
+                self._checkpoints.save(self._filled())
         elif self._takes_states and (round.number <= FIRST or time.monotonic() >= self._next_state):
             self._filled()
 

@@ -16,6 +16,7 @@ from mpi_ata.launch.environment import (
     without_rank,
     world_size,
 )
+from mpi_ata.launch.job_start import take_job_age
 from mpi_ata.launch.mpirun import (
     FAILURE,
     exec_launcher,
@@ -55,6 +56,7 @@ __all__ = [
     "start_ranks",
     "start_script",
     "step_tasks",
+    "take_job_age",
     "under_launcher",
     "without_rank",
     "world_size",
