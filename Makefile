@@ -62,7 +62,8 @@ slurm-test: $(VENV)/ready .venv-mpich/ready .venv-system/ready
 
 # The documentation site, in build/site; links, anchors and pictures that are missing end the build.
 docs: .venv-docs/ready
-	.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky -c docs . build/site
+	.venv-docs/bin/sphinx-build --quiet --write-all --fresh-env --fail-on-warning --keep-going --nitpicky \
+	  -c docs . build/site
 
 check: $(VENV)/ready
 	$(BIN)/ruff check

@@ -57,7 +57,9 @@ def add_contents(_app: Sphinx, docname: str, source: list[str]) -> None:
             source[0] += contents(title, [f"/docs/{name}" for name in names])
         source[0] += contents("Project", ["/CONTRIBUTING", "/CHANGELOG"])
     elif docname == "docs/sites":
-        source[0] += contents("", [f"/docs/sites/{page.stem}" for page in sorted(FOLDER.glob("sites/*.md"))])
+        source[0] += contents(
+            "Kinds of clusters", [f"/docs/sites/{page.stem}" for page in sorted(FOLDER.glob("sites/*.md"))]
+        )
 
 
 def contents(title: str, pages: list[str]) -> str:

@@ -307,6 +307,7 @@ def test_every_submission_in_the_documentation_is_accepted(
     assert len(commands) >= 6
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
     (tmp_path / "runs").mkdir()
+    (tmp_path / "env.sh").touch()
     monkeypatch.chdir(tmp_path)
     for command in commands:
         result = CliRunner().invoke(main, [*shlex.split(command), "--dry-run"])
