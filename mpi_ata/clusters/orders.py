@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mpi_ata.arrays import Array
+import numpy as np
+
+from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters.buffers import NOWHERE
 from mpi_ata.clusters.channel import EMPTY, ORDER, STOP, TOGETHER
 from mpi_ata.clusters.connections import Connections
@@ -94,6 +96,10 @@ class Orders:
         self.stopping[worker] = order
         order.stopped = time.perf_counter()
         return order.stopped - order.latest
+
+    def withdraw_all(self, workers: IntArray) -> Array:
+        """Withdraw the orders of these workers, and return the seconds that each has spent on its own."""
+        return np.array([self.withdraw(worker) for worker in workers.tolist()], np.float64)
 
     def account_unused(self, worker: int, seconds: float) -> None:
         """Note seconds that a worker reports of an order that was stopped."""

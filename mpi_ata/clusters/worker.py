@@ -19,6 +19,8 @@ from mpi_ata.clusters.channel import (
     FINAL,
     GLOBAL_RANDOM,
     INLINE,
+    METER,
+    NO_ORDER,
     ORDER,
     REACHABLE,
     READY,
@@ -29,7 +31,7 @@ from mpi_ata.clusters.channel import (
     Message,
 )
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
-from mpi_ata.clusters.handshake import handshake, shared_buffers
+from mpi_ata.clusters.handshake import first_ranks, handshake, shared_buffers
 from mpi_ata.clusters.interface import (
     add_up,
     check_result,
@@ -41,6 +43,7 @@ from mpi_ata.clusters.interface import (
 from mpi_ata.clusters.lifeline import Lifeline
 from mpi_ata.clusters.values import first_point, template_of
 from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.launch.energy import EnergyMeter
 from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.packing import EMPTY, Packed
 from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
@@ -49,6 +52,8 @@ from mpi_ata.times import DrawnTimes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+METERED = 60.0  # seconds between two reports of the energy that a node uses
 
 
 class Worker:
@@ -70,7 +75,11 @@ class Worker:
         self._bell = Doorbell()
         self._computes = returns_values(problem)  # packed values, which are joined rather than added up
         template = template_of(problem)
-        manager = handshake(comm, self._bell, digest)[MANAGER]
+        ranks = handshake(comm, self._bell, digest)
+        manager = ranks[MANAGER]
+        meter = EnergyMeter() if comm.Get_rank() in first_ranks(ranks) else None  # that speaks for its node
+        self._meter = meter if meter is not None and meter.known else None
+        self._next_report = 0.0
         self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
         self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
         self._lifeline = Lifeline(manager.host, manager.lifelines, manager.token, comm.Get_rank())
@@ -97,14 +106,16 @@ class Worker:
             self._set_up()
         except RunError as error:
             self._report_failure(error)
+        look = self._channel.poll if self._meter is None else self._look
         while not self._ended:
-            message = self._bell.wait(self._channel.poll)
+            message = self._bell.wait(look)
             if message is not None and message.kind == ORDER:
                 self._carry_out(message)
             elif message is not None and message.kind == EVALUATE:
                 self._evaluate(message)
             elif message is not None:
                 self._obey(message)
+        self._report_energy()
         self._lifeline.release()
         self._send(END)
         self.dismissed = self._lifeline.dismissed()
@@ -112,6 +123,17 @@ class Worker:
         self._bell.close()
         if self._shared is not None:
             self._shared.close()
+
+    def _look(self) -> Message | None:
+        """Return the next message, if there is one; report the energy of this node if that is due."""
+        if time.monotonic() >= self._next_report:
+            self._report_energy()
+            self._next_report = time.monotonic() + METERED
+        return self._channel.poll()
+
+    def _report_energy(self) -> None:
+        if self._meter is not None:
+            self._send(METER, NO_ORDER, seconds=[self._meter.joules()])
 
     def _report_failure(self, error: RunError, **content: Any) -> None:
         flags = BAD_RESULT if isinstance(error, BadResultError) else 0

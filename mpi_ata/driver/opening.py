@@ -54,4 +54,5 @@ def start_billing(trace: Trace, cluster: Cluster) -> None:
     """Let a trace count billed cores and energy from now on; nothing in a simulation."""
     if not trace.cores and not isinstance(cluster, VirtualCluster):
         trace.cores = allocated_cores() or ranks_for(cluster.n)
-        trace.meter = EnergyMeter().joules
+        meter, elsewhere = EnergyMeter(), getattr(cluster, "joules", lambda: 0.0)
+        trace.meter = lambda: meter.joules() + elsewhere()

@@ -17,6 +17,7 @@ from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_chan
 from mpi_ata.driver.task_map import TaskMap
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import DivergedError, LossError, TakenError, UsageError, diverged, in_short
+from mpi_ata.launch import slurm_job
 from mpi_ata.methods import Method, Round
 from mpi_ata.runfile.checkpoints import SHARE, Checkpoints
 from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
@@ -55,6 +56,12 @@ class RunRecorder:
         record = self._record
         record.job, record.identities, record.reason = self._job.source, self._cluster.identities, ""
         record.failure = ""
+        if (
+            (id := slurm_job())
+            and id not in record.slurm_jobs
+            and not isinstance(self._cluster, VirtualCluster)
+        ):
+            record.slurm_jobs = (*record.slurm_jobs, id)
         self._map.restore(record.task_map, self._cluster.ledger.stats.state()["tasks"])
         self._checkpoints.save_first(self._filled())
 

@@ -9,6 +9,7 @@ from mpi_ata.launch.environment import (
     local_size,
     one_thread_per_rank,
     rank,
+    slurm_job,
     slurm_tasks,
     step_tasks,
     under_launcher,
@@ -16,7 +17,6 @@ from mpi_ata.launch.environment import (
 )
 from mpi_ata.launch.mpirun import (
     FAILURE,
-    TERMINAL,
     exec_launcher,
     find_mpirun,
     note_failure,
@@ -31,7 +31,6 @@ from mpi_ata.launch.subprocesses import CommandResult, run_command
 
 __all__ = [
     "FAILURE",
-    "TERMINAL",
     "THREADS",
     "CommandResult",
     "allocated_cores",
@@ -50,6 +49,7 @@ __all__ = [
     "script_command",
     "script_folder",
     "set_mpi_defaults",
+    "slurm_job",
     "slurm_tasks",
     "start_ranks",
     "start_script",

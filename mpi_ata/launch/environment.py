@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 from mpi_ata.layout import MANAGER
 
@@ -33,6 +33,12 @@ def step_tasks() -> int:
 def slurm_tasks() -> int | None:
     """Return how many tasks Slurm gave to this job or step; None outside Slurm."""
     return int(os.environ["SLURM_NTASKS"]) if os.environ.get("SLURM_NTASKS") else None
+
+
+def slurm_job(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the id of the Slurm job that this process belongs to."""
+    array, member = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{member}" if array and member else environment.get("SLURM_JOB_ID")
 
 
 def allocated_cores() -> int:

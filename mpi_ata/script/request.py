@@ -1,6 +1,6 @@
 """What a script asks of minimize(), and the parts of the run that are made from it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 
 from mpi_ata.allocators import Allocator
 from mpi_ata.clusters import FaultPolicy
+from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Start
 from mpi_ata.errors import UsageError, describe_error, one_line
@@ -57,7 +58,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The arguments of minimize(), but for those that only watch."""
+    """The arguments of minimize()."""
 
     problem: Problem | str
     budget: int | None
@@ -79,6 +80,8 @@ class Request:
     checkpoint_seconds: float | None
     grace: float
     faults: FaultPolicy | None
+    observers: Sequence[Observer] = ()
+    progress: bool = False
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

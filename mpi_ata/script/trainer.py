@@ -98,8 +98,9 @@ class Trainer:
             checkpoint_seconds=checkpoint_seconds,
             grace=grace,
             faults=faults,
+            observers=observers,
         )
-        self._observers, self.trace = observers, Trace()
+        self.trace = Trace()
 
     def __enter__(self) -> "Trainer":
         """Open the workers; their own ranks serve here."""
@@ -130,7 +131,7 @@ class Trainer:
             problem,
             cluster,
             self.trace,
-            self._observers,
+            request.observers,
             self._stop_request,
             closes=False,
         )
