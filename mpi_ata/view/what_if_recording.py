@@ -17,6 +17,7 @@ from mpi_ata.times import DrawnTimes, Recorded
 from mpi_ata.times.replayed import RecordedRounds, ReplayedTimes, recorded_rounds
 from mpi_ata.view.learned import named_tables
 
+RARE = 0.02  # stopped tasks per finished one, up to which rounds are replayed as they were recorded
 FEWEST = 50  # recorded rounds that stand for all of a longer run
 Correction = Callable[[int, Array], Array]  # of a worker's times
 
@@ -95,17 +96,18 @@ def recording(record: Record, path: Path) -> Recording:
         workers["overhead"] / orders,
         rounds,
         prior,
-        _log(record.rounds, len(samples), rounds, correct),
+        _log(record, rounds, correct) if stopped.sum() <= RARE * workers["tasks"].sum() else None,
         untried=len(samples) - len(known),
     )
     return everyone.only(known)
 
 
-def _log(columns: State, n: int, rounds: int, correct: Correction) -> RecordedRounds | None:
+def _log(record: Record, rounds: int, correct: Correction) -> RecordedRounds | None:
     """Return the recorded rounds; None in a simulation, and where there are too few to stand for all."""
+    columns = record.rounds
     if not columns or len(columns["round"]) < min(rounds, FEWEST):
         return None
-    found = recorded_rounds(columns, n)
+    found = recorded_rounds(columns, len(record.identities))
     return replace(found, seconds=found.seconds.changed(correct))
 
 
