@@ -1,6 +1,7 @@
 """Keep README.md true: its console blocks and quoted files are generated from what they show.
 
-`python -m tests.readme` rewrites them; the tests check that they are up to date.
+`python -m tests.readme` rewrites them, and the file that docs/pytorch.md quotes; the tests check that they
+are up to date.
 """
 
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+PYTORCH = ROOT / "docs" / "pytorch.md"
 COMMAND = Path(sys.executable).with_name("mpi-ata")
 CONSOLE = re.compile(r"```console\n\$ (mpi-ata (?:run|compare) [^#\n]*--virtual[^#\n]*)\n(?:(?!```).*\n)*```")
 QUOTED = re.compile(r"(<!-- file: (\S+) -->\n```\w+\n)(?:(?!```).*\n)*```")
@@ -34,5 +36,6 @@ def with_file(block: re.Match[str]) -> str:
 
 
 if __name__ == "__main__":
+    PYTORCH.write_text(QUOTED.sub(with_file, PYTORCH.read_text()))
     text = QUOTED.sub(with_file, README.read_text())
     README.write_text(CONSOLE.sub(with_output, text))

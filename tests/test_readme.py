@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.readme import CONSOLE, QUOTED, README, ROOT, with_file, with_output
+from tests.readme import CONSOLE, PYTORCH, QUOTED, README, ROOT, with_file, with_output
 
 TEXT = README.read_text()
 CONSOLE_BLOCKS = [block for block in CONSOLE.finditer(TEXT) if "compare" not in block[1]]
@@ -28,6 +28,11 @@ def test_a_comparison_prints_what_the_readme_shows(block: re.Match[str]) -> None
 
 @pytest.mark.parametrize("block", list(QUOTED.finditer(TEXT)), ids=lambda block: block[2])
 def test_a_quoted_file_matches_the_file(block: re.Match[str]) -> None:
+    assert with_file(block) == block[0]
+
+
+def test_the_ddp_script_in_the_documents_matches_the_file() -> None:
+    (block,) = QUOTED.finditer(PYTORCH.read_text())
     assert with_file(block) == block[0]
 
 

@@ -82,7 +82,7 @@ def same_numbers(folder: Path, rank: int) -> Found:
     return found | {"sums": values_of(summed)}
 
 
-class Heads(nn.Module):
+class Heads(nn.Module):  # type: ignore[misc]
     """A model of which a part is used on rank 1 alone, and another part nowhere."""
 
     def __init__(self, rank: int) -> None:

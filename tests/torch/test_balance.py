@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +45,34 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("balance")
     assert started(found) == [0, 9, 0], "rank 1 dies in the end"
     return found
+
+
+@pytest.fixture(scope="module")
+def script_output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return what the script in docs/pytorch.md prints on two ranks, of which one is slow."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    out = tmp_path_factory.mktemp("script") / "run.h5"
+    command = [sys.executable, "jobs/pytorch_ddp.py", f"--out={out}", "--steps=100", "--slow=0.02"]
+    environments = [{**os.environ, **group, "RANK": rank, "PYTHONPATH": str(ROOT)} for rank in "01"]
+    processes = [
+        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        for environment in environments
+    ]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert mpi_ata.load(out).summary["rounds"] == 100
+    return outputs[0]
+
+
+def test_the_script_in_the_documentation_trains_and_balances(script_output: str) -> None:
+    found = re.fullmatch(r"step 100: loss (\S+), micro-batches \[(\d), (\d)\]\n", script_output)
+    assert found is not None, script_output
+    assert float(found[1]) < 0.8, "by chance it is 1.1"
+    # A micro-batch of the slow rank takes as long as several of the other.
+    assert int(found[2]) > int(found[3])
 
 
 def seen(folder: Path, scenario: str) -> list[dict[str, Any]]:
