@@ -19,7 +19,7 @@ from mpi_ata.arrays import BoolArray, IntArray
 
 ROUNDS, BATCH = 4, 3
 SPLITS = ([3, 1, 0], [0, 2, 2], [1, 1, 2])  # quotas of three ranks, in turn
-SLOW = 0.02  # seconds by which a micro-batch of the last rank is longer
+SLOW = 0.06  # seconds by which a micro-batch of the last rank is longer
 Found = dict[str, Any]
 
 

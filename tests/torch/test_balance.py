@@ -132,14 +132,15 @@ def test_a_slow_rank_gets_fewer_micro_batches(folder: Path) -> None:
     for found in seen(folder, "learned"):
         assert found["quotas"][0] == [4, 4, 4]
         assert all(sum(quota) == 12 for quota in found["quotas"])
-        # One of its micro-batches takes as long as ten or more of the others.
-        assert np.mean([quota[2] for quota in found["quotas"][5:]]) < 2
+        # One of its micro-batches takes 20 times as long as one of the others, and still several times as
+        # long where these have to wait for a core: with 3 times, its share would be 2 of 12.
+        assert np.mean([quota[2] for quota in found["quotas"][5:]]) < 3
 
 
 def test_a_run_is_resumed_and_another_one_starts_with_its_speeds(folder: Path) -> None:
     for found in seen(folder, "learned"):
         assert found["resumed"] == [20, [21, 22]]
-        assert found["warm"][2] < 2
+        assert found["warm"][2] < 3, "without knowledge it would be 4"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_the_run_file_has_the_loss_of_each_step_and_the_speeds_of_ranks(folder: 
     run = mpi_ata.load(folder / "run.h5")
     assert len(run.history["loss"]) == 23
     assert np.isfinite(run.history["loss"][1:]).all()
-    assert run.workers[2]["mean"] > 5 * run.workers[0]["mean"]
+    assert run.workers[2]["mean"] > max(0.06, 2 * run.workers[0]["mean"])
 
 
 MISTAKES = {
