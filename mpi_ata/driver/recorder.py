@@ -18,6 +18,7 @@ from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_chan
 from mpi_ata.driver.task_map import TaskMap
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import DivergedError, LossError, TakenError, UsageError, diverged, in_short
+from mpi_ata.launch import slurm_job
 from mpi_ata.methods import Round
 from mpi_ata.runfile.checkpoints import SHARE, Checkpoints
 from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
@@ -58,8 +59,15 @@ class RunRecorder:
         record = self._record
         record.job, record.identities, record.reason = self._job.source, self._cluster.identities, ""
         record.failure = ""
+        if (
+            (id := slurm_job())
+            and id not in record.slurm_jobs
+            and not isinstance(self._cluster, VirtualCluster)
+        ):
+            record.slurm_jobs = (*record.slurm_jobs, id)
         self._map.restore(record.task_map, self._cluster.ledger.stats.state()["tasks"])
-        self._checkpoints.save_first(self._filled())
+        with self._trace.shares.timed("saving_time"):
+            self._checkpoints.save_first(self._filled())
 
     def event(self, kind: str, text: str, worker: int = -1) -> None:
         """Record something that happened to the run, and log it: scripts show nothing below a warning."""
@@ -83,7 +91,8 @@ class RunRecorder:
     def save_if_due(self, round: Round) -> None:
         """Save if it is time; in between, take the state as often as is cheap, in case the run fails."""
         if self._checkpoints.due(round.number):
-            self._checkpoints.save(self._filled())
+            with self._trace.shares.timed("saving_time"):
+                self._checkpoints.save(self._filled())
         elif self._takes_states and (round.number <= FIRST or time.monotonic() >= self._next_state):
             self._filled()
 

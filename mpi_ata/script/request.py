@@ -1,5 +1,6 @@
 """What a script asks of minimize(), and the parts of the run that are made from it."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mpi_ata.clusters import FaultPolicy
+from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Start
 from mpi_ata.errors import UsageError, one_line
@@ -51,7 +53,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The arguments of minimize(), but for those that only watch."""
+    """The arguments of minimize()."""
 
     problem: Problem | str
     budget: int | None
@@ -73,6 +75,9 @@ class Request:
     checkpoint_seconds: float | None
     grace: float
     faults: FaultPolicy | None
+    observers: Sequence[Observer] = ()
+    progress: bool = False
+    exchange: str = "auto"
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -92,7 +97,7 @@ class Request:
         if self.workers is None and times is not None:
             check_simulation(method, n)
         saving = self.checkpoint_rounds, self.checkpoint_seconds, self.grace
-        run = run_table(n, self.evaluate_every, *saving, seed=self.seed)
+        run = run_table(n, self.evaluate_every, *saving, seed=self.seed, exchange=self.exchange)
         described = describe_run(method, problem, stop, run, times)
         return Prepared(problem, times, method, described, self._start(described, planned))
 
