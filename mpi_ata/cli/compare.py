@@ -171,7 +171,11 @@ def draw(traces: Sequence[tuple[str, Trace]], output: Path) -> None:
     from mpi_ata.view.plots import draw_runs
     from mpi_ata.view.plots_data import PlottedRun
 
-    draw_runs([PlottedRun(name, trace.history(), trace.cores or None) for name, trace in traces], output)
+    runs = [
+        PlottedRun(name, trace.history(), trace.cores or None, metrics=trace.metric_columns())
+        for name, trace in traces
+    ]
+    draw_runs(runs, output)
 
 
 def check_complete(variants: Sequence[Variant], outcomes: Sequence[Outcome]) -> None:

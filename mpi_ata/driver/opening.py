@@ -28,6 +28,7 @@ def opened_ranks(
     stop_request: StopRequest,
     policy: FaultPolicy | None = None,
     report_drawn: bool = False,
+    exchange: str = "auto",
 ) -> Iterator["MPICluster | None"]:
     """Yield the ranks as a cluster; a worker's rank serves it first, then yields None."""
     from mpi_ata.clusters.world import mpi_cluster
@@ -35,7 +36,7 @@ def opened_ranks(
     expired = stop_request.grace_expired
     with (
         set_up_in_time(stop_request),
-        mpi_cluster(problem, times, seed, report_drawn, digest, expired, policy) as cluster,
+        mpi_cluster(problem, times, seed, report_drawn, digest, expired, policy, exchange) as cluster,
     ):
         if cluster is not None:
             cluster.log_notes(sleeping=times is not None)
@@ -58,5 +59,6 @@ def start_billing(trace: Trace, cluster: Cluster) -> None:
     """
     if not trace.cores and not isinstance(cluster, VirtualCluster):
         trace.cores = allocated_cores() or ranks_for(cluster.n)
-        trace.meter = EnergyMeter().joules
+        meter, elsewhere = EnergyMeter(), getattr(cluster, "joules", lambda: 0.0)
+        trace.meter = lambda: meter.joules() + elsewhere()
         trace.begin_earlier(take_job_age())

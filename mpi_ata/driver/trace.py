@@ -49,7 +49,6 @@ class Regret:
         return float((quota * self._means).max()) - self.least  # (eq. 9)
 
 
-METER_INTERVAL = 10.0  # seconds
 MAX_METRICS = 32  # the history is bounded in bytes
 TOTALS: tuple[str, ...] = ("round", "clock", "worker_time", "waste", "used", "wasted", "lost", "delays")
 TOTALS += (
@@ -88,7 +87,6 @@ class Trace:
         self.cores = 0  # billed while the run lasts; none where workers are simulated
         self._began, self._ended = time.monotonic(), math.inf
         self.meter: Callable[[], float] = lambda: math.nan  # joules of this part of the run; NaN: not known
-        self._next_reading = 0.0
         self._before = (0.0, 0.0, 0.0)  # elapsed, billed and energy, in parts of the run before this one
         self.shares = Shares()  # of elapsed
 
@@ -133,7 +131,7 @@ class Trace:
 
     @property
     def energy(self) -> float:
-        """Return the joules that the manager's node has used; NaN where that is not known."""
+        """Return the joules that the nodes of the run have used; NaN where that is not known."""
         return self._before[2] + self.meter()
 
     def track_regret(self, regret: Regret) -> None:
@@ -173,11 +171,14 @@ class Trace:
         columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in Row._fields)
         return {name: np.array(column) for name, column in zip(Row._fields, columns, strict=True)}
 
+    def metric_columns(self) -> State:
+        """Return the metrics of the rows as columns."""
+        return {name: np.array(column) for name, column in self.metrics.items()}
+
     def evaluations(self) -> State:
         """Return the metrics of the rows as columns, and the latest of each."""
-        columns = {name: np.array(column) for name, column in self.metrics.items()}
         latest = {f"latest.{name}": np.array(value) for name, value in self.evaluation.items()}
-        return columns | latest
+        return self.metric_columns() | latest
 
     def restore(self, totals: State, history: State, evaluations: State) -> None:
         """Continue from the totals and the history of an earlier part of the run."""
@@ -231,7 +232,6 @@ class Trace:
         """Keep totals and evaluation as a row; when there are too many, every other row is dropped."""
         self.loss, self.gap, self.evaluation = evaluation.loss, evaluation.gap, dict(evaluation.metrics)
         self._evaluated = self.round
-        self._read_meter()
         for name in self.evaluation:
             if "/" in name:
                 raise RunError(
@@ -244,12 +244,6 @@ class Trace:
             self.rows = self.rows[::2]
             self.metrics = {name: column[::2] for name, column in self.metrics.items()}
             self.stride *= 2
-
-    def _read_meter(self) -> None:
-        """Read the meter now and then, so that it notices counters that start again."""
-        if time.monotonic() >= self._next_reading:
-            self.meter()
-            self._next_reading = time.monotonic() + METER_INTERVAL
 
     def _keep(self) -> None:
         for name in self.evaluation:

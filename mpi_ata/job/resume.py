@@ -22,10 +22,8 @@ from mpi_ata.job.tables import (
 )
 
 # Keys that may differ between a run and its resumption: they change nothing in what it computes.
-FREE = {
-    f"run.{key}"
-    for key in ("workers", "evaluate_every", "checkpoint_rounds", "checkpoint_seconds", "grace", "log")
-}
+SAVING = ("checkpoint_rounds", "checkpoint_seconds", "grace")
+FREE = {f"run.{key}" for key in ("workers", "evaluate_every", *SAVING, "log", "exchange")}
 
 ByName = dict[str, Setting]
 

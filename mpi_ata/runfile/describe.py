@@ -20,6 +20,9 @@ MAYBE = (  # entries that not every run has
     *SHARES,
 )
 
+SLURM_ENERGY = "slurm_energy"  # joules of the Slurm jobs of a run, where its own counters say nothing
+LATEST = "latest."  # begins the names of metrics as of the latest evaluation
+
 
 def describe(record: Record) -> dict[str, Any]:
     """Return the contents of a record as plain numbers and strings; None where something is not known."""
@@ -28,9 +31,10 @@ def describe(record: Record) -> dict[str, Any]:
         "finished": bool(record.reason),
         "reason": record.reason,
         "failure": record.failure,
-        **dict.fromkeys(MAYBE),
+        "slurm_jobs": list(record.slurm_jobs),
+        **dict.fromkeys((*MAYBE, SLURM_ENERGY)),
         **record.summary,
-        "evaluation": _latest_metrics(record),
+        "evaluation": latest_metrics(record),
         "events": [event._asdict() for event in record.events],
         "workers_table": _workers_table(record),
         "hosts": [row._asdict() for row in report_hosts(record)],
@@ -45,12 +49,12 @@ def summary_of(record: Record, path: Path) -> dict[str, Any]:
     return {name: found[name] for name in (*ALWAYS, *MAYBE, "evaluation", "finished", "out")}
 
 
-def _latest_metrics(record: Record) -> dict[str, float | None]:
-    prefix = "latest."
+def latest_metrics(record: Record) -> dict[str, float | None]:
+    """Return what was evaluated last, by name; None where that is no finite number."""
     return {
-        name.removeprefix(prefix): value.item() if np.isfinite(value) else None
+        name.removeprefix(LATEST): value.item() if np.isfinite(value) else None
         for name, value in record.metrics.items()
-        if name.startswith(prefix)
+        if name.startswith(LATEST)
     }
 
 

@@ -41,6 +41,7 @@ class Record:
     summary: dict[str, Any] = field(default_factory=dict)  # what the run achieved, late messages included
     reason: str = ""  # which limit was reached; empty while unfinished
     failure: str = ""  # why it failed; empty otherwise
+    slurm_jobs: tuple[str, ...] = ()  # in which it ran
 
     @property
     def source(self) -> RunStats:

@@ -25,6 +25,7 @@ _OTHER = (
     "finished",
     "reason",
     "failure",
+    "slurm_jobs",
 )  # attributes that are not part of the summary
 _IDENTITY_COLUMNS = ("host", "slot", "ranks", "hardware", "hardware_names")
 
@@ -38,6 +39,7 @@ def to_tree(record: Record) -> tuple[Attributes, dict[str, State]]:
         "finished": bool(record.reason),
         "reason": record.reason,
         **({"failure": record.failure} if record.failure else {}),
+        **({"slurm_jobs": ",".join(record.slurm_jobs)} if record.slurm_jobs else {}),
         **{name: value for name, value in record.summary.items() if isinstance(value, int | float)},
     }
     groups: dict[str, State] = {
@@ -81,6 +83,7 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
             summary={name: value for name, value in attributes.items() if name not in _OTHER},
             reason=str(attributes["reason"]),
             failure=str(attributes.get("failure", "")),
+            slurm_jobs=tuple(filter(None, str(attributes.get("slurm_jobs", "")).split(","))),
         )
         _check_complete(record)
         return record

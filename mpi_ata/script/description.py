@@ -4,13 +4,14 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mpi_ata.driver.recorded import RecordedMethod
 from mpi_ata.driver.restore import allocator_of
 from mpi_ata.errors import UsageError, one_line
 from mpi_ata.job.local_imports import imported_texts
@@ -18,7 +19,6 @@ from mpi_ata.job.schema import RunTable
 from mpi_ata.job.source import JobText
 from mpi_ata.job.stop import Stop
 from mpi_ata.job.tables import Table, Tables
-from mpi_ata.methods import Method
 from mpi_ata.problems import AnyProblem
 from mpi_ata.script.toml import to_toml
 from mpi_ata.times import DrawnTimes
@@ -57,7 +57,11 @@ class ScriptRun(Description):
 
 
 def describe_run(
-    method: Method, problem: AnyProblem | None, stop: Stop, run: RunTable, times: DrawnTimes | None = None
+    method: RecordedMethod,
+    problem: AnyProblem | None,
+    stop: Stop,
+    run: RunTable,
+    times: DrawnTimes | None = None,
 ) -> ScriptRun:
     """Return the description of a run from its parts."""
     parts = {
@@ -82,10 +86,12 @@ def _inner(update: Any) -> Any:
     return getattr(update, "inner", update)
 
 
-def run_table(workers: int | None, evaluate_every: int, *saving: Any, seed: int = 0) -> RunTable:
+def run_table(
+    workers: int | None, evaluate_every: int, *saving: Any, seed: int = 0, exchange: str = "auto"
+) -> RunTable:
     """Return the table [run] of a script, checked; `saving` are its checkpoints and the grace period."""
     try:
-        return RunTable(workers, seed, evaluate_every, *saving)
+        return replace(RunTable(workers, seed, evaluate_every, *saving), exchange=exchange)
     except (ValueError, TypeError) as error:
         raise UsageError(one_line(error)) from None
 

@@ -73,6 +73,7 @@ class Trainer:
         checkpoint_seconds: float | None = None,
         grace: float = 20.0,
         faults: FaultPolicy | None = None,
+        exchange: str = "auto",
         **options: Any,
     ) -> None:
         report_errors_in_one_sentence()
@@ -98,8 +99,10 @@ class Trainer:
             checkpoint_seconds=checkpoint_seconds,
             grace=grace,
             faults=faults,
+            observers=observers,
+            exchange=exchange,
         )
-        self._observers, self.trace = observers, Trace()
+        self.trace = Trace()
 
     def __enter__(self) -> "Trainer":
         """Open the workers; their own ranks serve here."""
@@ -117,7 +120,7 @@ class Trainer:
         self._stop_request = stack.enter_context(catching_signals(request.grace))
         log_notes(start)
         opened = prepared.problem, prepared.times, request.seed, prepared.digest, self._stop_request
-        cluster = stack.enter_context(opened_cluster(*opened, request.faults))
+        cluster = stack.enter_context(opened_cluster(*opened, request.faults, request.exchange))
         if cluster is None:
             sys.exit(0)
         self.cluster, self.method = cluster, prepared.method
@@ -130,7 +133,7 @@ class Trainer:
             problem,
             cluster,
             self.trace,
-            self._observers,
+            request.observers,
             self._stop_request,
             closes=False,
         )

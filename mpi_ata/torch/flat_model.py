@@ -8,6 +8,7 @@ import numpy as np
 from mpi_ata.arrays import Array
 from mpi_ata.errors import RunError
 from mpi_ata.torch.layout import NOT_LOGGED, Layout
+from mpi_ata.torch.statistics import running_statistics
 
 if TYPE_CHECKING:
     import torch
@@ -158,12 +159,7 @@ def _moving(torch: Any, model: Any, names: Sequence[str]) -> dict[str, Any]:
         raise ValueError(
             f"the model has no buffer {unknown.pop()!r}; it has: {', '.join(sorted(known)) or 'none'}"
         )
-    norms = {
-        id(buffer)
-        for module in model.modules()
-        if isinstance(module, torch.nn.modules.batchnorm._NormBase)
-        for buffer in module.buffers(recurse=False)
-    }
+    norms = {id(buffer) for buffer in running_statistics(torch, model)}
     found = {name: buffer for name, buffer in known.items() if name in names or id(buffer) in norms}
     for name, buffer in found.items():
         if buffer.dtype not in (torch.float32, torch.int64):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi_ata.arrays import State
 from mpi_ata.launch.signals import signal_word
+from mpi_ata.runfile.describe import SLURM_ENERGY
 from mpi_ata.runfile.hosts import HostReport
 from mpi_ata.runfile.prior import counted
 from mpi_ata.view.hosts import flagged_text, hosts_text
@@ -89,7 +90,7 @@ def _billed_row(summary: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     return [
         ("billed", f"{duration(summary['billed'])}: cores x elapsed, idle ones included"),
-        ("energy", _energy(summary["energy"])),
+        ("energy", _energy(summary)),
     ]
 
 
@@ -99,10 +100,14 @@ def _shares(summary: dict[str, Any]) -> str:
     return f": {', '.join(f'{what} {part}' for what, part in parts)}" if parts else ""
 
 
-def _energy(joules: float | None) -> str:
+def _energy(summary: dict[str, Any]) -> str:
+    joules, of_jobs = summary["energy"], summary.get(SLURM_ENERGY)
+    if joules is None and of_jobs is not None:
+        jobs = ", ".join(summary["slurm_jobs"])
+        return f"{significant(of_jobs, 4)} J: of Slurm job {jobs}, with all that ran in it"
     if joules is None:
-        return "not known: no counter of the manager's node can be read"
-    return f"{significant(joules, 4)} J: the manager's node, with all that runs on it"
+        return "not known: not every node has a counter that can be read"
+    return f"{significant(joules, 4)} J: all nodes of the run, with all that runs on them"
 
 
 def _evaluation(value: float | None) -> str:

@@ -80,6 +80,12 @@ def use_own_problem(job: str, body: str) -> None:
     Path(job).write_text(JOB.replace('name = "quadratic"\ndimension = 10', by_file))
 
 
+def use_metrics(job: str, *names: str) -> None:
+    """Give the job a problem that evaluates these metrics, which grow from round to round."""
+    returned = ", ".join(f"{name!r}: 1 - abs(float(x[0]))" for name in names)
+    use_own_problem(job, f"return x\n    def evaluate(self, x):\n        return {{{returned}}}")
+
+
 def call(*arguments: str) -> Result:
     """Run a command in this process."""
     return CliRunner().invoke(main, arguments)

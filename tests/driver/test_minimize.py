@@ -13,6 +13,7 @@ from mpi_ata import (
     Adam,
     Array,
     ATAEmpirical,
+    CSVLogger,
     Observer,
     Plain,
     Quadratic,
@@ -260,6 +261,10 @@ class NoStart:
         ({"out": 5}, "out=5 must be a path"),
         ({"stop": Stop, "rounds": None}, "must be limits, as in stop=Stop"),
         ({"faults": 3}, "faults=3 must be a policy"),
+        ({"observers": 5}, r"observers=5 must be a list of observers, as in observers=\[CSVLogger\(\)\]"),
+        ({"observers": CSVLogger()}, "observers=.*CSVLogger.* must be a list of observers"),
+        ({"observers": [CSVLogger]}, "is no observer; observers must be a list"),
+        ({"progress": "no"}, "progress='no' must be True or False"),
         (
             {"allocator": WithoutSize()},
             "the allocator is for no workers and a budget of 8, but the run",

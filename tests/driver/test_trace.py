@@ -260,19 +260,6 @@ def test_energy_is_not_known_without_counters_or_where_a_part_of_the_run_had_non
     assert second.summary()["energy"] is None
 
 
-def test_the_meter_is_read_at_evaluations_though_not_at_all_of_them() -> None:
-    trace, readings = Trace(), [0.0]
-
-    def read() -> float:
-        readings.append(0.0)
-        return 0.0
-
-    trace.meter = read
-    for _ in range(100):
-        trace.record()
-    assert len(readings) == 2, "a hundred evaluations take less than ten seconds"
-
-
 def test_a_run_on_ranks_counts_from_the_start_of_its_job_and_resumed_ones_add_up() -> None:
     first = Trace()
     first.cores = 2

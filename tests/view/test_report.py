@@ -15,7 +15,7 @@ from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.report_words import run_summary
-from tests.cli.commands import JOB, call
+from tests.cli.commands import JOB, call, use_metrics
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -88,6 +88,17 @@ def test_a_report_has_the_curves_workers_events_and_jobs_of_all_runs() -> None:
         assert sum(row[3] for row in run["table"]["rows"]) == 350
         assert [event[2] for event in run["events"]["rows"]] == ["started", "ended"]
         assert run["job"].startswith(JOB.strip())
+
+
+def test_a_report_has_the_curves_and_the_last_values_of_metrics() -> None:
+    use_metrics("job.toml", "accuracy", "<b>")
+    assert call("run", "job.toml", "--virtual", "--out", "a.h5").exit_code == 0
+    page = report("a.h5")
+    panels = {panel["y"]: panel for panel in data_of(page)["panels"]}
+    assert panels["accuracy"]["x"] == "clock [s]"
+    assert len(panels["accuracy"]["curves"][0]["y"]) == 6
+    assert "<li>Evaluated last: &lt;b&gt; 1 and accuracy 1.</li>" in page
+    assert "<b>" not in page
 
 
 def test_names_and_texts_from_files_are_escaped() -> None:

@@ -69,7 +69,8 @@ function drawCurves(figure, panel) {
   if (!shown.length) return;
   const all = (key) => shown.flatMap((curve) => curve[key]);
   const xs = all("x"), ys = all("y");
-  const limits = { x0: Math.min(...xs), x1: Math.max(...xs), y0: panel.log ? Math.min(...ys) : 0, y1: Math.max(...ys) || 1 };
+  const least = Math.min(...ys), most = Math.max(...ys), near = least >= 0 && least < most / 2;  // to 0
+  const limits = { x0: Math.min(...xs), x1: Math.max(...xs), y0: near && !panel.log ? 0 : least, y1: most > least || most ? most : 1 };
   const place = frame(figure, panel), { svg, box } = place;
   const x = scale(limits.x0, limits.x1, box.left, box.right, false);
   const y = scale(limits.y0, limits.y1, box.bottom, box.top, panel.log);
