@@ -218,7 +218,7 @@ class Worker:
             if self._computes:
                 total, fine = self._joined(result, first=not unsent, due=due), True
             elif unsent or order.result_slot != NOWHERE or not due:
-                fine = add_up(total, result, first=not unsent)
+                fine = add_up(total, result, first=not unsent, last=due)
             else:  # it is sent as it is
                 total, fine = result, small or surely_finite(result)
             unsent += seconds

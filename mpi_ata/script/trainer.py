@@ -190,7 +190,8 @@ class Trainer:
         With `averaged`, at the running mean of the weights.  ReduceLROnPlateau sees the loss.
         """
         x = self._point(averaged)
-        found = evaluate_in_parts(self.problem, x, self.cluster) or self.problem.evaluate(x)
+        with self.trace.shares.timed("evaluation_time"):
+            found = evaluate_in_parts(self.problem, x, self.cluster) or self.problem.evaluate(x)
         loss = found["loss"]
         if not math.isfinite(loss):
             raise diverged(self.method.k, loss)
