@@ -4,6 +4,7 @@
 the repository is hosted; the order of the pages is in CHAPTERS.
 """
 
+import re
 import shutil
 from pathlib import Path
 
@@ -40,6 +41,7 @@ CHAPTERS = {
     "Look up": "cheat-sheet job-file api run-file glossary troubleshooting faq",
     "Background": "performance paper baselines architecture",
 }
+SITES = "open-mpi mpich-cray intel-mpi conda"
 
 
 def chapters() -> dict[str, list[str]]:
@@ -57,14 +59,17 @@ def add_contents(_app: Sphinx, docname: str, source: list[str]) -> None:
             source[0] += contents(title, [f"/docs/{name}" for name in names])
         source[0] += contents("Project", ["/CONTRIBUTING", "/CHANGELOG"])
     elif docname == "docs/sites":
-        source[0] += contents(
-            "Kinds of clusters", [f"/docs/sites/{page.stem}" for page in sorted(FOLDER.glob("sites/*.md"))]
-        )
+        source[0] += contents("Kinds of clusters", [f"/docs/sites/{name}" for name in SITES.split()])
 
 
 def contents(title: str, pages: list[str]) -> str:
     """Return a list of pages as Sphinx reads it."""
     return "\n".join(["", "```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""])
+
+
+def name_pages(_app: Sphinx, _docname: str, source: list[str]) -> None:
+    """Let links that show the name of a file show the title of the page."""
+    source[0] = re.sub(r"\[[\w-]+\.md\]\(", "[](", source[0])
 
 
 def copy_home(app: Sphinx, error: Exception | None) -> None:
@@ -76,4 +81,5 @@ def copy_home(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """Register what happens while the site is built."""
     app.connect("source-read", add_contents)
+    app.connect("source-read", name_pages)
     app.connect("build-finished", copy_home)
