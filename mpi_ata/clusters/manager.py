@@ -11,6 +11,8 @@ import numpy as np
 from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.evaluator import Evaluator
+from mpi_ata.clusters.exchange.choice import Choice
+from mpi_ata.clusters.exchange.gathering import Gathering
 from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.health import FaultPolicy
 from mpi_ata.clusters.identity import WorkerIdentity
@@ -23,6 +25,7 @@ from mpi_ata.clusters.reception import Reception
 from mpi_ata.clusters.setups import set_up_all
 from mpi_ata.clusters.shutdown import Shutdown
 from mpi_ata.clusters.values import template_of
+from mpi_ata.launch import host_name
 from mpi_ata.packing import pack
 from mpi_ata.problems import AnyProblem, returns_values
 
@@ -44,16 +47,18 @@ class MPICluster(Farming):
         grace_expired: Callable[[], bool] = lambda: False,
         policy: FaultPolicy | None = None,
         drawn: bool = False,
+        exchange: str = "star",
     ) -> None:
         self._problem, self._template = problem, template_of(problem)
         self._computes = returns_values(problem)  # packed values
-        self._connections = Connections(comm, self._template, digest)
+        self._connections = Connections(comm, self._template, digest, exchange)
         self._pool = pool = WorkerPool(
             self._connections, problem, self._template, times, grace_expired, policy
         )
         self.n, self.ledger, self.available, self.draws = pool.n, pool.ledger, pool.available, pool.draws
         self._orders = pool.orders
-        self._reception = Reception(pool, drawn)
+        self._gathering = Gathering(pool, Choice(exchange, host_name(), self._template.nbytes))
+        self._reception = Reception(pool, self._gathering, drawn)
         self._evaluator = Evaluator(pool, self._reception)
         self._shutdown = Shutdown(pool, self._reception)
         self._next_look = 0.0  # for overdue workers
@@ -100,7 +105,13 @@ class MPICluster(Farming):
         return time.perf_counter()
 
     def start(
-        self, workers: IntArray, x: Any, round: int, counts: IntArray | int = 1, together: bool = False
+        self,
+        workers: IntArray,
+        x: Any,
+        round: int,
+        counts: IntArray | int = 1,
+        together: bool = False,
+        summed: bool = False,
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
         if self._computes:
@@ -113,8 +124,11 @@ class MPICluster(Farming):
         each = repeat(counts) if isinstance(counts, int) else counts.tolist()
         if self.draws is not None:
             self.draws.take(workers.tolist(), np.broadcast_to(counts, len(workers)).tolist())
+        route = self._gathering.route(workers.tolist()) if together and summed else None
         for worker, count in zip(workers.tolist(), each, strict=False):
-            self._orders.start(worker, x, round, count, together)
+            self._orders.start(worker, x, round, count, together, route)
+        if route is not None:
+            self._gathering.begin(workers.tolist(), route, x)
         if round >= self._pool.health.next_trial:
             self._pool.try_again(x, round)
 
@@ -122,14 +136,15 @@ class MPICluster(Farming):
         """Return the next arrival, or the next worker that is lost or back."""
         until = math.inf if timeout is None else self.now() + timeout
         connections, pool = self._connections, self._pool
-        while self._orders.running or pool.found:
-            if pool.found:
-                return pool.found.pop(0)
+        while self._orders.running or pool.found or pool.arrived:
+            if pool.arrived or pool.found:
+                return pool.arrived.pop(0) if pool.arrived else pool.found.pop(0)
             message = connections.next_message(until, pool.grace_expired)
             found = None if message is None else self._reception.handle(message)
             if connections.drained and time.perf_counter() >= self._next_look:  # all answers are read
                 self._next_look = self.now() + LOOK
                 pool.find_overdue(self.now())
+            self._gathering.check()
             if found is not None:
                 return found
             if message is None and self.now() >= until and not pool.found:

@@ -47,7 +47,8 @@ class WorkerPool:
         self.staying = set(range(n))  # workers that have not left
         self.unreachable: list[int] = []  # workers that hear no doorbell
         self.draws_globally = False  # whether tasks draw from random or np.random
-        self.found: list[Lost | Back] = []  # what wait() will return first
+        self.arrived: list[Arrival] = []  # what wait() will return first
+        self.found: list[Lost | Back] = []  # and after that
 
     def name(self, worker: int) -> str:
         """Return a worker's name for messages."""

@@ -108,7 +108,13 @@ class VirtualCluster(Farming):
         return self._workers.now
 
     def start(
-        self, workers: IntArray, x: Any, round: int, counts: IntArray | int = 1, together: bool = False
+        self,
+        workers: IntArray,
+        x: Any,
+        round: int,
+        counts: IntArray | int = 1,
+        together: bool = False,
+        summed: bool = False,
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
         workers, own = np.asarray(workers), self._workers

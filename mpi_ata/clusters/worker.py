@@ -16,6 +16,7 @@ from mpi_ata.clusters.channel import (
     EVALUATE,
     EVALUATED,
     FAILED,
+    FALLBACK,
     FINAL,
     GLOBAL_RANDOM,
     INLINE,
@@ -31,9 +32,13 @@ from mpi_ata.clusters.channel import (
     Message,
 )
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
+from mpi_ata.clusters.exchange.opening import introduce, open_links, port_of
+from mpi_ata.clusters.exchange.passing import Passing
+from mpi_ata.clusters.expected import ExpectedTasks
 from mpi_ata.clusters.handshake import first_ranks, handshake, shared_buffers
 from mpi_ata.clusters.interface import (
     add_up,
+    announce,
     check_result,
     compute,
     evaluated_part,
@@ -67,6 +72,7 @@ class Worker:
         seed: int = 0,
         report_drawn: bool = False,
         digest: bytes = b"",
+        exchange: str = "star",
     ) -> None:
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
         self._report_drawn = report_drawn and times is not None
@@ -75,7 +81,9 @@ class Worker:
         self._bell = Doorbell()
         self._computes = returns_values(problem)  # packed values, which are joined rather than added up
         template = template_of(problem)
-        ranks = handshake(comm, self._bell, digest)
+        links = open_links(exchange, template)
+        ranks = handshake(comm, self._bell, digest, links=port_of(links))
+        introduce(links, comm.Get_rank(), ranks)
         manager = ranks[MANAGER]
         meter = EnergyMeter() if comm.Get_rank() in first_ranks(ranks) else None  # that speaks for its node
         self._meter = meter if meter is not None and meter.known else None
@@ -86,9 +94,11 @@ class Worker:
         comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
         comm.Barrier()  # now everyone has opened the shared memory
         self._channel = Channel(comm, MANAGER, template)
+        self._exchange = Passing(links, comm.Get_rank(), self._send, self._poll_stop, self._wait_stop)
         self._total = np.empty_like(template)  # the sum of results not sent yet
         self._values: list[Packed] = []  # or those results themselves, packed
         self._order = 0  # the one being carried out
+        self._expected = ExpectedTasks(self._streams, self._index) if hasattr(problem, "expect") else None
         self._draws: list[int] = []  # the indices of its tasks, where the problem shares draws
         self._in_task = False  # whether a task has begun that is not done
         self._round, self._number = -1, 0  # of the next task
@@ -121,6 +131,7 @@ class Worker:
         self.dismissed = self._lifeline.dismissed()
         self._channel.close()
         self._bell.close()
+        self._exchange.close()
         if self._shared is not None:
             self._shared.close()
 
@@ -156,14 +167,26 @@ class Worker:
             self._round, self._number = order.round, 0
         self._order, self._stop_asked = order.order, False
         self._draws = [int(index) for index in order.seconds]
+        self._exchange.begin(order)
         unsent, began = list[float](), time.perf_counter()
         try:
-            self._do_tasks(order, self._point(order), self._total_of(order), unsent)
+            self._announce(order)
+            x = self._point(order)
+            if self._exchange.active and self._should_stop():
+                self._send(STOPPED, order.order, seconds=[0.0])
+            else:
+                self._do_tasks(order, x, self._total_of(order), unsent)
         except RunError as error:
             self._number += self._in_task
             tasks, spent = len(unsent) + self._in_task, time.perf_counter() - began
             self._report_failure(error, tasks=tasks, seconds=[spent])
         self._order = 0
+
+    def _announce(self, order: Message) -> None:
+        """Let the problem prepare for the tasks of an order, if it can; that is not part of any task."""
+        if self._expected is not None:
+            tasks = self._expected.of_order(order.round, self._number, order.tasks, self._draws)
+            announce(self._problem, tasks)
 
     def _evaluate(self, order: Message) -> None:
         """Evaluate the parts from order.round to order.tasks."""
@@ -195,7 +218,7 @@ class Worker:
             if self._computes:
                 total, fine = self._joined(result, first=not unsent, due=due), True
             elif unsent or order.result_slot != NOWHERE or not due:
-                fine = add_up(total, result, first=not unsent)
+                fine = add_up(total, result, first=not unsent, last=due)
             else:  # it is sent as it is
                 total, fine = result, small or surely_finite(result)
             unsent += seconds
@@ -215,7 +238,9 @@ class Worker:
     def _point(self, order: Message) -> Array:
         """Return the point of an order, in this rank's own memory: a task may keep it."""
         x = order.payload
-        if order.x_slot != NOWHERE and self._shared is not None:
+        if self._exchange.active and order.kind == ORDER:
+            x = self._exchange.point(self._channel.buffers.take())
+        elif order.x_slot != NOWHERE and self._shared is not None:
             x = self._channel.buffers.take()
             np.copyto(x, self._shared.at(order.x_slot))
         x.flags.writeable = False
@@ -229,7 +254,9 @@ class Worker:
 
     def _deliver(self, order: Message, seconds: list[float], total: Array) -> None:
         count = len(seconds)
-        if order.result_slot == NOWHERE:
+        if self._exchange.active:
+            self._exchange.deliver(seconds, total)
+        elif order.result_slot == NOWHERE:
             self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, payload=total)
         else:
             self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, result_slot=order.result_slot)
@@ -273,12 +300,20 @@ class Worker:
             self._obey(message)
         return self._should_stop()
 
+    def _wait_stop(self) -> bool:
+        """Wait for the next message, and return whether the order is to be stopped."""
+        if (message := self._bell.wait(self._channel.poll)) is not None:
+            self._obey(message)
+        return self._should_stop()
+
     def _should_stop(self) -> bool:
         return self._stop_asked or self._ended
 
     def _obey(self, message: Message) -> None:
         if message.kind == END:
             self._ended, self._final = True, bool(message.flags & FINAL)
+        elif message.kind == FALLBACK:
+            self._exchange.fall_back(message, self._order)
         elif message.order == self._order:
             self._stop_asked = True
         else:  # it was done before the message came

@@ -61,13 +61,14 @@ def mpi_cluster(
     digest: bytes,
     grace_expired: Callable[[], bool] = lambda: False,
     policy: FaultPolicy | None = None,
+    exchange: str = "star",
 ) -> Iterator[MPICluster | None]:
     """Yield the ranks of this MPI world as a cluster; a worker's rank serves it first, then yields None."""
     with all_ranks_needed():
         comm = MPI.COMM_WORLD.Dup()
     if comm.Get_rank() != MANAGER:
         with all_ranks_needed():
-            worker = Worker(comm, problem, times, seed, report_drawn, digest)
+            worker = Worker(comm, problem, times, seed, report_drawn, digest, exchange)
         if _served(worker, comm):
             sys.exit(0)  # the manager prints why
         comm.Free()
@@ -75,7 +76,7 @@ def mpi_cluster(
         return
     with all_ranks_needed():
         label, drawn = times.label if times else "", report_drawn and times is not None
-        cluster = MPICluster(comm, problem, digest, label, grace_expired, policy, drawn)
+        cluster = MPICluster(comm, problem, digest, label, grace_expired, policy, drawn, exchange)
     try:
         yield cluster
         cluster.close()

@@ -9,16 +9,17 @@ from contextlib import suppress
 import numpy as np
 
 from mpi_ata.arrays import State
-from mpi_ata.clusters import Back, Cluster, Lost, VirtualCluster
+from mpi_ata.clusters import Back, Lost, VirtualCluster
 from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.ledger import in_flight
 from mpi_ata.driver.plan import Start
+from mpi_ata.driver.recorded import RecordedMethod, RecordedWorkers
 from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
 from mpi_ata.driver.task_map import TaskMap
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import DivergedError, LossError, TakenError, UsageError, diverged, in_short
 from mpi_ata.launch import slurm_job
-from mpi_ata.methods import Method, Round
+from mpi_ata.methods import Round
 from mpi_ata.runfile.checkpoints import SHARE, Checkpoints
 from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
 from mpi_ata.runfile.load import load_record
@@ -33,7 +34,9 @@ FIRST = 100  # after each of these rounds the state is taken, later as often as 
 class RunRecorder:
     """Saves a run before its first round, whenever a save is due, and at its end."""
 
-    def __init__(self, plan: Start, file: RunFile, method: Method, cluster: Cluster, trace: Trace) -> None:
+    def __init__(
+        self, plan: Start, file: RunFile, method: RecordedMethod, cluster: RecordedWorkers, trace: Trace
+    ) -> None:
         job = plan.job
         self.path, self._file = file.path, file
         self._new, self._removed = plan.earlier is None, False
@@ -63,7 +66,8 @@ class RunRecorder:
         ):
             record.slurm_jobs = (*record.slurm_jobs, id)
         self._map.restore(record.task_map, self._cluster.ledger.stats.state()["tasks"])
-        self._checkpoints.save_first(self._filled())
+        with self._trace.shares.timed("saving_time"):
+            self._checkpoints.save_first(self._filled())
 
     def event(self, kind: str, text: str, worker: int = -1) -> None:
         """Record something that happened to the run, and log it: scripts show nothing below a warning."""
@@ -87,7 +91,8 @@ class RunRecorder:
     def save_if_due(self, round: Round) -> None:
         """Save if it is time; in between, take the state as often as is cheap, in case the run fails."""
         if self._checkpoints.due(round.number):
-            self._checkpoints.save(self._filled())
+            with self._trace.shares.timed("saving_time"):
+                self._checkpoints.save(self._filled())
         elif self._takes_states and (round.number <= FIRST or time.monotonic() >= self._next_state):
             self._filled()
 

@@ -11,6 +11,7 @@ from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.arrays import Array, IntArray, State, entry, total
 from mpi_ata.clusters.ledger import Ledger, Mark
 from mpi_ata.driver.evaluation import NOT_EVALUATED, Evaluation
+from mpi_ata.driver.shares import Shares
 from mpi_ata.errors import RunError
 from mpi_ata.methods import Round
 
@@ -87,6 +88,7 @@ class Trace:
         self._began, self._ended = time.monotonic(), math.inf
         self.meter: Callable[[], float] = lambda: math.nan  # joules of this part of the run; NaN: not known
         self._before = (0.0, 0.0, 0.0)  # elapsed, billed and energy, in parts of the run before this one
+        self.shares = Shares()  # of elapsed
 
     @property
     def started(self) -> int:
@@ -100,8 +102,21 @@ class Trace:
 
     @property
     def elapsed(self) -> float:
-        """Return the wall time with everything in it."""
+        """Return the wall time with everything in it, from the start of the job."""
         return min(time.monotonic(), self._ended) - self._began
+
+    def begin_earlier(self, age: float) -> None:
+        """Count from the start of a job that is this old; not if the run itself was begun before."""
+        self._began = min(self._began, time.monotonic() - age)
+
+    def end_setup(self) -> None:
+        """Note that all which comes before the first round is done, in this part of the run."""
+        self.shares.setup_time += self.elapsed - self._before[0]
+
+    @property
+    def setup_time(self) -> float:
+        """Return the seconds from the start of the job to the first round, over all parts of the run."""
+        return self.shares.setup_time
 
     def end(self) -> None:
         """Freeze elapsed and energy, so that what is saved and what is shown are the same."""
@@ -143,11 +158,13 @@ class Trace:
             "evaluation": {k: v if math.isfinite(v) else None for k, v in self.evaluation.items()},
             "mean_delay": None if math.isnan(self.mean_delay) else self.mean_delay,
             "largest_delay": self.largest_delay if self.delays else None,
+            **self.shares.summary(known=bool(self.cores)),
         }
 
     def totals(self) -> State:
         """Return the sums so far, and how the history is thinned."""
-        return {name: np.array(getattr(self, name)) for name in TOTALS}
+        sums = {name: np.array(getattr(self, name)) for name in TOTALS}
+        return sums | (self.shares.state() if self.cores else {})
 
     def history(self) -> State:
         """Return the rows as columns."""
@@ -170,6 +187,7 @@ class Trace:
         self._before = sums.pop("elapsed"), sums.pop("billed"), sums.pop("energy")
         self._began -= self._before[0]
         vars(self).update(sums)
+        self.shares.restore(totals)
         columns = [history[name].tolist() for name in Row._fields]
         self.rows = [Row(*values) for values in zip(*columns, strict=True)]
         for name, array in evaluations.items():

@@ -13,8 +13,10 @@ from mpi_ata.launch.environment import (
     slurm_tasks,
     step_tasks,
     under_launcher,
+    without_rank,
     world_size,
 )
+from mpi_ata.launch.job_start import take_job_age
 from mpi_ata.launch.mpirun import (
     FAILURE,
     exec_launcher,
@@ -54,6 +56,8 @@ __all__ = [
     "start_ranks",
     "start_script",
     "step_tasks",
+    "take_job_age",
     "under_launcher",
+    "without_rank",
     "world_size",
 ]

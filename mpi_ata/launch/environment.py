@@ -3,7 +3,8 @@
 import os
 import re
 import socket
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 
 from mpi_ata.layout import MANAGER
 
@@ -12,6 +13,7 @@ RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+OF_A_RANK = ("OMPI_", "PMI", "PRTE_", "MPI_LOCAL", "MV2_COMM", "SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID")
 DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
@@ -51,6 +53,18 @@ def allocated_cores() -> int:
     return total
 
 
+@contextmanager
+def without_rank(environment: MutableMapping[str, str]) -> Iterator[None]:
+    """Hide what makes a process a rank: one that is started meanwhile must not join the world of this one."""
+    hidden = {name: value for name, value in environment.items() if name.startswith(OF_A_RANK)}
+    for name in hidden:
+        del environment[name]
+    try:
+        yield
+    finally:
+        environment.update(hidden)
+
+
 def rank() -> int:
     """Return the rank of this process according to its launcher."""
     return next((int(os.environ[name]) for name in RANK if name in os.environ), MANAGER)
@@ -73,8 +87,12 @@ def one_thread_per_rank(environment: MutableMapping[str, str]) -> None:
 
 
 def assign_gpus(environment: MutableMapping[str, str]) -> None:
-    """Restrict a rank of a Slurm job to its own share of its node's GPUs; the manager uses none."""
-    if "SLURM_JOB_ID" not in environment:
+    """Restrict a rank of a Slurm job to its own share of its node's GPUs; the manager uses none.
+
+    Scripts of torch.distributed, which need MASTER_ADDR, choose the GPU of a rank themselves, that of rank 0
+    included.
+    """
+    if "SLURM_JOB_ID" not in environment or "MASTER_ADDR" in environment:
         return
     share = int(re.findall(r"\d+", f"1 {environment.get('SLURM_GPUS_PER_TASK', '')}")[-1])
     for name in DEVICES:

@@ -16,6 +16,7 @@ from typing import NoReturn
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.environment import one_thread_per_rank
 from mpi_ata.launch.held_signals import stop_signals
+from mpi_ata.launch.job_start import STARTED, job_start
 from mpi_ata.launch.library import fault_tolerance
 from mpi_ata.launch.script_start import script_command, script_folder
 from mpi_ata.launch.segments import children, remove_segments, segments_below
@@ -177,7 +178,7 @@ def rank_environment() -> dict[str, str]:
     """Return the environment for ranks, with output flushed so that they do not print it again."""
     sys.stdout.flush()
     sys.stderr.flush()
-    environment = dict(os.environ)
+    environment = dict(os.environ) | {STARTED: str(job_start())}
     set_mpi_defaults(environment)
     return environment
 

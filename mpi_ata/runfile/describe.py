@@ -14,7 +14,11 @@ ALWAYS = (  # entries of a summary that every run has
     *("rounds", "clock", "worker_time", "elapsed", "waste", "workers"),
     *("tasks_started", "tasks_used", "tasks_wasted", "tasks_lost"),
 )
-MAYBE = ("billed", "energy", "loss", "gap", "mean_delay", "largest_delay")  # entries that not every run has
+SHARES = ("setup_time", "decision_time", "update_time", "evaluation_time", "saving_time")  # of elapsed
+MAYBE = (  # entries that not every run has
+    *("billed", "energy", "loss", "gap", "mean_delay", "largest_delay"),
+    *SHARES,
+)
 
 SLURM_ENERGY = "slurm_energy"  # joules of the Slurm jobs of a run, where its own counters say nothing
 LATEST = "latest."  # begins the names of metrics as of the latest evaluation

@@ -22,9 +22,11 @@ RULES: dict[str, tuple[tuple[type, ...], str]] = {
     "out": ((str, os.PathLike), "a path, as in out='runs/mine.h5'"),
     "warm_start": ((str, os.PathLike, Sequence), "a path, or a list of paths"),
     "stop": ((Stop,), "limits, as in stop=Stop(gap=1e-5)"),
+    "exchange": ((str,), "a string, as in exchange='chain'"),
     "faults": ((FaultPolicy,), "a policy, as in faults=FaultPolicy(deadline=5.0)"),
 }
-REQUIRED = ("seed", "evaluate_every", "grace", "prior_weight", "warm_start")  # those that cannot be None
+# Those that cannot be None.
+REQUIRED = ("seed", "exchange", "evaluate_every", "grace", "prior_weight", "warm_start")
 
 
 def check_arguments(**given: Any) -> None:

@@ -56,6 +56,7 @@ def minimize(
     checkpoint_seconds: float | None = None,
     grace: float = 20.0,
     faults: FaultPolicy | None = None,
+    exchange: str = "auto",
 ) -> Result | None:
     """Minimize a problem by SGD with `budget` tasks per round, and return the result; None on workers.
 
@@ -93,6 +94,7 @@ def minimize(
         faults=faults,
         observers=observers,
         progress=progress,
+        exchange=exchange,
     )
     with in_python():
         if starts_ranks(workers) and script_path() is None:
@@ -121,7 +123,7 @@ def _driven(prepared: Prepared, request: Request) -> Result | None:
     with catching_signals(start.job.run.grace) as stop_request:
         log_notes(start)
         opened = problem, times, request.seed, prepared.digest, stop_request, request.faults
-        with opened_cluster(*opened) as cluster:
+        with opened_cluster(*opened, start.job.run.exchange) as cluster:
             if cluster is None:
                 return None
             start_billing(trace, cluster)

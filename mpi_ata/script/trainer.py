@@ -73,6 +73,7 @@ class Trainer:
         checkpoint_seconds: float | None = None,
         grace: float = 20.0,
         faults: FaultPolicy | None = None,
+        exchange: str = "auto",
         **options: Any,
     ) -> None:
         report_errors_in_one_sentence()
@@ -99,6 +100,7 @@ class Trainer:
             grace=grace,
             faults=faults,
             observers=observers,
+            exchange=exchange,
         )
         self.trace = Trace()
 
@@ -118,7 +120,7 @@ class Trainer:
         self._stop_request = stack.enter_context(catching_signals(request.grace))
         log_notes(start)
         opened = prepared.problem, prepared.times, request.seed, prepared.digest, self._stop_request
-        cluster = stack.enter_context(opened_cluster(*opened, request.faults))
+        cluster = stack.enter_context(opened_cluster(*opened, request.faults, request.exchange))
         if cluster is None:
             sys.exit(0)
         self.cluster, self.method = cluster, prepared.method
@@ -188,7 +190,8 @@ class Trainer:
         With `averaged`, at the running mean of the weights.  ReduceLROnPlateau sees the loss.
         """
         x = self._point(averaged)
-        found = evaluate_in_parts(self.problem, x, self.cluster) or self.problem.evaluate(x)
+        with self.trace.shares.timed("evaluation_time"):
+            found = evaluate_in_parts(self.problem, x, self.cluster) or self.problem.evaluate(x)
         loss = found["loss"]
         if not math.isfinite(loss):
             raise diverged(self.method.k, loss)

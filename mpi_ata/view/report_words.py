@@ -16,7 +16,7 @@ from mpi_ata.runfile.prior import counted, match_prior
 from mpi_ata.runfile.record import Record
 from mpi_ata.view.explain_rules import depends_on_means, planned
 from mpi_ata.view.learned import learned
-from mpi_ata.view.text import duration, share, significant
+from mpi_ata.view.text import duration, elapsed_shares, share, significant
 
 RARELY = 0.1  # of an equal share of the tasks: a worker below this hardly did any
 SPARE_TIME = 1.5  # the time limit to request, over the expected elapsed time
@@ -34,7 +34,7 @@ class Section(NamedTuple):
 
 def run_summary(record: Record, path: Path) -> Section:
     """Return the summary of a run in plain words."""
-    parts = (_metrics, _worker_time, _billed, _energy, _idle, _hosts, _history)
+    parts = (_metrics, _worker_time, _elapsed, _billed, _energy, _idle, _hosts, _history)
     found = [sentence for part in parts for sentence in part(record)]
     return Section([_state(record), *found], _request(record, path))
 
@@ -63,6 +63,13 @@ def _worker_time(record: Record) -> list[str]:
     used = f"{share(spent - waste, spent)} went into finished tasks, {share(waste, spent)} into stopped ones"
     busy = f"workers computed during {share(spent, capacity)} of the clock"
     return [f"Of {duration(spent)} of worker time, {used}; {busy}."]
+
+
+def _elapsed(record: Record) -> list[str]:
+    """Return where the wall time went, if the run used real ranks."""
+    parts = elapsed_shares(record.summary)
+    shares = ", ".join(f"{what} {part}" for what, part in parts)
+    return [f"Of {duration(record.summary['elapsed'])} elapsed: {shares}."] if parts else []
 
 
 def _billed(record: Record) -> list[str]:

@@ -11,7 +11,7 @@ from mpi_ata.runfile.describe import SLURM_ENERGY
 from mpi_ata.runfile.hosts import HostReport
 from mpi_ata.runfile.prior import counted
 from mpi_ata.view.hosts import flagged_text, hosts_text
-from mpi_ata.view.text import aligned, duration, share, significant, table, when
+from mpi_ata.view.text import aligned, duration, elapsed_shares, share, significant, table, when
 
 if TYPE_CHECKING:
     from mpi_ata.driver.execute import Outcome
@@ -60,7 +60,7 @@ def summary_rows(summary: dict[str, Any], stale: str = "") -> list[tuple[str, st
         ("loss", "not known" if summary["loss"] is None else f"{summary['loss']:.8g}{stale}"),
         ("gap", "not known" if summary["gap"] is None else f"{summary['gap']:.3g}"),
         *((name, _evaluation(value)) for name, value in summary["evaluation"].items()),
-        ("elapsed", duration(summary["elapsed"])),
+        ("elapsed", duration(summary["elapsed"]) + _shares(summary)),
         *_billed_row(summary),
     ]
 
@@ -92,6 +92,12 @@ def _billed_row(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("billed", f"{duration(summary['billed'])}: cores x elapsed, idle ones included"),
         ("energy", _energy(summary)),
     ]
+
+
+def _shares(summary: dict[str, Any]) -> str:
+    """Return where the wall time went, if the run used real ranks."""
+    parts = elapsed_shares(summary)
+    return f": {', '.join(f'{what} {part}' for what, part in parts)}" if parts else ""
 
 
 def _energy(summary: dict[str, Any]) -> str:

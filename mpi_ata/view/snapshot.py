@@ -50,6 +50,7 @@ class Snapshot:
     round: int
     clock: float
     elapsed: float
+    setup_time: float
     worker_time: float
     waste: float
     billed: float | None  # None: the workers are simulated
@@ -83,6 +84,7 @@ def snapshot_of_run(
         round=trace.round,
         clock=trace.clock,
         elapsed=trace.elapsed,
+        setup_time=trace.setup_time,
         worker_time=trace.worker_time,
         waste=trace.waste,
         billed=trace.billed or None,
@@ -119,6 +121,7 @@ def snapshot_of_record(record: Record, saved: float) -> Snapshot:
         stop=build_table("stop", Stop, tables.get("stop", {})),
         round=int(summary["rounds"]),
         **{name: float(summary[name]) for name in ("clock", "elapsed", "worker_time", "waste")},
+        setup_time=float(summary.get("setup_time", 0.0)),
         billed=summary.get("billed"),
         loss=float(summary.get("loss", math.nan)),
         gap=float(summary.get("gap", math.nan)),
