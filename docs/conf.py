@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 project = "mpi_ata"
 extensions = ["myst_parser", "sphinx_copybutton"]
 root_doc = "README"
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**.md"]
+include_patterns = ["*.md", "docs/**.md", "packaging/README.md"]
 exclude_patterns = [".*", "build", "dist", "mpi_ata", "tests"]
 html_theme = "furo"
 html_title = "mpi_ata"
@@ -41,6 +41,7 @@ CHAPTERS = {
     "Look up": "cheat-sheet job-file api run-file glossary troubleshooting faq",
     "Background": "performance paper baselines architecture",
 }
+PROJECT = "CONTRIBUTING CHANGELOG packaging/README RELEASING SECURITY CODE_OF_CONDUCT"
 SITES = "open-mpi mpich-cray intel-mpi conda"
 
 
@@ -57,7 +58,7 @@ def add_contents(_app: Sphinx, docname: str, source: list[str]) -> None:
     if docname == root_doc:
         for title, names in chapters().items():
             source[0] += contents(title, [f"/docs/{name}" for name in names])
-        source[0] += contents("Project", ["/CONTRIBUTING", "/CHANGELOG"])
+        source[0] += contents("Project", [f"/{name}" for name in PROJECT.split()])
     elif docname == "docs/sites":
         source[0] += contents("Kinds of clusters", [f"/docs/sites/{name}" for name in SITES.split()])
 
