@@ -28,7 +28,7 @@ from tests.mpi.starting import environment
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "packaging" / "README.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"(?m)^(?:<!-- (file|save|not run)(?:: (\S+))? -->\n)?```(\w*)\n((?:(?!```).*\n)*)```")
 VARYING = re.compile(r"(?m)^(elapsed|saved|billed|energy) .*\n")  # lines of the table at the end of a run
 LIMIT = 600.0  # seconds for one command
