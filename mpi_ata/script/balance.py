@@ -79,7 +79,8 @@ class Balance:
 
         with in_python():
             self.rounds = int(group.from_rank_0(opened, 1)[0])
-        self._finish = weakref.finalize(self, self._run.close if self._run else int)
+        if self._run is not None:
+            weakref.finalize(self, self._run.close)
         self._draws: deque[LoaderDraws | SharedDraws] = deque(maxlen=LOADERS)
         self._local = LocalBackward()
         self._mean: ModelMean | None = None
@@ -161,7 +162,8 @@ class Balance:
 
     def close(self) -> None:
         """Save the run for the last time; otherwise that is done when the script ends."""
-        self._finish()
+        if self._run is not None:
+            self._run.close()
 
     def __enter__(self) -> "Balance":
         return self

@@ -115,9 +115,10 @@ class BalancedRun:
 
     def close(self) -> None:
         """Save for the last time; a round that broke off leaves what was saved before."""
-        self._trace.end()
-        if self._recorder is not None and self._between:
-            self._recorder.interrupt(BY_CALLER)
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None and self._between:
+            self._trace.end()
+            recorder.interrupt(BY_CALLER)
 
 
 def own_identity() -> str:

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import mpi_ata
 from mpi_ata.cli import main
 from mpi_ata.torch.epochs import Epochs
+from mpi_ata.torch.micro_batches import LoaderDraws, SharedDraws
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
 
@@ -33,7 +34,7 @@ def started(folder: Path) -> list[int]:
         for rank in range(RANKS)
     ]
     try:
-        return [process.wait(timeout=120) for process in processes]
+        return [process.wait(timeout=300) for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -61,7 +62,7 @@ def script_output(tmp_path_factory: pytest.TempPathFactory) -> str:
         subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
         for environment in environments
     ]
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert mpi_ata.load(out).summary["rounds"] == 100
     return outputs[0]
@@ -197,6 +198,28 @@ def test_a_rank_that_dies_leaves_errors_and_a_run_file_with_all_rounds_before(fo
     survivors = [json.loads((folder / f"{rank}.json").read_text())["death"] for rank in (0, 2)]
     assert survivors == [{"error": survivors[0]["error"], "rounds": 5}] * 2
     assert mpi_ata.load(folder / "death.h5").summary["rounds"] == 5
+
+
+def test_an_exhausted_loader_is_restarted_with_another_epoch_of_its_sampler() -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(12.0))
+    sampler = torch.utils.data.DistributedSampler(data, num_replicas=2, rank=0)
+    draws = LoaderDraws(torch.utils.data.DataLoader(data, 2, sampler=sampler), epoch=0)
+    first, second = ([x for (batch,) in draws.take(0, 3) for x in batch.tolist()] for _ in range(2))
+    assert len(set(first)) == len(set(second)) == 6, "each sample of its part once per epoch"
+    assert first != second
+
+
+def test_ranks_that_share_a_sequence_draw_each_sample_once_per_epoch() -> None:
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.arange(12.0)), 2)
+    draws = [SharedDraws(loader, seed=5) for _ in range(3)]
+    shares = [draws[0].take(0, 1), draws[1].take(1, 0), draws[2].take(1, 5)]  # quotas 1, 0 and 5
+    drawn = [x for share in shares for (batch,) in share for x in batch.tolist()]
+    assert sorted(drawn) == list(range(12))
+
+
+def test_a_shared_sequence_needs_samples_by_number() -> None:
+    with pytest.raises(mpi_ata.UsageError, match="shuffle='epoch' needs a DataLoader with a dataset"):
+        SharedDraws([1, 2], seed=0)
 
 
 def test_without_a_process_group_the_error_says_how_to_make_one() -> None:
