@@ -222,6 +222,24 @@ def test_a_shared_sequence_needs_samples_by_number() -> None:
         SharedDraws([1, 2], seed=0)
 
 
+LONE = """
+import torch, mpi_ata
+torch.distributed.init_process_group("gloo", "file://{group}", rank=0, world_size=1)
+mpi_ata.Balance(budget=0)
+"""
+
+
+def test_a_script_with_a_mistake_ends_with_one_sentence_and_no_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LONE.format(group=tmp_path / "group"))
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: budget=0 must be at least 1")
+    assert "Traceback" not in done.stderr
+
+
 def test_without_a_process_group_the_error_says_how_to_make_one() -> None:
     with pytest.raises(mpi_ata.UsageError, match=r"init_process_group\(\) first"):
         mpi_ata.Balance(4)
