@@ -49,6 +49,7 @@ from mpi_ata.clusters.mpi import MPI
 from mpi_ata.clusters.orders import Order, Orders
 from mpi_ata.clusters.setups import SetUps
 from mpi_ata.clusters.values import template_of
+from mpi_ata.clusters.wire import point_wire, results_wire
 from mpi_ata.errors import BadResultError, LossError, RunError
 from mpi_ata.launch import host_name, slurm_tasks
 from mpi_ata.launch.signals import GraceExpired
@@ -96,7 +97,8 @@ class MPICluster(Farming):
         self._worker_of = [worker_of(rank) for rank in range(ranks_for(n))]  # by rank: a call costs more
         self._slack = math.inf if drawn else SLACK
         self.draws = draws_for(problem)
-        self._orders = Orders(self._connections, self.draws)
+        self._points, self._results = (wire(problem, self._template) for wire in (point_wire, results_wire))
+        self._orders = Orders(self._connections, self.draws, self._points)
         self._setting_up = set(range(n))  # workers that are not ready yet
         self._unreachable: list[int] = []  # workers that hear no doorbell
         self._draws_globally = False  # whether tasks draw from random or np.random
@@ -174,6 +176,7 @@ class MPICluster(Farming):
                 f"x is {x.dtype} of shape {x.shape}, but x0 {self._template.dtype} {self._template.shape}"
             )
         x.flags.writeable = False  # for the caller too: later orders may use a copy made now
+        x = self._points.rounded(x)
         each = repeat(counts) if isinstance(counts, int) else counts.tolist()
         if self.draws is not None:
             self.draws.take(workers.tolist(), np.broadcast_to(counts, len(workers)).tolist())
@@ -242,7 +245,7 @@ class MPICluster(Farming):
         now, reported = time.perf_counter(), message.seconds
         seconds = math.fsum(reported)
         turnaround, longest = now - order.latest, now - order.sent + self._slack
-        result = message.payload if order.result is None else order.result
+        result = self._result_of(order, message)
         if (
             not 0.0 <= seconds <= longest
             or min(reported) < 0.0
@@ -262,6 +265,14 @@ class MPICluster(Farming):
         overhead = max(turnaround - seconds, 0.0)
         self.ledger.deliver(worker, reported, seconds, overhead)
         return Arrival(worker, result, reported, overhead)
+
+    def _result_of(self, order: Order, message: Message) -> Array:
+        """Return the result of an order: from shared memory, or as it was sent."""
+        if order.result is not None:
+            return order.result
+        if not self._results:
+            return message.payload
+        return self._results.unpack(message.payload, self._connections.channel.buffers.take())
 
     def _reject(self, worker: int, order: Order, message: Message, error: BadResultError) -> Lost | None:
         """Reject results that cannot be used."""
@@ -323,14 +334,14 @@ class MPICluster(Farming):
         if message.kind == FAILED:
             return self._failure(worker, message, order.round)
         try:
-            result = message.payload if order.result is None else order.result
+            result = self._result_of(order, message)
             received(worker, result, message.seconds, order.x, f"round {order.round}", math.inf)
         except BadResultError as error:
             return self._failed(worker, message.tasks, error, order.round)
         return self._health.answered(worker, seconds)
 
-    def evaluate(self, x: Array, parts: int) -> list[float]:
-        """Return what problem.evaluate_part(x, part) returns for all parts, in order.
+    def evaluate(self, x: Array, parts: range) -> list[float]:
+        """Return what problem.evaluate_part(x, part) returns for these parts, in order.
 
         Free workers do it; the manager does what they are too late with, and everything if orders run.
         """
@@ -338,7 +349,7 @@ class MPICluster(Farming):
         # Results that arrive while orders run belong to wait().
         free = [] if self._orders.running else sorted(self._wait_for_stops())
         if not free:
-            return [value for part in range(parts) for value in here(part)]
+            return [value for part in parts for value in here(part)]
         work = PartialEvaluation(self._connections, self._orders.sharing, x, self._part_seconds)
         work.divide(parts, free, 1 / np.maximum(self.ledger.stats.pooled_means()[free], SHORTEST))
         while work.missing():

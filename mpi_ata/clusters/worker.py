@@ -42,6 +42,7 @@ from mpi_ata.clusters.interface import (
 )
 from mpi_ata.clusters.lifeline import Lifeline
 from mpi_ata.clusters.values import first_point, template_of
+from mpi_ata.clusters.wire import point_wire, results_wire
 from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.packing import EMPTY, Packed
@@ -72,6 +73,7 @@ class Worker:
         self._bell = Doorbell()
         self._computes = returns_values(problem)  # packed values, which are joined rather than added up
         template = template_of(problem)
+        self._points, self._results = point_wire(problem, template), results_wire(problem, template)
         manager = handshake(comm, self._bell, digest)[MANAGER]
         self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
         self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
@@ -206,6 +208,8 @@ class Worker:
         if order.x_slot != NOWHERE and self._shared is not None:
             x = self._channel.buffers.take()
             np.copyto(x, self._shared.at(order.x_slot))
+        elif self._points and x.dtype == np.uint8:
+            x = self._points.unpack(x, self._channel.buffers.take())
         x.flags.writeable = False
         return x
 
@@ -218,8 +222,10 @@ class Worker:
     def _deliver(self, order: Message, seconds: list[float], total: Array) -> None:
         count = len(seconds)
         if order.result_slot == NOWHERE:
-            self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, payload=total)
+            payload = self._results.pack(total) if self._results else total
+            self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, payload=payload)
         else:
+            self._results.round(total)
             self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, result_slot=order.result_slot)
 
     def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
