@@ -5,11 +5,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mpi_ata.arrays import Array
+import numpy as np
+
+from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters.buffers import NOWHERE
-from mpi_ata.clusters.channel import EMPTY, ORDER, STOP, TOGETHER
+from mpi_ata.clusters.channel import EMPTY, EXCHANGED, ORDER, STOP, TOGETHER, Payload
 from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.draws import Draws
+from mpi_ata.clusters.exchange.chain import Route
 from mpi_ata.clusters.wire import Wire
 
 
@@ -30,6 +33,8 @@ class Order:
     unused: float = 0.0  # seconds reported since then
     noted: float = 0.0  # seconds since then that are in overruns()
     hung: bool = False  # whether its worker was found to hang since then
+    route: Route | None = None  # of the exchange by which x and the result travel
+    reported: bool = False  # whether its tasks are done, while the result is on its way
     result: Array | None = None  # where the result will be, if in shared memory
 
 
@@ -45,11 +50,14 @@ class Orders:
         self._connections, self._draws, self._points = connections, draws, points
         self._numbers = 0
 
-    def start(self, worker: int, x: Array, round: int, count: int, together: bool) -> None:
+    def start(
+        self, worker: int, x: Array, round: int, count: int, together: bool, route: Route | None = None
+    ) -> None:
         """Give a worker an order; it is sent as soon as the previous one is stopped."""
         if worker in self.running:
             raise RuntimeError("a worker holds one order at a time; stop it first")
         self.running[worker] = order = self._new(x, round, count, together)
+        order.route = route
         if worker not in self.stopping:
             self._send(worker, order)
 
@@ -66,12 +74,14 @@ class Orders:
         """Send an order; point and result go through shared memory where possible, otherwise by message."""
         x_slot = result_slot = NOWHERE
         shared = self._connections.shared
-        if worker in self.sharing and shared is not None:
+        if order.route is None and worker in self.sharing and shared is not None:
             order.x = shared.put(order.x)
             order.result = shared.free() if order.together or order.count == 1 else None
             x_slot, result_slot = shared.number_of(order.x), shared.number_of(order.result)
-        payload = self._points.packed_point(order.x) if x_slot == NOWHERE else EMPTY
+        payload: Payload = self._points.packed_point(order.x) if x_slot == NOWHERE else EMPTY
         flags = TOGETHER if order.together else 0
+        if order.route is not None:
+            payload, flags = order.route.packed(), flags | EXCHANGED
         draws = self._draws.of(worker) if self._draws is not None and worker in self.running else ()
         to, connections = self._connections.rank[worker], self._connections
         connections.channel.send(
@@ -95,6 +105,10 @@ class Orders:
         self.stopping[worker] = order
         order.stopped = time.perf_counter()
         return order.stopped - order.latest
+
+    def withdraw_all(self, workers: IntArray) -> Array:
+        """Withdraw the orders of these workers, and return the seconds that each has spent on its own."""
+        return np.array([self.withdraw(worker) for worker in workers.tolist()], np.float64)
 
     def account_unused(self, worker: int, seconds: float) -> None:
         """Note seconds that a worker reports of an order that was stopped."""
@@ -145,4 +159,6 @@ class Orders:
         """Yield each worker with a running order, its current order, and the seconds it has been silent."""
         for worker, queued in list(self.running.items()):
             order = self.stopping.get(worker, queued)
+            if order.reported:
+                continue
             yield worker, order, now - order.latest - (self._connections.suspended - order.excused)

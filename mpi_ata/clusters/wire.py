@@ -95,3 +95,9 @@ def results_wire(problem: object, template: Array) -> Wire:
 def point_wire(problem: object, template: Array) -> Wire:
     """Return how the points of a problem travel; in full unless it has `halved_x`."""
     return Wire(template, getattr(problem, "halved_x", 0))
+
+
+def exchange_of(problem: object, exchange: str) -> str:
+    """Return the exchange to use: a chain adds up results on their way, which would be rounded each time."""
+    halved = getattr(problem, "halved_results", 0) or getattr(problem, "halved_x", 0)
+    return "star" if halved else exchange

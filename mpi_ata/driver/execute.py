@@ -58,9 +58,8 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
             parts = plan.parts(workers_in_world())
         drawn = job.times is not None and job.times.report == "drawn"
         policy = fault_policy(job, parts.method)
-        with opened_ranks(
-            parts.problem, parts.times, job.run.seed, job.digest, stop_request, policy, drawn
-        ) as cluster:
+        given = job.run.seed, job.digest, stop_request, policy, drawn, job.run.exchange
+        with opened_ranks(parts.problem, parts.times, *given) as cluster:
             if cluster is None:
                 return None
             _check_size(job, cluster.n)

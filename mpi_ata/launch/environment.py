@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 
 from mpi_ata.layout import MANAGER
@@ -35,6 +35,12 @@ def step_tasks() -> int:
 def slurm_tasks() -> int | None:
     """Return how many tasks Slurm gave to this job or step; None outside Slurm."""
     return int(os.environ["SLURM_NTASKS"]) if os.environ.get("SLURM_NTASKS") else None
+
+
+def slurm_job(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the id of the Slurm job that this process belongs to."""
+    array, member = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{member}" if array and member else environment.get("SLURM_JOB_ID")
 
 
 def allocated_cores() -> int:
@@ -81,8 +87,12 @@ def one_thread_per_rank(environment: MutableMapping[str, str]) -> None:
 
 
 def assign_gpus(environment: MutableMapping[str, str]) -> None:
-    """Restrict a rank of a Slurm job to its own share of its node's GPUs; the manager uses none."""
-    if "SLURM_JOB_ID" not in environment:
+    """Restrict a rank of a Slurm job to its own share of its node's GPUs; the manager uses none.
+
+    Scripts of torch.distributed, which need MASTER_ADDR, choose the GPU of a rank themselves, that of rank 0
+    included.
+    """
+    if "SLURM_JOB_ID" not in environment or "MASTER_ADDR" in environment:
         return
     share = int(re.findall(r"\d+", f"1 {environment.get('SLURM_GPUS_PER_TASK', '')}")[-1])
     for name in DEVICES:

@@ -72,16 +72,18 @@ class Collector:
         Otherwise that part of an order comes first and as a whole that the allocator is sure of.
         """
         g = Sum(a.nonzero()[0] if exact else None)
-        self.collect_into(g, x, k, a, B, exact)
+        self.collect_into(g, x, k, a, B, exact, summed=exact)
         return g
 
-    def collect_into(self, g: "Results", x: Any, k: int, a: IntArray, B: int, exact: bool) -> None:
-        """Do the same with all results added to g."""
+    def collect_into(
+        self, g: "Results", x: Any, k: int, a: IntArray, B: int, exact: bool, summed: bool = False
+    ) -> None:
+        """Do the same with all results added to g; with `summed`, the cluster may add them up."""
         cluster, used, observe, b = self._cluster, self.used, self._observe, 0
         orders = None if exact else self._start_batches(x, k, a, B)
         if orders is None:
             active = a.nonzero()[0]
-            cluster.start(active, x, k, a[active], together=exact)
+            cluster.start(active, x, k, a[active], together=exact, summed=summed)
         while b < B:
             found = cluster.wait()
             if not isinstance(found, Arrival):

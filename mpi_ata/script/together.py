@@ -71,6 +71,7 @@ def opened_cluster(
     digest: bytes,
     stop_request: StopRequest,
     policy: FaultPolicy | None,
+    exchange: str = "auto",
 ) -> Iterator[Cluster | None]:
     """Yield the ranks as a cluster, or a simulation; a worker's rank serves first, then yields None."""
     if not launch.under_launcher():
@@ -78,7 +79,7 @@ def opened_cluster(
         with closing(VirtualCluster(problem, times, seed, policy=policy)) as simulated:
             yield simulated
         return
-    with opened_ranks(problem, times, seed, digest, stop_request, policy) as ranks:
+    with opened_ranks(problem, times, seed, digest, stop_request, policy, exchange=exchange) as ranks:
         yield ranks
         if ranks is not None and stop_request:
             ranks.abort(stop_request.exit_code)

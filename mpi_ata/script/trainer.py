@@ -15,7 +15,6 @@ from mpi_ata.arrays import Array
 from mpi_ata.driver.drive import Drive
 from mpi_ata.driver.evaluation import Evaluation, evaluate_in_parts
 from mpi_ata.driver.execute import log_notes
-from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.opening import start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
@@ -62,7 +61,6 @@ class Trainer:
         logs: Sequence[str] = ("loss",),
         seed: int = 0,
         evaluate_every: int | None = None,
-        observers: Sequence[Observer] = (),
         **options: Any,
     ) -> None:
         report_errors_in_one_sentence()
@@ -77,7 +75,7 @@ class Trainer:
             evaluate_every=evaluate_every or NEVER,
             **running,
         )
-        self._observers, self.trace = observers, Trace()
+        self.trace = Trace()
         self._noted = False  # whether it was said that rank 0 evaluates alone
 
     def __enter__(self) -> "Trainer":
@@ -96,7 +94,7 @@ class Trainer:
         self._stop_request = stack.enter_context(catching_signals(request.grace))
         log_notes(start)
         opened = prepared.problem, prepared.times, request.seed, prepared.digest, self._stop_request
-        cluster = stack.enter_context(opened_cluster(*opened, request.faults))
+        cluster = stack.enter_context(opened_cluster(*opened, request.faults, request.exchange))
         if cluster is None:
             sys.exit(0)
         self.cluster, self.method = cluster, prepared.method
@@ -109,7 +107,7 @@ class Trainer:
             problem,
             cluster,
             self.trace,
-            self._observers,
+            request.observers,
             self._stop_request,
             closes=False,
         )
@@ -174,11 +172,12 @@ class Trainer:
         """
         x, known = self._point(averaged), self.problem.evaluations
         name, wanted = known.name_of(data), None if metric is None else known.metric_name(metric)
-        if name is None or (metric is not None and wanted is None):
-            return self._evaluate_here(x, data if name is None else known.sets[name], metric)
-        parts = known.parts(name)
-        found = evaluate_in_parts(self.problem, x, self.cluster, parts)
-        found = found or self.problem.evaluate_parts(x, parts)
+        with self.trace.shares.timed("evaluation_time"):
+            if name is None or (metric is not None and wanted is None):
+                return self._evaluate_here(x, data if name is None else known.sets[name], metric)
+            parts = known.parts(name)
+            found = evaluate_in_parts(self.problem, x, self.cluster, parts)
+            found = found or self.problem.evaluate_parts(x, parts)
         if name == known.default:
             self._record(found)
         return found if wanted is None else found[wanted]
@@ -217,7 +216,7 @@ def _function(metrics: Metrics, metric: Any) -> Any:
 
 def _divided(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return which of these arguments are those of a run, and which those of the problem."""
-    run = {field.name for field in fields(Request)}
+    run = {field.name for field in fields(Request)} - {"problem", "update", "progress"}
     known = run | set(inspect.signature(TorchProblem).parameters)
     for name in options:
         if name not in known:
