@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 log = logging.getLogger("mpi_ata")
 EXCHANGES = ("auto", "star", "chain")
-LEAST = 1 << 17  # bytes of x from which a chain can be better
+LEAST = 1 << 16  # bytes of x from which a chain can be better
 TRIALS = 3  # rounds of each way that "auto" measures
 
 
