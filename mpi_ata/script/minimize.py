@@ -13,6 +13,7 @@ from mpi_ata.driver.opening import start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE
+from mpi_ata.job.build import replicated_update
 from mpi_ata.job.stop import Stop
 from mpi_ata.problems import Problem
 from mpi_ata.script.description import script_path
@@ -55,6 +56,7 @@ def minimize(
     grace: float = 20.0,
     faults: FaultPolicy | None = None,
     exchange: str = "auto",
+    replicated: bool = False,
 ) -> Result | None:
     """Minimize a problem by SGD with `budget` tasks per round, and return the result; None on workers.
 
@@ -91,6 +93,7 @@ def minimize(
         grace=grace,
         faults=faults,
         exchange=exchange,
+        replicated=replicated,
     )
     with in_python():
         if starts_ranks(workers) and script_path() is None:
@@ -120,9 +123,8 @@ def _driven(
     trace = Trace()
     with catching_signals(start.job.run.grace) as stop_request:
         log_notes(start)
-        with opened_cluster(
-            problem, times, seed, prepared.digest, stop_request, faults, start.job.run.exchange
-        ) as cluster:
+        given = prepared.digest, stop_request, faults, start.job.run.exchange, replicated_update(method)
+        with opened_cluster(problem, times, seed, *given) as cluster:
             if cluster is None:
                 return None
             start_billing(trace, cluster)

@@ -21,6 +21,7 @@ from mpi_ata.job.stop import Stop
 from mpi_ata.job.tables import Tables
 from mpi_ata.job.user_class import UserClass
 from mpi_ata.methods import SGD
+from mpi_ata.methods.replicated_sgd import ReplicatedSGD
 from mpi_ata.problems import Problem
 from mpi_ata.script.arguments import check_arguments
 from mpi_ata.script.description import ScriptRun, describe_run, run_table
@@ -80,6 +81,7 @@ class Request:
     grace: float
     faults: FaultPolicy | None
     exchange: str = "auto"
+    replicated: bool = False
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -94,11 +96,14 @@ class Request:
         check_workers(n)
         problem = self._built_problem()
         check_problem(problem, stop)
-        method = SGD(problem.x0, self._built_allocator(n, times), bound_update(problem, self._fresh_update()))
+        kind = ReplicatedSGD if self.replicated else SGD
+        update = bound_update(problem, self._fresh_update())
+        method = kind(problem.x0, self._built_allocator(n, times), update)
         if self.workers is None and times is not None:
             check_simulation(method, n)
         saving = self.checkpoint_rounds, self.checkpoint_seconds, self.grace
-        run = run_table(n, self.evaluate_every, *saving, seed=self.seed, exchange=self.exchange)
+        travel = {"exchange": self.exchange, "replicated": self.replicated}
+        run = run_table(n, self.evaluate_every, *saving, seed=self.seed, **travel)
         described = describe_run(method, problem, stop, run, times)
         return Prepared(problem, times, method, described, self._start(described, planned))
 
