@@ -26,18 +26,19 @@ class Route(NamedTuple):
     budget: int = 0  # where workers have x and share the sum: the number of gradients in it
     source: int = MANAGER  # who sends x to those of them that do not have it
     stale: tuple[int, ...] = ()
+    direct: bool = False  # whether they send to each other directly
 
     def packed(self) -> IntArray:
         """Return it as it is sent."""
-        head = self.generation, self.budget, self.source, len(self.stale)
+        head = self.generation, self.budget, self.source, self.direct, len(self.stale)
         return np.array([*head, *self.stale, *self.ranks], np.int64)
 
 
 def unpacked(data: Array) -> Route:
     """Return the route in a message."""
     numbers = np.ascontiguousarray(data).reshape(-1).view(np.int64).tolist()
-    generation, budget, source, stale, *ranks = numbers
-    return Route(generation, tuple(ranks[stale:]), budget, source, tuple(ranks[:stale]))
+    generation, budget, source, direct, stale, *ranks = numbers
+    return Route(generation, tuple(ranks[stale:]), budget, source, tuple(ranks[:stale]), bool(direct))
 
 
 def send_point(links: Links, route: Route, x: Array, idle: Idle) -> None:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.channel import FALLBACK, Message
 from mpi_ata.clusters.exchange.chain import Route, receive_sum, send_point
-from mpi_ata.clusters.exchange.choice import Choice
+from mpi_ata.clusters.exchange.choice import Choice, use_direct
 from mpi_ata.clusters.exchange.links import LinkBrokenError
 from mpi_ata.clusters.exchange.replica import Replica
-from mpi_ata.clusters.exchange.sharing import receive_token, send_copy
+from mpi_ata.clusters.exchange.sharing import receive_tokens, send_copy
 from mpi_ata.clusters.orders import Order
 from mpi_ata.clusters.pool import WorkerPool
 from mpi_ata.launch.signals import GraceExpired
@@ -55,7 +55,8 @@ class Gathering:
         stale = workers if replica.here else [worker for worker in workers if worker not in fresh]
         rank = self._connections.rank
         source = MANAGER if replica.here else rank[fresh[0]]
-        return Route(self._generation, self._ranks(workers), budget, source, self._ranks(stale))
+        direct = use_direct([self._pool.identities[worker].host for worker in workers])
+        return Route(self._generation, self._ranks(workers), budget, source, self._ranks(stale), direct)
 
     def _ranks(self, workers: list[int]) -> tuple[int, ...]:
         return tuple(sorted(self._connections.rank[worker] for worker in workers))
@@ -68,7 +69,7 @@ class Gathering:
         """Return how a round's x and results travel among these workers; None: by the star."""
         if not self._usable(workers):
             return None
-        hosts = [self._connections.ranks[self._connections.rank[worker]].host for worker in workers]
+        hosts = [self._pool.identities[worker].host for worker in workers]
         if self._connections.links is None or not self.choice.chain(hosts):
             return None
         return Route(self._generation, self._ranks(workers))
@@ -117,7 +118,7 @@ class Gathering:
         """Receive the sum; where workers have x, the news that all of them have it."""
         assert self._connections.links is not None
         if self._replica is not None:
-            receive_token(self._connections.links, self._route, self._look)
+            receive_tokens(self._connections.links, self._route, self._look)
             return None
         total = self._connections.channel.buffers.take()
         receive_sum(self._connections.links, self._route, total, self._look)

@@ -1,7 +1,8 @@
 """A chain whose workers have x: they share the sum of their results, and the manager sees none of it.
 
 The sum is added up from the first worker to the last, in the order of the workers as everywhere, and then
-passed on from the last to the first and so forth.  The one that gets it last says so to the manager.
+passed on from the last to the first and so forth.  The one that gets it last says so to the manager.  Where
+each worker has a node of its own, all send to each other directly, which is faster.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.exchange.chain import Route, as_bytes, parts, pieces
+from mpi_ata.clusters.exchange.direct import share_directly
 from mpi_ata.clusters.exchange.links import Idle, Links
 from mpi_ata.layout import MANAGER
 from mpi_ata.packing import Packed
@@ -22,14 +24,15 @@ def send_copy(links: Links, route: Route, copy: Packed, idle: Idle) -> None:
         links.send(route.stale[0], as_bytes(data), idle)
 
 
-def receive_token(links: Links, route: Route, idle: Idle) -> None:
+def receive_tokens(links: Links, route: Route, idle: Idle) -> None:
     """Wait at the manager until all workers have the sum."""
-    links.receive(last_to_know(route), memoryview(bytearray(1)), idle)
+    for rank in last_to_know(route):
+        links.receive(rank, memoryview(bytearray(1)), idle)
 
 
-def last_to_know(route: Route) -> int:
-    """Return the worker to which the sum comes last."""
-    return route.ranks[max(len(route.ranks) - 2, 0)]
+def last_to_know(route: Route) -> tuple[int, ...]:
+    """Return the worker to which the sum comes last; all, if it comes to them directly."""
+    return route.ranks if route.direct else route.ranks[max(len(route.ranks) - 2, 0) :][:1]
 
 
 class SharingChain:
@@ -41,7 +44,7 @@ class SharingChain:
 
     def pass_copy(self, own: Callable[[], Packed], idle: Idle) -> Packed | None:
         """Send one's own copy of x to those that do not have it, or receive one; None: nothing came."""
-        if self._rank == last_to_know(self.route):
+        if self._rank in last_to_know(self.route):
             self._links.connect(MANAGER)  # which so notices if this rank leaves
         if self._rank in self.route.stale:
             return self._receive_copy(idle)
@@ -69,6 +72,14 @@ class SharingChain:
 
     def share_sum(self, own: Array, total: Array, idle: Idle) -> None:
         """Put the sum of all workers' results into `total`."""
+        if self.route.direct:
+            share_directly(self._links, self.route.ranks, self._rank, own, total, idle)
+        else:
+            self._share_by_chain(own, total, idle)
+        if self._rank in last_to_know(self.route):
+            self._links.send(MANAGER, memoryview(b"!"), idle)
+
+    def _share_by_chain(self, own: Array, total: Array, idle: Idle) -> None:
         ranks = self.route.ranks
         place, last = ranks.index(self._rank), len(ranks) - 1
         before, after = (ranks[place - 1] if place else None), (ranks[place + 1] if place < last else None)
@@ -81,8 +92,6 @@ class SharingChain:
             self._pass(None, after, as_bytes(part), idle)
         if last:
             self._spread(total, place, last, idle)
-        if self._rank == last_to_know(self.route):
-            self._links.send(MANAGER, memoryview(b"!"), idle)
 
     def _spread(self, total: Array, place: int, last: int, idle: Idle) -> None:
         """Pass the sum on, from the last worker to the first, the second, and so forth."""
