@@ -74,17 +74,14 @@ def die_in(name: str, worker: int) -> None:
 
 def die_at(links: Links, transfer: int) -> None:
     """Let a process kill itself at this transfer from now on."""
-    transfers = count()
+    transfers, own = count(), links.transfer
 
-    def last(own: Any) -> Any:
-        def call(*arguments: Any) -> None:
-            if next(transfers) == transfer:
-                os.kill(os.getpid(), signal.SIGKILL)
-            own(*arguments)
+    def last(*arguments: Any) -> None:
+        if next(transfers) == transfer:
+            os.kill(os.getpid(), signal.SIGKILL)
+        own(*arguments)
 
-        return call
-
-    vars(links).update(send=last(links.send), receive=last(links.receive))
+    vars(links)["transfer"] = last
 
 
 if __name__ == "__main__":
