@@ -11,10 +11,10 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.buffers import NOWHERE
-from mpi_ata.clusters.channel import EMPTY, LOST, Channel, Message
+from mpi_ata.clusters.channel import EMPTY, LOST, METER, Channel, Message
 from mpi_ata.clusters.doorbell import Doorbell
 from mpi_ata.clusters.exchange.opening import introduce, open_links, port_of
-from mpi_ata.clusters.handshake import check_same, handshake, shared_buffers
+from mpi_ata.clusters.handshake import check_same, first_ranks, handshake, shared_buffers
 from mpi_ata.clusters.lifeline import Lifelines
 from mpi_ata.clusters.mpi import MPI, acknowledged_losses, end_all_ranks, note_loss, survives_losses
 from mpi_ata.launch import host_name
@@ -39,6 +39,7 @@ class Connections:
         self._comm, self._template = comm, template
         self.links = open_links(exchange, template)
         self._meet(digest)
+        self._joules = dict.fromkeys(first_ranks(self.ranks), math.nan)  # of other nodes, by their first rank
         self.rank = [rank_of(worker) for worker in range(self.n)]  # by worker: a call would cost more
         self.ring = [self._ringer(rank) for rank in self.rank]  # functions that wake a worker
         self._bell.watch(self._lifelines.fileno(), self.find_dead)
@@ -98,10 +99,16 @@ class Connections:
         self.drained = message is None
         if message is None:
             message = self._receive(min(until, began + LOOK_UP))
+        if message is not None and message.kind == METER:
+            self._joules[message.sender] = message.seconds[0]
         self._latest = time.perf_counter()
         # A process that slept for longer than it asked for was stopped, and perhaps the workers with it.
         self.suspended += max(self._latest - began - 2 * LOOK_UP, 0.0)
         return message
+
+    def joules(self) -> float:
+        """Return the energy that the other nodes have reported; NaN if one of them does not know, or died."""
+        return math.nan if self.dead & self._joules.keys() else math.fsum(self._joules.values())
 
     def _receive(self, until: float) -> Message | None:
         while self.channel.sending() and time.perf_counter() < until:  # it advances only while polled

@@ -55,6 +55,14 @@ def handshake(
     return ranks
 
 
+def first_ranks(ranks: list[Rank]) -> list[int]:
+    """Return the first rank of each node except for the manager's."""
+    first: dict[str, int] = {}
+    for number, rank in enumerate(ranks):
+        first.setdefault(rank.host, number)
+    return [number for number in first.values() if number != MANAGER]
+
+
 def shared_buffers(host: str, bell: str, template: Array, owner: bool = False) -> SharedBufferPool | None:
     """Return memory shared with the manager; None where it is on another node, or arrays are small."""
     if template.nbytes <= SMALL or host != host_name():

@@ -104,6 +104,10 @@ class MPICluster(Farming):
         """Log what the user should know about these ranks; `sleeping` if their tasks mostly sleep."""
         log_notes(self._pool, sleeping)
 
+    def joules(self) -> float:
+        """Return the energy that all nodes but the manager's have used so far; NaN where it is not known."""
+        return self._connections.joules()
+
     def now(self) -> float:
         """Return the time on the manager's monotonic clock."""
         return time.perf_counter()

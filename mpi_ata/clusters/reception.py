@@ -48,7 +48,7 @@ class Reception:
             return None
         if message.kind == LOST:
             return self._pool.lose(worker)
-        if message.order < 0:  # of an evaluation that is over
+        if message.order < 0:  # of an evaluation that is over, or of nothing that the method waits for
             return None
         if message.kind == READY:
             self._ready(worker, message.flags)

@@ -28,7 +28,7 @@ from mpi_ata.clusters.interface import (
     surely_finite,
 )
 from mpi_ata.clusters.ledger import Ledger
-from mpi_ata.clusters.simulated import Order, SimulatedWorkers
+from mpi_ata.clusters.simulated import Order, Overhead, SimulatedWorkers
 from mpi_ata.clusters.values import template_of
 from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.launch.rank_process import note_simulation
@@ -47,8 +47,8 @@ class VirtualCluster(Farming):
 
     `faults` happen to workers at times on the virtual clock; `deaths`, which maps workers to the time at
     which they die, is short for faults of that kind.  `policy` says what is done about them; with neither
-    policy nor faults there are no deadlines, since nobody can hang.  `overhead` is what each worker's orders
-    spend on the way, in seconds: none unless given.
+    policy nor faults there are no deadlines, since nobody can hang.  `overhead` is a function of the
+    round, which returns the seconds that each worker's orders spend on the way: none unless given.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class VirtualCluster(Farming):
         deaths: Mapping[int, float] | None = None,
         faults: Sequence[Fault] = (),
         policy: FaultPolicy | None = None,
-        overhead: Array | None = None,
+        overhead: Overhead | None = None,
     ) -> None:
         note_simulation()
         self.n = times.n

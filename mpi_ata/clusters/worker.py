@@ -21,6 +21,8 @@ from mpi_ata.clusters.channel import (
     FINAL,
     GLOBAL_RANDOM,
     INLINE,
+    METER,
+    NO_ORDER,
     ORDER,
     REACHABLE,
     READY,
@@ -34,9 +36,11 @@ from mpi_ata.clusters.channel import (
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
 from mpi_ata.clusters.exchange.opening import introduce, open_links, port_of
 from mpi_ata.clusters.exchange.passing import Passing
-from mpi_ata.clusters.handshake import handshake, shared_buffers
+from mpi_ata.clusters.expected import ExpectedTasks
+from mpi_ata.clusters.handshake import first_ranks, handshake, shared_buffers
 from mpi_ata.clusters.interface import (
     add_up,
+    announce,
     check_result,
     compute,
     evaluated_part,
@@ -46,6 +50,7 @@ from mpi_ata.clusters.interface import (
 from mpi_ata.clusters.lifeline import Lifeline
 from mpi_ata.clusters.values import first_point, template_of
 from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.launch.energy import EnergyMeter
 from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.packing import EMPTY, Packed
 from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
@@ -55,6 +60,8 @@ from mpi_ata.updates import Update
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+METERED = 60.0  # seconds between two reports of the energy that a node uses
 
 
 class Worker:
@@ -82,6 +89,9 @@ class Worker:
         ranks = handshake(comm, self._bell, digest, links=port_of(links))
         introduce(links, comm.Get_rank(), ranks)
         manager = ranks[MANAGER]
+        meter = EnergyMeter() if comm.Get_rank() in first_ranks(ranks) else None  # that speaks for its node
+        self._meter = meter if meter is not None and meter.known else None
+        self._next_report = 0.0
         self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
         self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
         self._lifeline = Lifeline(manager.host, manager.lifelines, manager.token, comm.Get_rank())
@@ -92,6 +102,7 @@ class Worker:
         self._total = np.empty_like(template)  # the sum of results not sent yet
         self._values: list[Packed] = []  # or those results themselves, packed
         self._order = 0  # the one being carried out
+        self._expected = ExpectedTasks(self._streams, self._index) if hasattr(problem, "expect") else None
         self._draws: list[int] = []  # the indices of its tasks, where the problem shares draws
         self._in_task = False  # whether a task has begun that is not done
         self._round, self._number = -1, 0  # of the next task
@@ -109,14 +120,16 @@ class Worker:
             self._set_up()
         except RunError as error:
             self._report_failure(error)
+        look = self._channel.poll if self._meter is None else self._look
         while not self._ended:
-            message = self._bell.wait(self._channel.poll)
+            message = self._bell.wait(look)
             if message is not None and message.kind == ORDER:
                 self._carry_out(message)
             elif message is not None and message.kind == EVALUATE:
                 self._evaluate(message)
             elif message is not None:
                 self._obey(message)
+        self._report_energy()
         self._lifeline.release()
         self._send(END)
         self.dismissed = self._lifeline.dismissed()
@@ -125,6 +138,17 @@ class Worker:
         self._exchange.close()
         if self._shared is not None:
             self._shared.close()
+
+    def _look(self) -> Message | None:
+        """Return the next message, if there is one; report the energy of this node if that is due."""
+        if time.monotonic() >= self._next_report:
+            self._report_energy()
+            self._next_report = time.monotonic() + METERED
+        return self._channel.poll()
+
+    def _report_energy(self) -> None:
+        if self._meter is not None:
+            self._send(METER, NO_ORDER, seconds=[self._meter.joules()])
 
     def _report_failure(self, error: RunError, **content: Any) -> None:
         flags = BAD_RESULT if isinstance(error, BadResultError) else 0
@@ -150,6 +174,7 @@ class Worker:
         self._exchange.begin(order)
         unsent, began = list[float](), time.perf_counter()
         try:
+            self._announce(order)
             x = self._point(order)
             if self._exchange.active and self._should_stop():
                 self._send(STOPPED, order.order, seconds=[0.0])
@@ -160,6 +185,12 @@ class Worker:
             tasks, spent = len(unsent) + self._in_task, time.perf_counter() - began
             self._report_failure(error, tasks=tasks, seconds=[spent])
         self._order = 0
+
+    def _announce(self, order: Message) -> None:
+        """Let the problem prepare for the tasks of an order, if it can; that is not part of any task."""
+        if self._expected is not None:
+            tasks = self._expected.of_order(order.round, self._number, order.tasks, self._draws)
+            announce(self._problem, tasks)
 
     def _evaluate(self, order: Message) -> None:
         """Evaluate the parts from order.round to order.tasks."""
@@ -191,7 +222,7 @@ class Worker:
             if self._computes:
                 total, fine = self._joined(result, first=not unsent, due=due), True
             elif unsent or order.result_slot != NOWHERE or not due:
-                fine = add_up(total, result, first=not unsent)
+                fine = add_up(total, result, first=not unsent, last=due)
             else:  # it is sent as it is
                 total, fine = result, small or surely_finite(result)
             unsent += seconds

@@ -51,13 +51,13 @@ def resume_job(
         edited = _edited_files(job, stored)
         if not accept_changes:
             other = now.keys() & differing_keys(after, before)  # --set names another file on purpose
-            unnamed = [f"the file {value_of(after, name)}" for name in edited if name not in other]
+            unnamed = [_file(after, name) for name in edited if name.partition("/")[0] not in other]
             _check_same([*_edited_keys(file_now, file_then, latest), *unnamed])
     keys = [
         f"{name}: {value_of(before, name)} -> {value_of(after, name)}"
         for name in differing_keys(after, before)
     ]
-    files = [f"the file {value_of(after, name)}:\n{text}" for name, text in edited.items()]
+    files = [f"{_file(after, name)}:\n{text}" for name, text in edited.items()]
     return ResumedJob(job, [*keys, *files])
 
 
@@ -78,6 +78,13 @@ def _edited_files(job: Job, stored: JobText) -> dict[str, str]:
         for name, text in stored.files.items()
         if name in files and not _same(name, text, files[name])
     }
+
+
+def _file(tables: Tables, name: str) -> str:
+    """Return a file of the user's in words: one that the job names, or one that this one imports."""
+    key, _, imported = name.partition("/")
+    named = Path(value_of(tables, key))
+    return f"the file {named.parent / imported if imported else named}"
 
 
 def _same(name: str, before: str, after: str) -> bool:

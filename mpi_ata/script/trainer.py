@@ -99,9 +99,10 @@ class Trainer:
             checkpoint_seconds=checkpoint_seconds,
             grace=grace,
             faults=faults,
+            observers=observers,
             exchange=exchange,
         )
-        self._observers, self.trace = observers, Trace()
+        self.trace = Trace()
 
     def __enter__(self) -> "Trainer":
         """Open the workers; their own ranks serve here."""
@@ -132,7 +133,7 @@ class Trainer:
             problem,
             cluster,
             self.trace,
-            self._observers,
+            request.observers,
             self._stop_request,
             closes=False,
         )
@@ -189,7 +190,8 @@ class Trainer:
         With `averaged`, at the running mean of the weights.  ReduceLROnPlateau sees the loss.
         """
         x = self._point(averaged)
-        found = evaluate_in_parts(self.problem, x, self.cluster) or self.problem.evaluate(x)
+        with self.trace.shares.timed("evaluation_time"):
+            found = evaluate_in_parts(self.problem, x, self.cluster) or self.problem.evaluate(x)
         loss = found["loss"]
         if not math.isfinite(loss):
             raise diverged(self.method.k, loss)

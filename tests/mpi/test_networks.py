@@ -1,6 +1,7 @@
 """Networks on real ranks: the same numbers as simulated, and errors that end all ranks."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,27 @@ def test_a_trainer_that_outlives_a_worker_exits_with_0(tmp_path: Path) -> None:
     script.write_text(DEATH)
     done = finished([sys.executable, str(script)], seconds=120)
     assert (done.returncode == 0) == ("finished" in done.stdout), done.stderr
+
+
+def printed_accuracies(done: Any) -> list[float]:
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("epoch ")]
+    assert [line.split(":")[0] for line in lines] == ["epoch 1", "epoch 2", "epoch 3"]
+    return [float(line.split()[-1]) for line in lines]
+
+
+def test_a_real_script_learns_the_same_with_ddp_and_after_its_port(tmp_path: Path) -> None:
+    data = os.environ.get("MPI_ATA_CIFAR") or write(tmp_path, 640, 640)
+    chosen = [str(data), "--images", "640", "--epochs", "3", "--batch", "16", "--best"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script, best = ROOT / "jobs", tmp_path / "best.pt"
+    before = finished([*torchrun, str(script / "cifar_ddp.py"), *chosen, str(tmp_path / "ddp.pt")], 300)
+    after = mpirun(
+        3, sys.executable, script / "cifar_trainer.py", *chosen, best, "--budget", "2", seconds=300
+    )
+    # Chance is 0.01, and 60 steps give 0.04 to 0.07 on real images.
+    assert min(max(printed_accuracies(before)), max(printed_accuracies(after))) > 0.025
+    ours, theirs = torch.load(best, weights_only=True), torch.load(tmp_path / "ddp.pt", weights_only=True)
+    assert {name: tensor.shape for name, tensor in ours.items()} == {
+        name: tensor.shape for name, tensor in theirs.items()
+    }
