@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.balance_children import law
-from mpi_ata.allocators.recursive import recursive_allocation
+from benchmarks.torch_ddp import best_split
 from mpi_ata.view.text import table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,7 +44,7 @@ def compare(options: argparse.Namespace, speeds: str) -> list[dict[str, Any]]:
     """Return what each contender reaches with ranks of these speeds."""
     n, budget = options.workers, options.workers * options.per_worker
     means = law(n, options.scale, speeds == "equal").means
-    best = recursive_allocation(means, budget).tolist()
+    best = best_split(means.tolist(), budget)
     splits = {"DDP, equal split": [options.per_worker] * n, "DDP, best split": best}
     with tempfile.TemporaryDirectory() as folder:
         rows = {
@@ -84,26 +84,23 @@ def measure(options: argparse.Namespace, speeds: str, folder: Path, split: list[
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    body = []
-    for row in rows:
-        equal = next(each for each in rows if each["speeds"] == row["speeds"])
-        speedups = [equal[key] / row[key] for key in ("step", "late_step")]
-        differences = [abs(a / b - 1) for a, b in zip(row["losses"], equal["losses"], strict=True)]
-        body.append(
-            [row["speeds"], row["contender"], f"{row['step']:.3f}", *(f"{each:.2f}" for each in speedups)]
-            + [" + ".join(map(str, row["quota"])), f"{row['losses'][-1]:.4f}", f"{max(differences):.0e}"]
-        )
-    heads = [
-        "speeds",
-        "",
-        "s / step",
-        "speedup",
-        "in 2nd half",
-        "last split",
-        "last loss",
-        "largest difference",
+    heads = ["speeds", "", "s / step", "speedup", "2nd half", "last split", "last loss", "largest difference"]
+    equal = {row["speeds"]: row for row in reversed(rows)}  # the first one of each
+    return table([_cells(row, equal[row["speeds"]]) for row in rows], heads)
+
+
+def _cells(row: dict[str, Any], equal: dict[str, Any]) -> list[str]:
+    """Return a row of the table; `equal` is that of DDP with an equal split."""
+    differences = [abs(a / b - 1) for a, b in zip(row["losses"], equal["losses"], strict=True)]
+    return [
+        row["speeds"],
+        row["contender"],
+        f"{row['step']:.3f}",
+        *(f"{equal[key] / row[key]:.2f}" for key in ("step", "late_step")),
+        " + ".join(map(str, row["quota"])),
+        f"{row['losses'][-1]:.4f}",
+        f"{max(differences):.0e}",
     ]
-    return table(body, heads)
 
 
 if __name__ == "__main__":

@@ -86,9 +86,9 @@ def balanced(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
             began = time.perf_counter()
             for batch in balance.micro_batches(loader):
                 loss = rank.loss(batch)
+                rank.sleep(began)  # before the backward pass, as in DDP, where that waits for the other ranks
                 loss.backward()
                 balance.log(loss)
-                rank.sleep(began)
                 began = time.perf_counter()
             round = balance.step(rank.model, rank.optimizer)
             losses.append(round.logs["loss"])

@@ -15,6 +15,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def parsed(parser: argparse.ArgumentParser, rounds: int, images: int) -> argpars
 def compare(options: argparse.Namespace, slowness: float) -> list[dict[str, Any]]:
     """Return what each contender reaches where the last worker is this much slower."""
     n, B = options.workers, options.budget
-    splits = [B // n] * n, best_split(n, B, slowness)
+    splits = [B // n] * n, best_split([1.0] * (n - 1) + [slowness], B)
     rows = [
         {"contender": name, "split": split, **measure(options, slowness, "ddp", split)}
         for name, split in zip(DDP, splits, strict=True)
@@ -60,12 +61,11 @@ def compare(options: argparse.Namespace, slowness: float) -> list[dict[str, Any]
     return [{"slowness": slowness} | row for row in rows]
 
 
-def best_split(n: int, B: int, slowness: float) -> list[int]:
-    """Return how B batches are done soonest, at least one on each rank, as DDP needs."""
-    times = [1.0] * (n - 1) + [slowness]
-    split = [1] * n
-    for _ in range(B - n):
-        i = min(range(n), key=lambda i: (split[i] + 1) * times[i])
+def best_split(times: Sequence[float], B: int) -> list[int]:
+    """Return how B batches of these times are done soonest, at least one on each rank, as DDP needs."""
+    split = [1] * len(times)
+    for _ in range(B - len(times)):
+        i = min(range(len(times)), key=lambda i: (split[i] + 1) * times[i])
         split[i] += 1
     return split
 

@@ -37,7 +37,7 @@ class Balance:
     get none of them.  DDP modules exchange neither gradients nor buffers in passes over micro-batches.
 
     With `shuffle` = "epoch" each sample of the loader's dataset is used once per epoch, whichever rank draws
-    it; the loader's own sampler and processes are not used then.  `allocator`, `out`, `resume`, `warm_start`
+    it; the loader's own sampler is not used then.  `allocator`, `out`, `resume`, `warm_start`
     and so on are those of `minimize`: the run file has speeds and progress; weights are yours to save.
     """
 
@@ -66,7 +66,8 @@ class Balance:
         self._group = group = RankGroup()
         self.rank, self.n, self.budget = group.rank, group.n, budget
         self._shared, self._seed = shuffle == "epoch", seed
-        ranks = identities(group.gather_texts(own_identity()))
+        settings = f"budget={budget}, shuffle={shuffle!r}, seed={seed}"
+        ranks = identities(group.gather_texts(own_identity(settings)))
         self._run: BalancedRun | None = None
 
         def opened() -> IntArray:
@@ -79,7 +80,8 @@ class Balance:
 
         with in_python():
             self.rounds = int(group.from_rank_0(opened, 1)[0])
-        self._finish = weakref.finalize(self, self._run.close if self._run else int)
+        if self._run is not None:
+            weakref.finalize(self, self._run.close)
         self._draws: deque[LoaderDraws | SharedDraws] = deque(maxlen=LOADERS)
         self._local = LocalBackward()
         self._mean: ModelMean | None = None
@@ -161,7 +163,8 @@ class Balance:
 
     def close(self) -> None:
         """Save the run for the last time; otherwise that is done when the script ends."""
-        self._finish()
+        if self._run is not None:
+            self._run.close()
 
     def __enter__(self) -> "Balance":
         return self

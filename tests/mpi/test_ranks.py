@@ -100,9 +100,22 @@ def test_drawn_times_give_the_same_numbers_as_the_virtual_run(job: Path, workers
     assert real == virtual
 
 
-def test_the_command_starts_the_ranks_itself(job: Path) -> None:
-    real = figures(finished([str(COMMAND), "run", str(job), "--json", "--workers", "2"]))
-    assert (real["workers"], real["rounds"], real["finished"]) == (2, 40, True)
+SHARES = ("setup_time", "clock", "decision_time", "update_time", "evaluation_time", "saving_time")
+
+
+def test_the_command_starts_ranks_and_elapsed_begins_with_it_in_shares_that_add_up(
+    own: Callable[..., Path],
+) -> None:
+    job, began = own("pass"), time.monotonic()
+    file = job.parent / "own.py"
+    file.write_text(f"import time\ntime.sleep(0.7)\n{file.read_text()}")
+    command = [str(COMMAND), "run", str(job), "--json", "--workers", "2"]
+    found = figures(finished(command))
+    assert (found["workers"], found["rounds"], found["finished"]) == (2, 40, True)
+    # The starter and rank 0 import the problem one after the other.
+    assert 1.4 <= found["setup_time"] < found["elapsed"] <= time.monotonic() - began
+    assert 0 < sum(found[name] for name in SHARES) <= found["elapsed"] + 0.01
+    assert found["billed"] == pytest.approx(3 * found["elapsed"])
 
 
 def test_points_of_many_sizes_are_sent_unchanged(job: Path) -> None:
