@@ -17,6 +17,7 @@ from mpi_ata.clusters.channel import (
     EVALUATED,
     FAILED,
     FALLBACK,
+    FETCH,
     FINAL,
     GLOBAL_RANDOM,
     INLINE,
@@ -25,6 +26,7 @@ from mpi_ata.clusters.channel import (
     ORDER,
     REACHABLE,
     READY,
+    REPLICA,
     SHARED,
     STOPPED,
     TOGETHER,
@@ -47,6 +49,7 @@ from mpi_ata.clusters.interface import (
 )
 from mpi_ata.clusters.lifeline import Lifeline
 from mpi_ata.clusters.values import first_point, template_of
+from mpi_ata.clusters.wire import point_wire, results_wire
 from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.launch.energy import EnergyMeter
 from mpi_ata.layout import MANAGER, worker_of, workers_in
@@ -54,6 +57,7 @@ from mpi_ata.packing import EMPTY, Packed
 from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
 from mpi_ata.randomness import global_states
 from mpi_ata.times import DrawnTimes
+from mpi_ata.updates import Update
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -73,6 +77,7 @@ class Worker:
         report_drawn: bool = False,
         digest: bytes = b"",
         exchange: str = "star",
+        update: Update | None = None,
     ) -> None:
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
         self._report_drawn = report_drawn and times is not None
@@ -81,6 +86,7 @@ class Worker:
         self._bell = Doorbell()
         self._computes = returns_values(problem)  # packed values, which are joined rather than added up
         template = template_of(problem)
+        self._points, self._results = point_wire(problem, template), results_wire(problem, template)
         links = open_links(exchange, template)
         ranks = handshake(comm, self._bell, digest, links=port_of(links))
         introduce(links, comm.Get_rank(), ranks)
@@ -94,7 +100,7 @@ class Worker:
         comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
         comm.Barrier()  # now everyone has opened the shared memory
         self._channel = Channel(comm, MANAGER, template)
-        self._exchange = Passing(links, comm.Get_rank(), self._send, self._poll_stop, self._wait_stop)
+        self._exchange = Passing(links, comm.Get_rank(), self._send, self._poll_stop, self._wait_stop, update)
         self._total = np.empty_like(template)  # the sum of results not sent yet
         self._values: list[Packed] = []  # or those results themselves, packed
         self._order = 0  # the one being carried out
@@ -243,6 +249,8 @@ class Worker:
         elif order.x_slot != NOWHERE and self._shared is not None:
             x = self._channel.buffers.take()
             np.copyto(x, self._shared.at(order.x_slot))
+        elif self._points and x.dtype == np.uint8:
+            x = self._points.unpack(x, self._channel.buffers.take())
         x.flags.writeable = False
         return x
 
@@ -257,8 +265,10 @@ class Worker:
         if self._exchange.active:
             self._exchange.deliver(seconds, total)
         elif order.result_slot == NOWHERE:
-            self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, payload=total)
+            payload = self._results.pack(total) if self._results else total
+            self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, payload=payload)
         else:
+            self._results.round(total)
             self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, result_slot=order.result_slot)
 
     def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
@@ -312,6 +322,8 @@ class Worker:
     def _obey(self, message: Message) -> None:
         if message.kind == END:
             self._ended, self._final = True, bool(message.flags & FINAL)
+        elif message.kind == FETCH:
+            self._send(REPLICA, -1, payload=self._exchange.copy.packed(message.round))
         elif message.kind == FALLBACK:
             self._exchange.fall_back(message, self._order)
         elif message.order == self._order:

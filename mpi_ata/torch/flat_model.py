@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mpi_ata.arrays import Array
 from mpi_ata.errors import RunError
+from mpi_ata.torch.exported import describe_model
 from mpi_ata.torch.layout import NOT_LOGGED, Layout
 from mpi_ata.torch.statistics import running_statistics
 
@@ -43,8 +45,12 @@ class FlatModel:
         self._start = self._tail.clone()  # before a task
         self._staging = self._values.cpu()  # the values themselves, if they are in main memory
         self._host = self._staging.numpy()
-        self._moving = moving
+        self._moving, self._parts = moving, [*weights, *floats, *counters]
         self._constants: dict[str, tuple[Any, int]] | None = _versions(model)
+
+    def description(self) -> npt.NDArray[np.bytes_]:
+        """Return which part of x each tensor of the model's state_dict is, for run files."""
+        return describe_model(self.model, self._parts)
 
     def point(self) -> Array:
         """Return the point at which the model is, without logs."""
