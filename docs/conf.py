@@ -4,6 +4,7 @@
 the repository is hosted; the order of the pages is in CHAPTERS.
 """
 
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from sphinx.application import Sphinx
 project = "mpi_ata"
 extensions = ["myst_parser", "sphinx_copybutton"]
 root_doc = "README"
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**.md"]
+include_patterns = ["*.md", "docs/**.md", "packaging/README.md"]
 exclude_patterns = [".*", "build", "dist", "mpi_ata", "tests"]
 html_theme = "furo"
 html_title = "mpi_ata"
@@ -40,6 +41,8 @@ CHAPTERS = {
     "Look up": "cheat-sheet job-file api run-file glossary troubleshooting faq",
     "Background": "performance paper baselines architecture",
 }
+PROJECT = "CONTRIBUTING CHANGELOG packaging/README RELEASING SECURITY CODE_OF_CONDUCT"
+SITES = "open-mpi mpich-cray intel-mpi conda"
 
 
 def chapters() -> dict[str, list[str]]:
@@ -55,16 +58,19 @@ def add_contents(_app: Sphinx, docname: str, source: list[str]) -> None:
     if docname == root_doc:
         for title, names in chapters().items():
             source[0] += contents(title, [f"/docs/{name}" for name in names])
-        source[0] += contents("Project", ["/CONTRIBUTING", "/CHANGELOG"])
+        source[0] += contents("Project", [f"/{name}" for name in PROJECT.split()])
     elif docname == "docs/sites":
-        source[0] += contents(
-            "Kinds of clusters", [f"/docs/sites/{page.stem}" for page in sorted(FOLDER.glob("sites/*.md"))]
-        )
+        source[0] += contents("Kinds of clusters", [f"/docs/sites/{name}" for name in SITES.split()])
 
 
 def contents(title: str, pages: list[str]) -> str:
     """Return a list of pages as Sphinx reads it."""
     return "\n".join(["", "```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""])
+
+
+def name_pages(_app: Sphinx, _docname: str, source: list[str]) -> None:
+    """Let links that show the name of a file show the title of the page."""
+    source[0] = re.sub(r"\[[\w-]+\.md\]\(", "[](", source[0])
 
 
 def copy_home(app: Sphinx, error: Exception | None) -> None:
@@ -76,4 +82,5 @@ def copy_home(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """Register what happens while the site is built."""
     app.connect("source-read", add_contents)
+    app.connect("source-read", name_pages)
     app.connect("build-finished", copy_home)

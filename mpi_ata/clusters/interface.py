@@ -152,10 +152,11 @@ def surely_finite(result: Array) -> bool:
     return math.isfinite(np.vdot(result, result))
 
 
-def add_up(total: Array, result: Array, first: bool) -> bool:
+def add_up(total: Array, result: Array, first: bool, last: bool = True) -> bool:
     """Add a result to a total, or put it there first; return whether the total is surely finite.
 
-    Large arrays are passed through the cache once for both.
+    Large arrays are passed through the cache once for both.  Only the last total is checked: what is not
+    finite stays so.
     """
     fine = True
     for part, added in blocks(total, result):
@@ -163,7 +164,7 @@ def add_up(total: Array, result: Array, first: bool) -> bool:
             np.copyto(part, added)
         else:
             np.add(part, added, out=part)
-        fine = fine and surely_finite(part)
+        fine = fine and (not last or surely_finite(part))
     return fine
 
 

@@ -121,6 +121,7 @@ class MPICluster(Farming):
                 f"x is {x.dtype} of shape {x.shape}, but x0 {self._template.dtype} {self._template.shape}"
             )
         x.flags.writeable = False  # for the caller too: later orders may use a copy made now
+        x = self._pool.points.rounded(x)
         each = repeat(counts) if isinstance(counts, int) else counts.tolist()
         if self.draws is not None:
             self.draws.take(workers.tolist(), np.broadcast_to(counts, len(workers)).tolist())
@@ -151,8 +152,8 @@ class MPICluster(Farming):
                 raise TimeoutError(f"nothing arrived within {timeout} seconds")
         raise RuntimeError("nothing is running, so there is nothing to wait for")
 
-    def evaluate(self, x: Array, parts: int) -> list[float]:
-        """Return what problem.evaluate_part(x, part) returns for all parts, in order."""
+    def evaluate(self, x: Array, parts: range) -> list[float]:
+        """Return what problem.evaluate_part(x, part) returns for these parts, in order."""
         return self._evaluator.evaluate(x, parts)
 
     def stop(self, workers: IntArray) -> Array:

@@ -13,6 +13,7 @@ from mpi_ata.clusters.channel import EMPTY, EXCHANGED, ORDER, STOP, TOGETHER, Pa
 from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.draws import Draws
 from mpi_ata.clusters.exchange.chain import Route
+from mpi_ata.clusters.wire import Wire
 
 
 @dataclass(slots=True)
@@ -40,13 +41,13 @@ class Order:
 class Orders:
     """The orders of all workers: each has at most one that runs, after one that is being stopped."""
 
-    def __init__(self, connections: Connections, draws: Draws | None = None) -> None:
+    def __init__(self, connections: Connections, draws: Draws | None, points: Wire) -> None:
         self.running: dict[int, Order] = {}  # by worker
         self.stopping: dict[int, Order] = {}  # whose stop is not yet confirmed
         self.probes: dict[int, Order] = {}  # single tasks of workers on probation
         self.sharing: set[int] = set()  # workers that have opened the shared memory
         self._overruns: dict[int, float] = {}  # of confirmed stops, since overruns() was last called
-        self._connections, self._draws = connections, draws
+        self._connections, self._draws, self._points = connections, draws, points
         self._numbers = 0
 
     def start(
@@ -77,7 +78,7 @@ class Orders:
             order.x = shared.put(order.x)
             order.result = shared.free() if order.together or order.count == 1 else None
             x_slot, result_slot = shared.number_of(order.x), shared.number_of(order.result)
-        payload: Payload = order.x if x_slot == NOWHERE else EMPTY
+        payload: Payload = self._points.packed_point(order.x) if x_slot == NOWHERE else EMPTY
         flags = TOGETHER if order.together else 0
         if order.route is not None:
             payload, flags = order.route.packed(), flags | EXCHANGED

@@ -3,6 +3,7 @@
 import math
 import time
 
+from mpi_ata.arrays import Array
 from mpi_ata.clusters.channel import (
     ARRIVAL,
     BROKEN,
@@ -22,6 +23,7 @@ from mpi_ata.clusters.failures import Failures, plausible_seconds
 from mpi_ata.clusters.interface import Arrival, Back, Lost, received, surely_finite
 from mpi_ata.clusters.orders import Order
 from mpi_ata.clusters.pool import WorkerPool
+from mpi_ata.clusters.wire import results_wire
 from mpi_ata.errors import BadResultError
 from mpi_ata.problems import returns_values
 
@@ -36,6 +38,7 @@ class Reception:
         self._gathering, self._failures = gathering, Failures(pool)
         self._slack = math.inf if drawn else SLACK
         self._computes = returns_values(pool.problem)  # packed values
+        self._results = results_wire(pool.problem, pool.template)
 
     def handle(self, message: Message) -> Arrival | Lost | Back | None:
         """Process a message, and return what the method has to know, if anything."""
@@ -87,6 +90,14 @@ class Reception:
             self._pool.arrived.append(arrival._replace(result=total if each == worker else None))
         return None
 
+    def _result_of(self, order: Order, message: Message) -> Array:
+        """Return the result of an order: from shared memory, or as it was sent."""
+        if order.result is not None:
+            return order.result
+        if not self._results:
+            return message.payload
+        return self._results.unpack(message.payload, self._pool.connections.channel.buffers.take())
+
     def drop_reports(self) -> None:
         """Book as stopped what was held back: nobody will use it."""
         for worker, report in self._gathering.unused().items():
@@ -99,7 +110,7 @@ class Reception:
         now, reported = now or time.perf_counter(), message.seconds
         seconds = math.fsum(reported)
         turnaround, longest = now - order.latest, now - order.sent + self._slack
-        result = message.payload if order.result is None else order.result
+        result = self._result_of(order, message)
         if (
             not 0.0 <= seconds <= longest
             or min(reported) < 0.0
@@ -136,7 +147,7 @@ class Reception:
         if message.kind == FAILED:
             return self._failures.report(worker, message, order.round)
         try:
-            result = message.payload if order.result is None else order.result
+            result = self._result_of(order, message)
             received(worker, result, message.seconds, order.x, f"round {order.round}", math.inf)
         except BadResultError as error:
             return self._failures.judge(worker, message.tasks, error, order.round)

@@ -47,6 +47,7 @@ from mpi_ata.clusters.interface import (
 )
 from mpi_ata.clusters.lifeline import Lifeline
 from mpi_ata.clusters.values import first_point, template_of
+from mpi_ata.clusters.wire import point_wire, results_wire
 from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.launch.energy import EnergyMeter
 from mpi_ata.layout import MANAGER, worker_of, workers_in
@@ -81,6 +82,7 @@ class Worker:
         self._bell = Doorbell()
         self._computes = returns_values(problem)  # packed values, which are joined rather than added up
         template = template_of(problem)
+        self._points, self._results = point_wire(problem, template), results_wire(problem, template)
         links = open_links(exchange, template)
         ranks = handshake(comm, self._bell, digest, links=port_of(links))
         introduce(links, comm.Get_rank(), ranks)
@@ -218,7 +220,7 @@ class Worker:
             if self._computes:
                 total, fine = self._joined(result, first=not unsent, due=due), True
             elif unsent or order.result_slot != NOWHERE or not due:
-                fine = add_up(total, result, first=not unsent)
+                fine = add_up(total, result, first=not unsent, last=due)
             else:  # it is sent as it is
                 total, fine = result, small or surely_finite(result)
             unsent += seconds
@@ -243,6 +245,8 @@ class Worker:
         elif order.x_slot != NOWHERE and self._shared is not None:
             x = self._channel.buffers.take()
             np.copyto(x, self._shared.at(order.x_slot))
+        elif self._points and x.dtype == np.uint8:
+            x = self._points.unpack(x, self._channel.buffers.take())
         x.flags.writeable = False
         return x
 
@@ -257,8 +261,10 @@ class Worker:
         if self._exchange.active:
             self._exchange.deliver(seconds, total)
         elif order.result_slot == NOWHERE:
-            self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, payload=total)
+            payload = self._results.pack(total) if self._results else total
+            self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, payload=payload)
         else:
+            self._results.round(total)
             self._send(ARRIVAL, order.order, tasks=count, seconds=seconds, result_slot=order.result_slot)
 
     def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:

@@ -1,6 +1,7 @@
 """The ranks of an MPI world as a cluster, and what they must agree on first."""
 
 import atexit
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -12,6 +13,7 @@ from mpi_ata.clusters.handshake import check_same, handshake
 from mpi_ata.clusters.health import FaultPolicy
 from mpi_ata.clusters.manager import MPICluster
 from mpi_ata.clusters.mpi import MPI, all_ranks_needed, end_all_ranks, note_loss, survives_losses
+from mpi_ata.clusters.wire import exchange_of
 from mpi_ata.clusters.worker import Worker
 from mpi_ata.errors import UsageError, in_users_code
 from mpi_ata.launch import step_tasks
@@ -19,6 +21,8 @@ from mpi_ata.layout import MANAGER, workers_in
 from mpi_ata.problems import AnyProblem
 from mpi_ata.times import DrawnTimes
 from mpi_ata.version import __version__
+
+log = logging.getLogger("mpi_ata")
 
 LONGEST_ERROR = 4000  # bytes of a rank's error message that reach the manager
 
@@ -64,6 +68,9 @@ def mpi_cluster(
     exchange: str = "star",
 ) -> Iterator[MPICluster | None]:
     """Yield the ranks of this MPI world as a cluster; a worker's rank serves it first, then yields None."""
+    asked, exchange = exchange, exchange_of(problem, exchange)
+    if asked == "chain" != exchange and is_manager():
+        log.warning("exchange='chain' is not used: it would round what travels as bfloat16 at every worker")
     with all_ranks_needed():
         comm = MPI.COMM_WORLD.Dup()
     if comm.Get_rank() != MANAGER:

@@ -74,9 +74,12 @@ def _named_numbers(function: str, answer: Any) -> dict[str, float]:
     }
 
 
-def evaluate_in_parts(problem: Any, x: Array, cluster: Any) -> dict[str, float]:
-    """Return what workers found out in parts; nothing if the problem or the cluster does not offer that."""
-    parts = getattr(problem, "evaluation_parts", 0)
+def evaluate_in_parts(problem: Any, x: Array, cluster: Any, parts: range | None = None) -> dict[str, float]:
+    """Return what workers found out in parts, those of the usual evaluation unless others are given.
+
+    Nothing if the problem or the cluster does not offer that.
+    """
+    parts = range(getattr(problem, "evaluation_parts", 0)) if parts is None else parts
     if not parts or not hasattr(cluster, "evaluate"):
         return {}
     numbers = cluster.evaluate(x, parts)

@@ -78,7 +78,7 @@ def not_greedy(allocator: Allocator, instead: str) -> Allocator:
             f"the allocator {name} lets everyone work and drops surplus results, but this method uses all it "
             f"orders; use another allocator, or {instead}, the greedy method of this kind"
         )
-    if isinstance(allocator, ATAAuto) and allocator.spares:
+    if isinstance(allocator, ATAAuto) and allocator.spares == "auto":
         raise ValueError(
             "spares = 'auto' of the allocator ata-auto drops surplus results, but this method uses all it "
             "orders; set spares = 'none'"

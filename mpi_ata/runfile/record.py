@@ -36,6 +36,7 @@ class Record:
     trace: State = field(default_factory=dict)
     metrics: State = field(default_factory=dict)  # what evaluate(x) of the problem returned
     task_map: State = field(default_factory=dict)  # tasks that each worker has done by some rounds
+    rounds: State = field(default_factory=dict)  # what tasks and orders took in some rounds on ranks
     prior: list[RunStats] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)  # what the run achieved, late messages included

@@ -58,23 +58,23 @@ class Request:
     problem: Problem | str
     budget: int | None
     update: Update
-    rounds: int | None
-    stop: Stop | None
-    allocator: AnyAllocator | None
-    workers: int | None
-    times: DrawnTimes | Law | None
-    seed: int
-    out: str | Path | None
-    resume: bool
-    warm_start: Paths
+    rounds: int | None = None
+    stop: Stop | None = None
+    allocator: AnyAllocator | None = None
+    workers: int | None = None
+    times: DrawnTimes | Law | None = None
+    seed: int = 0
+    out: str | Path | None = None
+    resume: bool = False
+    warm_start: Paths = ()
     prior_weight: float = 1.0
     any_problem: bool = False
-    accept_changes: bool
+    accept_changes: bool = False
     evaluate_every: int
-    checkpoint_rounds: int | None
-    checkpoint_seconds: float | None
-    grace: float
-    faults: FaultPolicy | None
+    checkpoint_rounds: int | None = None
+    checkpoint_seconds: float | None = None
+    grace: float = 20.0
+    faults: FaultPolicy | None = None
     observers: Sequence[Observer] = ()
     progress: bool = False
     exchange: str = "auto"

@@ -33,9 +33,6 @@ class Evaluations:
 
     def parts(self, name: str) -> range:
         """Return the numbers of the parts of a dataset."""
-        if name not in self.sets:
-            known = ", ".join(self.sets)
-            raise UsageError(f"there is no dataset {name!r} for evaluations; test= names: {known}")
         return self._parts[name]
 
     def place(self, part: int) -> tuple[int, int]:
@@ -46,12 +43,21 @@ class Evaluations:
         raise UsageError(f"there is no part {part} of an evaluation")
 
     def name_of(self, data: Any) -> str | None:
-        """Return the name of a dataset; None if it was not named before the run."""
+        """Return the name of a dataset, the first one for None; None if it was not there before the run."""
+        if data is None or isinstance(data, str):
+            return self._named("dataset", "test", data or self.default, self.sets)
         return next((name for name, dataset in self.sets.items() if dataset is data), None)
 
     def metric_name(self, metric: Any) -> str | None:
-        """Return the name of a metric; None if it was not named before the run."""
+        """Return the name of a metric; None if it was not there before the run."""
+        if isinstance(metric, str):
+            return self._named("metric", "metrics", metric, self.metrics)
         return next((name for name, known in self.metrics.items() if known == metric), None)
+
+    def _named(self, what: str, argument: str, name: str, known: Mapping[str, Any]) -> str:
+        if name not in known:
+            raise UsageError(f"there is no {what} {name!r}; {argument}= names: {', '.join(known)}")
+        return name
 
 
 def sums(metrics: Metrics, outputs: Any, targets: Any, size: int) -> list[float]:

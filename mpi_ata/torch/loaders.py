@@ -12,6 +12,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -142,12 +143,9 @@ def _serve(connection: Any, modules: UserModules, reader: Reader) -> None:
     threading.Thread(target=_end_with_rank, daemon=True).start()
     import_torch().set_num_threads(1)
     connection.send("ready")
-    while True:
-        try:
-            request = connection.recv()
-        except EOFError:
-            return
-        connection.send(_read(reader, request))
+    with suppress(EOFError, OSError):  # the rank has ended
+        while True:
+            _reply(connection, _read(reader, connection.recv()))
 
 
 def _end_with_rank() -> None:
@@ -165,6 +163,15 @@ def _read(reader: Reader, request: Request) -> tuple[Any, str]:
         return reader.read(request), ""
     except Exception as error:
         return None, describe_error(error)
+
+
+def _reply(connection: Any, answer: tuple[Any, str]) -> None:
+    try:
+        connection.send(answer)
+    except OSError:
+        raise
+    except Exception as error:  # what cannot be pickled raises anything
+        connection.send((None, f"it cannot be sent to its task: {one_line(error)}"))
 
 
 def importing_script() -> bool:

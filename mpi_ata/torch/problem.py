@@ -13,7 +13,7 @@ from mpi_ata.torch.devices import device_of, import_torch, on_device
 from mpi_ata.torch.epochs import sequence
 from mpi_ata.torch.evaluations import UNNAMED, Evaluations, Metrics, means, sums
 from mpi_ata.torch.flat_model import FlatModel
-from mpi_ata.torch.losses import Loss, forward, parts
+from mpi_ata.torch.losses import Loss, forward, loss_parts
 from mpi_ata.torch.reading import TRAINING, Reader
 from mpi_ata.torch.tail import TailUpdate
 from mpi_ata.torch.weight_files import load_weights, write_weights
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 PRECISIONS = {"float32": None, "bf16": "bfloat16", "fp16": "float16"}
+WIRES = {"float32": False, "bfloat16": True}  # whether numbers travel as bfloat16
 
 
 class TorchProblem:
@@ -38,7 +39,8 @@ class TorchProblem:
     worker i draws from the i-th of n equal parts of the dataset, in its order.  `num_workers` processes per
     worker read batches ahead, which changes no result.  `test` is another dataset, or several by name, on
     which loss and metrics are evaluated, `evaluation_batch` samples at a time.  With `precision` "bf16" or
-    "fp16", models compute in it where PyTorch's autocast thinks it safe; "fp16" scales the loss.
+    "fp16", models compute in it where PyTorch's autocast thinks it safe; "fp16" scales the loss.  With `wire`
+    = "bfloat16", gradients travel as bfloat16, and with `wire_x` the weights that tasks get.
 
     All trained weights are views into one float32 array, and their gradients into another.  So besides
     forward and backward a task passes over the weights three times: to copy x in, to zero the gradients,
@@ -68,14 +70,17 @@ class TorchProblem:
         start: str | Path | None = None,
         device: str = "cpu",
         precision: str = "float32",
+        wire: str = "float32",
+        wire_x: str = "float32",
         threads: int | None = None,
         seed: int = 0,
     ) -> None:
         if batch_size < 1 or (threads is not None and threads < 1):
             name, value = ("batch_size", batch_size) if batch_size < 1 else ("threads", threads)
             raise ValueError(f"{name}={value} must be at least 1")
-        if precision not in PRECISIONS:
-            raise ValueError(f"{precision=} must be one of {', '.join(PRECISIONS)}")
+        _check_choice("precision", precision, PRECISIONS)
+        _check_choice("wire", wire, WIRES)
+        _check_choice("wire_x", wire_x, WIRES)
         self._torch = torch = import_torch()
         tests = {} if test is None else test if isinstance(test, Mapping) else {UNNAMED: test}
         reader = Reader([dataset, *tests.values()], collate_fn)
@@ -94,13 +99,15 @@ class TorchProblem:
         self._threads = threads
         self._flat = FlatModel(torch, self.model, self.device, buffers, logs, scaled=precision == "fp16")
         self.layout = self._flat.layout
+        self.halved_results = self.layout.weights if WIRES[wire] else 0
+        self.halved_x = self.layout.weights if WIRES[wire_x] else 0
         self.x0: Array = self._flat.point() if start is None else self.load(start)
 
     def bind(self, update: Update) -> Update:
         """Return an update that moves the weights of this model by another one, and averages what follows."""
         if hasattr(update, "bind"):
             update.bind(self.model)
-        return TailUpdate(update, self.layout) if self.layout.has_tail else update
+        return TailUpdate(update, self.layout, self._flat.description())
 
     def logged(self, x: Array) -> dict[str, float]:
         """Return what the tasks of the update that led to x have logged, on average."""
@@ -149,7 +156,7 @@ class TorchProblem:
 
     def _loss(self, batch: Any) -> Loss:
         value = self._loss_fn(*forward(self.model, batch))
-        return parts(value, self.layout.logs, self.layout.has_tail)
+        return loss_parts(value, self.layout.logs, self.layout.has_tail)
 
     def _autocast(self) -> Any:
         if self._half is None:
@@ -167,8 +174,11 @@ class TorchProblem:
 
     def evaluate(self, x: Array) -> dict[str, float]:
         """Return the means of loss and metrics over the test samples, and what the last tasks have logged."""
-        own = self.evaluations.parts(self.evaluations.default)
-        return self.combine_parts(x, [number for part in own for number in self.evaluate_part(x, part)])
+        return self.evaluate_parts(x, self.evaluations.parts(self.evaluations.default))
+
+    def evaluate_parts(self, x: Array, parts: range) -> dict[str, float]:
+        """Return the same for these parts, evaluated in this process."""
+        return self.combine_parts(x, [number for part in parts for number in self.evaluate_part(x, part)])
 
     @property
     def evaluation_parts(self) -> int:
@@ -221,3 +231,8 @@ class TorchProblem:
         """Return the point x whose state_dict is in a file; only tensors are unpickled."""
         load_weights(self.model, path)
         return self._flat.point()
+
+
+def _check_choice(name: str, value: str, choices: Mapping[str, Any]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}")

@@ -43,8 +43,9 @@ def _state(record: Record) -> str:
     summary = record.summary
     known = [name for name in ("gap", "loss") if summary.get(name) is not None]
     loss = f", {known[0]} {summary[known[0]]:.4g}" if known else ""
-    state = f"finished at {record.reason}" if record.reason else "is not finished"
     rounds = counted(summary["rounds"], "round")
+    limit = "" if record.reason == rounds else f" at {record.reason}"
+    state = f"is finished{limit}" if record.reason else "is not finished"
     return f"The run {state}: {rounds} in {duration(summary['clock'])} on the clock{loss}."
 
 

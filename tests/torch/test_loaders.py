@@ -20,7 +20,7 @@ from mpi_ata.problems import task_streams
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
 
-from tests.torch.datasets import Broken, Globally, Noisy, collate  # noqa: E402
+from tests.torch.datasets import Broken, Globally, Noisy, collate, unchanged  # noqa: E402
 
 nn: Any = torch.nn
 ROOT = Path(__file__).parent.parent.parent
@@ -102,11 +102,12 @@ def test_batches_are_read_while_others_are_used(a_problem: Any) -> None:
     ("how", "sentence"),
     [
         ("raises", r"cannot read a batch: .*datasets.py:\d+: ValueError: sample \d+ is damaged"),
+        ("returns a lambda", "cannot read a batch: it cannot be sent to its task: .*lambda"),
         ("exits", r"a loader process has ended: it was killed, .* \(exit code 7\)"),
     ],
 )
 def test_what_fails_in_a_loader_process_fails_the_task(a_problem: Any, how: str, sentence: str) -> None:
-    problem = a_problem(Broken(how), num_workers=1)
+    problem = a_problem(Broken(how), num_workers=1, collate_fn=unchanged)
     with pytest.raises(RunError, match=sentence):
         problem.gradient(problem.x0, tasks(1, 1)[0])
 
