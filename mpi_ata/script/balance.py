@@ -37,7 +37,7 @@ class Balance:
     get none of them.  DDP modules exchange neither gradients nor buffers in passes over micro-batches.
 
     With `shuffle` = "epoch" each sample of the loader's dataset is used once per epoch, whichever rank draws
-    it; the loader's own sampler and processes are not used then.  `allocator`, `out`, `resume`, `warm_start`
+    it; the loader's own sampler is not used then.  `allocator`, `out`, `resume`, `warm_start`
     and so on are those of `minimize`: the run file has speeds and progress; weights are yours to save.
     """
 
@@ -66,7 +66,8 @@ class Balance:
         self._group = group = RankGroup()
         self.rank, self.n, self.budget = group.rank, group.n, budget
         self._shared, self._seed = shuffle == "epoch", seed
-        ranks = identities(group.gather_texts(own_identity()))
+        settings = f"budget={budget}, shuffle={shuffle!r}, seed={seed}"
+        ranks = identities(group.gather_texts(own_identity(settings)))
         self._run: BalancedRun | None = None
 
         def opened() -> IntArray:

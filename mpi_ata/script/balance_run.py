@@ -21,7 +21,7 @@ from mpi_ata.driver.plan import Start
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import begin
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import RunError
+from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job.schema import RunTable
 from mpi_ata.job.stop import Stop
 from mpi_ata.launch import allocated_cores, host_name
@@ -121,17 +121,21 @@ class BalancedRun:
             recorder.interrupt(BY_CALLER)
 
 
-def own_identity() -> str:
-    """Return where this rank runs, as a text for the others."""
-    return json.dumps([host_name(), hardware()])
+def own_identity(settings: str) -> str:
+    """Return where this rank runs, and the settings that all must agree on, as a text for the others."""
+    return json.dumps([host_name(), hardware(), settings])
 
 
 def identities(texts: Sequence[str]) -> list[WorkerIdentity]:
-    """Return who the ranks are, from what each says of itself."""
-    hosts, found = [json.loads(text)[0] for text in texts], []
-    before, on_host = Counter[str](), Counter(hosts)
-    for host, text in zip(hosts, texts, strict=True):
-        found.append(WorkerIdentity(host, before[host], json.loads(text)[1], on_host[host]))
+    """Return who the ranks are, from what each says of itself; reject ranks with other settings."""
+    said, found = [json.loads(text) for text in texts], []
+    before, on_host = Counter[str](), Counter(host for host, _, _ in said)
+    for rank, (host, own_hardware, settings) in enumerate(said):
+        if settings != said[0][-1]:
+            raise UsageError(
+                f"rank {rank} has {settings}, but rank 0 {said[0][-1]}; use the same on all ranks"
+            )
+        found.append(WorkerIdentity(host, before[host], own_hardware, on_host[host]))
         before[host] += 1
     return found
 

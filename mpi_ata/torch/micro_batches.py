@@ -4,7 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from mpi_ata.errors import UsageError
+from mpi_ata.torch.devices import import_torch
 from mpi_ata.torch.epochs import Epochs
+from mpi_ata.torch.loaders import Loaders
+from mpi_ata.torch.reading import TRAINING, Reader, Request
 
 
 class LoaderDraws:
@@ -38,23 +41,34 @@ class LoaderDraws:
 
 
 class SharedDraws:
-    """Batches of a loader's dataset in one sequence for all ranks, each sample once per epoch."""
+    """Batches of a loader's dataset in one sequence for all ranks, each sample once per epoch.
+
+    A batch depends on its place in the sequence alone, with what is drawn while it is read, and after that.
+    """
 
     def __init__(self, loader: Any, seed: int) -> None:
         parts: list[Any] = [getattr(loader, name, None) for name in ("dataset", "batch_size", "collate_fn")]
-        if None in parts or not hasattr(parts[0], "__getitem__"):
+        if None in parts:
             raise UsageError(
-                "shuffle='epoch' needs a DataLoader with a dataset that has samples by number, and with a "
-                "batch_size; use these, or leave shuffle out"
+                "shuffle='epoch' needs a DataLoader with a dataset and a batch_size; use these, or leave "
+                "shuffle out"
             )
-        self.loader = loader
-        self._dataset, batch_size, self._collate = parts
-        if not len(self._dataset):
-            raise UsageError("the dataset of the loader has no samples; give it at least one")
-        self._epochs = Epochs(len(self._dataset), batch_size, seed)
+        dataset, batch_size, collate = parts
+        usual = collate is import_torch().utils.data.default_collate
+        try:
+            self._reader = Reader([dataset], None if usual else collate)
+        except ValueError as error:
+            raise UsageError(f"{error}; shuffle='epoch' draws samples of it, so give it some") from None
+        self.loader, self._epochs = loader, Epochs(len(dataset), batch_size, seed)
+        self._processes = Loaders(self._reader, loader.num_workers) if loader.num_workers else None
 
     def take(self, first: int, count: int) -> Iterator[Any]:
         """Yield `count` batches, from this place of the sequence on."""
-        for index in range(first, first + count):
-            numbers = self._epochs.batch(index).tolist()
-            yield self._collate([self._dataset[number] for number in numbers])
+        requests = [self._request(index) for index in range(first, first + count)]
+        if self._processes is not None:
+            self._processes.expect(requests)
+        for request in requests:
+            yield self._reader.read(request) if self._processes is None else self._processes.get(request)
+
+    def _request(self, index: int) -> Request:
+        return Request(TRAINING, self._epochs.reading_seed(index), self._epochs.batch(index))

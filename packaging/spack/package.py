@@ -26,7 +26,7 @@ class PyMpiAta(PythonPackage):
     depends_on("py-numpy@1.26:", type=("build", "run"))
     depends_on("py-click@8.1:", type=("build", "run"))
     depends_on("py-h5py@3.10:", type=("build", "run"))
-    depends_on("py-mpi4py@4.0:", type=("build", "run"))
+    depends_on("py-mpi4py@4.1:", type=("build", "run"))
 
     depends_on("py-matplotlib@3.8:", type=("build", "run"), when="+plot")
     depends_on("py-torch@2.2:", type=("build", "run"), when="+torch")

@@ -136,6 +136,7 @@ def mistakes(folder: Path, rank: int) -> Found:
     actions: dict[str, Callable[[], object]] = {
         "budget": lambda: mpi_ata.Balance(0),
         "shuffle": lambda: mpi_ata.Balance(3, shuffle="epochs"),
+        "settings": lambda: mpi_ata.Balance(3 + rank),
         "allocator": lambda: mpi_ata.Balance(3, allocator="ata-manual"),
         "greedy": lambda: mpi_ata.Balance(3, allocator="gta").micro_batches([1]),
         "exists": lambda: mpi_ata.Balance(12, out=folder / "run.h5"),

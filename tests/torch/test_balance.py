@@ -168,6 +168,7 @@ def test_the_run_file_has_the_loss_of_each_step_and_the_speeds_of_ranks(folder: 
 MISTAKES = {
     "budget": "budget=0 must be at least 1",
     "shuffle": "shuffle='epochs' must be 'loader' or 'epoch'",
+    "settings": "rank 1 has budget=4, shuffle='loader', seed=0, but rank 0 budget=3",
     "step": "call micro_batches(loader) before each step()",
     "empty": "the loader has no batches",
     "early": "rank 1 has done",
@@ -217,9 +218,37 @@ def test_ranks_that_share_a_sequence_draw_each_sample_once_per_epoch() -> None:
     assert sorted(drawn) == list(range(12))
 
 
+def test_loader_processes_read_the_same_batches_of_a_shared_sequence() -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(12.0))
+    draws = [SharedDraws(torch.utils.data.DataLoader(data, 2, num_workers=count), 5) for count in (0, 1)]
+    alone, read_ahead = ([batch.tolist() for (batch,) in each.take(2, 4)] for each in draws)
+    assert alone == read_ahead
+
+
 def test_a_shared_sequence_needs_samples_by_number() -> None:
     with pytest.raises(mpi_ata.UsageError, match="shuffle='epoch' needs a DataLoader with a dataset"):
         SharedDraws([1, 2], seed=0)
+    endless = torch.utils.data.DataLoader(torch.utils.data.IterableDataset(), 2)
+    with pytest.raises(mpi_ata.UsageError, match="has no length"):
+        SharedDraws(endless, seed=0)
+
+
+LONE = """
+import torch, mpi_ata
+torch.distributed.init_process_group("gloo", "file://{group}", rank=0, world_size=1)
+mpi_ata.Balance(budget=0)
+"""
+
+
+def test_a_script_with_a_mistake_ends_with_one_sentence_and_no_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LONE.format(group=tmp_path / "group"))
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: budget=0 must be at least 1")
+    assert "Traceback" not in done.stderr
 
 
 def test_without_a_process_group_the_error_says_how_to_make_one() -> None:
