@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpi_ata.clusters import FaultPolicy
+from mpi_ata.clusters.network import Network
 from mpi_ata.job.names import ALLOCATORS, LAWS, METHODS, PROBLEMS, UPDATES
 from mpi_ata.job.schema import RunTable
 from mpi_ata.job.stop import Stop
@@ -64,7 +65,14 @@ NAMES = {
     "allocator": {"every name": ALLOCATORS},
     "times": {"": LAWS},
 }
-PLAIN = {"times": TimesTable, "times.changes": Change, "stop": Stop, "run": RunTable, "faults": FaultPolicy}
+PLAIN = {
+    "times": TimesTable,
+    "times.changes": Change,
+    "stop": Stop,
+    "run": RunTable,
+    "faults": FaultPolicy,
+    "network": Network,
+}
 
 
 def keys_of(table: str) -> list[Key]:

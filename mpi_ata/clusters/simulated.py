@@ -14,7 +14,6 @@ from mpi_ata.times import DrawnTimes
 
 _SAVED = ("began", "due", "seconds", "left", "round", "number")  # arrays with one entry per worker
 _UNSTOPPABLE = ("free", "noted")  # saved too where tasks cannot be stopped
-Overhead = Callable[[int], Array]  # seconds that an order of each worker spends on the way, in a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +23,11 @@ class Order:
     x: Array
     round: int
     together: bool
+    summed: bool = False  # whether only the sum of all results is needed
+
+
+# Returns the seconds that orders spend on the way: workers[j] does counts[j] tasks in seconds[j].
+Overhead = Callable[[Order, IntArray, IntArray, Array], Array]
 
 
 class SimulatedWorkers:
@@ -59,7 +63,7 @@ class SimulatedWorkers:
         self.seconds[workers] = seconds = self._duration(workers, round, counts if together else 1)
         due = began + seconds
         if self._overhead is not None:
-            due += self._overhead(round)[workers]
+            due += self._overhead(order, workers, self.left[workers], seconds)
         if self._scripted:
             self._script.begin_tasks(workers)
             due += self._script.delays(workers, seconds, began)

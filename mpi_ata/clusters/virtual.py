@@ -48,8 +48,8 @@ class VirtualCluster(Farming):
 
     `faults` happen to workers at times on the virtual clock; `deaths`, which maps workers to the time at
     which they die, is short for faults of that kind.  `policy` says what is done about them; with neither
-    policy nor faults there are no deadlines, since nobody can hang.  `overhead` is a function of the
-    round, which returns the seconds that each worker's orders spend on the way: none unless given.
+    policy nor faults there are no deadlines, since nobody can hang.  `overhead` says how
+    many seconds orders spend on the way, such as a `Network`: none unless given.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class VirtualCluster(Farming):
             self._look_at = -math.inf if self._reports else self._script.next
         if round >= self.health.next_trial:
             self._try_again(x, round)
-        own.order(workers, Order(x, round, together), counts)
+        own.order(workers, Order(x, round, together, summed), counts)
         if self.draws is not None:
             self.draws.take(workers.tolist(), own.left[workers].tolist())
         if self._watched:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from mpi_ata.clusters import Cluster, VirtualCluster
+from mpi_ata.clusters.network import Traffic
 from mpi_ata.driver.drive import Drive, Outcome
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.opening import opened_ranks, set_up_in_time, start_billing
@@ -44,7 +45,10 @@ def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
         job = plan.job
         can_be_late = "faults" in job.tables or (job.times is not None and job.times.changes)
         policy = fault_policy(job, parts.method) if can_be_late else None
-        return parts, VirtualCluster(parts.problem, parts.times, plan.job.run.seed, policy=policy)
+        overhead = None if job.network is None else Traffic(job.network, job.run.exchange, job.run.replicated)
+        return parts, VirtualCluster(
+            parts.problem, parts.times, job.run.seed, policy=policy, overhead=overhead
+        )
 
 
 def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome | None:
@@ -54,6 +58,8 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
     job, trace = plan.job, Trace()
     with StopRequest(job.run.grace, on_ranks=True, is_worker=rank() != MANAGER) as stop_request:
         log_notes(plan)
+        if job.network is not None:
+            log.warning("[network] counts in simulations alone: these ranks have a network of their own")
         with collective_check():
             parts = plan.parts(workers_in_world())
         drawn = job.times is not None and job.times.report == "drawn"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mpi_ata.clusters import FaultPolicy
 from mpi_ata.clusters.exchange.choice import check_exchange
+from mpi_ata.clusters.network import Network
 from mpi_ata.errors import UsageError, did_you_mean
 from mpi_ata.job.allocator_swap import check_known, exchanged, override_job
 from mpi_ata.job.component import Component, choose
@@ -20,7 +21,7 @@ from mpi_ata.job.times_table import TimesTable, read_times
 from mpi_ata.job.values import build_table, check_numbers
 from mpi_ata.version import __version__
 
-TABLES = ("problem", "method", "allocator", "times", "stop", "run", "faults")
+TABLES = ("problem", "method", "allocator", "times", "network", "stop", "run", "faults")
 REQUIRED = ("problem", "method", "stop")
 LOGS = ("csv", "tensorboard", "wandb", "mlflow")
 
@@ -72,6 +73,7 @@ class Job:
     method: Component  # with the keys of its update, which stand in the same table
     allocator: Component | None
     times: TimesTable | None
+    network: Network | None  # of simulated workers
     faults: FaultPolicy
     stop: Stop
     run: RunTable
@@ -142,6 +144,7 @@ def job_from(path: Path, text: str, settings: tuple[str, ...], tables: Tables) -
         method=method,
         allocator=allocator,
         times=read_times(tables["times"], folder, _law_file(files)) if "times" in tables else None,
+        network=build_table("network", Network, tables["network"]) if "network" in tables else None,
         faults=build_table("faults", FaultPolicy, tables.get("faults", {}), owned=False),
         stop=build_table("stop", Stop, tables["stop"]),
         run=build_table("run", RunTable, tables.get("run", {})),

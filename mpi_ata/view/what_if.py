@@ -99,7 +99,7 @@ def replay(job: Job, recorded: Recording, rounds: int) -> Totals:
     n, problem = len(recorded.workers), NoWork()
     method = build_parts(job, n, problem).method
     cluster = VirtualCluster(
-        problem, recorded.times(job.run.seed), job.run.seed, overhead=recorded.overhead_in
+        problem, recorded.times(job.run.seed), job.run.seed, overhead=recorded.overhead_of
     )
     allocator = allocator_of(method)
     if recorded.prior is not None and allocator is not None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.random import Generator
 
 from mpi_ata.arrays import Array, IntArray, State
+from mpi_ata.clusters.simulated import Order
 from mpi_ata.errors import UsageError
 from mpi_ata.job.recorded_times import recorded_samples
 from mpi_ata.job.tables import Tables
@@ -59,11 +60,11 @@ class Recording:
         law = Recorded(len(self.workers), self.samples)
         return DrawnTimes(law, seed) if self.log is None else ReplayedTimes(law, seed, self.log)
 
-    def overhead_in(self, round: int) -> Array:
-        """Return the seconds that an order of each worker spends on the way, in a round of a replay."""
+    def overhead_of(self, order: Order, workers: IntArray, counts: IntArray, seconds: Array) -> Array:
+        """Return the seconds that orders of these workers spend on the way, in a round of a replay."""
         if self.log is None:
-            return self.overhead
-        return self.log.overhead.at(self.log.row(round), otherwise=self.overhead)
+            return self.overhead[workers]
+        return self.log.overhead.at(self.log.row(order.round), otherwise=self.overhead)[workers]
 
     def gap(self, round: int) -> float:
         """Return the seconds of a round of a replay that are the manager's."""
