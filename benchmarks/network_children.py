@@ -17,6 +17,7 @@ import numpy as np
 from benchmarks.namespaces import Hosts
 from mpi_ata import SGD, UTA, Plain, Task
 from mpi_ata.arrays import Array
+from mpi_ata.methods.replicated_sgd import ReplicatedSGD
 
 ROUNDS = 6  # of which the first one opens connections
 Measured = dict[str, float]
@@ -34,13 +35,15 @@ class Null:
         return self._answer
 
 
-def ours(exchange: str, size: int) -> Measured | None:
+def ours(way: str, size: int) -> Measured | None:
     """Measure rounds of SGD in which every worker has one task."""
     from mpi_ata.clusters.world import mpi_cluster, workers_in_world
 
     problem, n = Null(size), workers_in_world()
-    method = SGD(problem.x0, UTA(n, budget=n), Plain(1e-3))
-    with mpi_cluster(problem, None, 0, False, b"", exchange=exchange) as cluster:
+    kind = ReplicatedSGD if way == "replicated" else SGD
+    method = kind(problem.x0, UTA(n, budget=n), Plain(1e-3))
+    exchange, update = ("chain", method.update) if kind is ReplicatedSGD else (way, None)
+    with mpi_cluster(problem, None, 0, False, b"", exchange=exchange, update=update) as cluster:
         return None if cluster is None else timed(lambda: method.step(cluster))
 
 

@@ -43,6 +43,8 @@ EVALUATED = 10  # worker to manager: the results of these parts, as seconds
 METER = 11  # worker to manager, of no order: the joules that its node has used so far, as seconds
 FALLBACK = 12  # manager to worker: an exchange is given up; deliver this order with its result, at this x
 BROKEN = 13  # worker to manager: the exchange of this order cannot be completed
+FETCH = 14  # manager to worker: send the point that workers have moved, as it was after this round
+REPLICA = 15  # worker to manager: that point and the state of the update, packed
 LOST = 8  # sent by nobody: the manager has noticed that this rank has died
 
 # Flags of a message.
@@ -53,6 +55,7 @@ REACHABLE = 4  # READY: the doorbell was heard
 SHARED = 8  # READY: the manager's shared memory is open
 GLOBAL_RANDOM = 32  # READY: the untimed task drew from the generators that all code shares
 EXCHANGED = 64  # ORDER: x comes by an exchange along the route in this message; ARRIVAL: the result does
+REPLICATED = 128  # ORDER: workers have x, and share the sum of their results
 BAD_RESULT = 16  # FAILED: no task raised an error, but a result cannot be used
 
 

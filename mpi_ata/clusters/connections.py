@@ -34,6 +34,7 @@ class Connections:
         self.suspended = 0.0  # seconds for which this process was stopped, or did something else
         self._latest = time.perf_counter()  # when it last waited
         self.dead: set[int] = set()  # ranks whose processes have ended
+        self.postponed: list[Message] = []  # that are to be read again
         self._unreported: list[int] = []  # those of them that next_message() has not returned yet
         self._comm, self._template = comm, template
         self.links = open_links(exchange, template)
@@ -120,6 +121,8 @@ class Connections:
 
     def _poll(self) -> Message | None:
         """Return the next message; all messages of a dead worker come before the report of its loss."""
+        if self.postponed:
+            return self.postponed.pop(0)
         message = self.channel.poll()
         if message is None and self._unreported:
             return Message(self._unreported.pop(0), LOST, 0, 0, 0, NOWHERE, NOWHERE, 0, [], EMPTY)

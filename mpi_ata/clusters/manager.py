@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import repeat
 from typing import Any
 
@@ -11,8 +12,11 @@ import numpy as np
 from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.evaluator import Evaluator
+from mpi_ata.clusters.exchange.chain import Route
 from mpi_ata.clusters.exchange.choice import Choice
+from mpi_ata.clusters.exchange.fetching import fetched
 from mpi_ata.clusters.exchange.gathering import Gathering
+from mpi_ata.clusters.exchange.replica import Replica
 from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.health import FaultPolicy
 from mpi_ata.clusters.identity import WorkerIdentity
@@ -25,8 +29,10 @@ from mpi_ata.clusters.reception import Reception
 from mpi_ata.clusters.setups import set_up_all
 from mpi_ata.clusters.shutdown import Shutdown
 from mpi_ata.clusters.values import template_of
+from mpi_ata.errors import LossError
 from mpi_ata.launch import host_name
-from mpi_ata.packing import pack
+from mpi_ata.launch.signals import GraceExpired
+from mpi_ata.packing import EMPTY, Packed, pack
 from mpi_ata.problems import AnyProblem, returns_values
 
 LOOK = 0.5  # seconds between two checks for overdue workers
@@ -61,6 +67,8 @@ class MPICluster(Farming):
         self._reception = Reception(pool, self._gathering, drawn)
         self._evaluator = Evaluator(pool, self._reception)
         self._shutdown = Shutdown(pool, self._reception)
+        self._replica: Replica | None = None  # the point, where workers have it
+        self.replicates = False  # whether workers know the update of the method
         self._next_look = 0.0  # for overdue workers
         try:
             set_up_all(pool, self._reception)
@@ -114,6 +122,9 @@ class MPICluster(Farming):
         summed: bool = False,
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
+        if isinstance(x, Replica):
+            self._start_replicated(workers, x, round, counts, together and summed)
+            return
         if self._computes:
             x = pack(x, "x")
         elif x.shape != self._template.shape or x.dtype != self._template.dtype:
@@ -122,16 +133,47 @@ class MPICluster(Farming):
             )
         x.flags.writeable = False  # for the caller too: later orders may use a copy made now
         x = self._pool.points.rounded(x)
-        each = repeat(counts) if isinstance(counts, int) else counts.tolist()
-        if self.draws is not None:
-            self.draws.take(workers.tolist(), np.broadcast_to(counts, len(workers)).tolist())
         route = self._gathering.route(workers.tolist()) if together and summed else None
-        for worker, count in zip(workers.tolist(), each, strict=False):
-            self._orders.start(worker, x, round, count, together, route)
+        self._order(workers, x, round, counts, together, route)
         if route is not None:
             self._gathering.begin(workers.tolist(), route, x)
         if round >= self._pool.health.next_trial:
             self._pool.try_again(x, round)
+
+    def _start_replicated(
+        self, workers: IntArray, replica: Replica, round: int, counts: IntArray | int, summed: bool
+    ) -> None:
+        """Order tasks at a point that workers have, if they can share the sum."""
+        replica.fetch = self._fetch
+        self._replica = replica
+        budget = int(np.broadcast_to(counts, len(workers)).sum())
+        route = self._gathering.replicated(workers.tolist(), replica, budget) if summed else None
+        if route is None:
+            self.start(workers, replica.value(), round, counts, together=True)
+            return
+        self._order(workers, EMPTY, round, counts, True, route)
+        self._gathering.begin(workers.tolist(), route, replica)
+        if round >= self._pool.health.next_trial:
+            self._pool.try_again(replica.value(), round)
+
+    def _fetch(self, replica: Replica) -> Packed:
+        return fetched(self._connections, replica, self._pool.grace_expired)
+
+    def _order(
+        self,
+        workers: IntArray,
+        x: Array,
+        round: int,
+        counts: IntArray | int,
+        together: bool,
+        route: Route | None,
+    ) -> None:
+        """Send the orders of a round."""
+        each = repeat(counts) if isinstance(counts, int) else counts.tolist()
+        if self.draws is not None:
+            self.draws.take(workers.tolist(), np.broadcast_to(counts, len(workers)).tolist())
+        for worker, count in zip(workers.tolist(), each, strict=False):
+            self._orders.start(worker, x, round, count, together, route)
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
         """Return the next arrival, or the next worker that is lost or back."""
@@ -192,6 +234,9 @@ class MPICluster(Farming):
 
     def close(self) -> None:
         """Stop everyone, let the workers leave, and settle the accounts; late ones are not waited for."""
+        if self._replica is not None:
+            with suppress(LossError, GraceExpired):  # what it saved before is still good
+                self._replica.value()
         self._shutdown.close()
 
     def abort(self, code: int = 1) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters.buffers import NOWHERE
-from mpi_ata.clusters.channel import EMPTY, EXCHANGED, ORDER, STOP, TOGETHER, Payload
+from mpi_ata.clusters.channel import EMPTY, EXCHANGED, ORDER, REPLICATED, STOP, TOGETHER, Payload
 from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.draws import Draws
 from mpi_ata.clusters.exchange.chain import Route
@@ -81,7 +81,8 @@ class Orders:
         payload: Payload = self._points.packed_point(order.x) if x_slot == NOWHERE else EMPTY
         flags = TOGETHER if order.together else 0
         if order.route is not None:
-            payload, flags = order.route.packed(), flags | EXCHANGED
+            payload = order.route.packed()
+            flags |= EXCHANGED | (REPLICATED if order.route.budget else 0)
         draws = self._draws.of(worker) if self._draws is not None and worker in self.running else ()
         to, connections = self._connections.rank[worker], self._connections
         connections.channel.send(

@@ -17,6 +17,7 @@ from mpi_ata.clusters.channel import (
     EVALUATED,
     FAILED,
     FALLBACK,
+    FETCH,
     FINAL,
     GLOBAL_RANDOM,
     INLINE,
@@ -25,6 +26,7 @@ from mpi_ata.clusters.channel import (
     ORDER,
     REACHABLE,
     READY,
+    REPLICA,
     SHARED,
     STOPPED,
     TOGETHER,
@@ -55,6 +57,7 @@ from mpi_ata.packing import EMPTY, Packed
 from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
 from mpi_ata.randomness import global_states
 from mpi_ata.times import DrawnTimes
+from mpi_ata.updates import Update
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -74,6 +77,7 @@ class Worker:
         report_drawn: bool = False,
         digest: bytes = b"",
         exchange: str = "star",
+        update: Update | None = None,
     ) -> None:
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
         self._report_drawn = report_drawn and times is not None
@@ -96,7 +100,7 @@ class Worker:
         comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
         comm.Barrier()  # now everyone has opened the shared memory
         self._channel = Channel(comm, MANAGER, template)
-        self._exchange = Passing(links, comm.Get_rank(), self._send, self._poll_stop, self._wait_stop)
+        self._exchange = Passing(links, comm.Get_rank(), self._send, self._poll_stop, self._wait_stop, update)
         self._total = np.empty_like(template)  # the sum of results not sent yet
         self._values: list[Packed] = []  # or those results themselves, packed
         self._order = 0  # the one being carried out
@@ -318,6 +322,8 @@ class Worker:
     def _obey(self, message: Message) -> None:
         if message.kind == END:
             self._ended, self._final = True, bool(message.flags & FINAL)
+        elif message.kind == FETCH:
+            self._send(REPLICA, -1, payload=self._exchange.copy.packed(message.round))
         elif message.kind == FALLBACK:
             self._exchange.fall_back(message, self._order)
         elif message.order == self._order:

@@ -20,6 +20,7 @@ from mpi_ata.launch import step_tasks
 from mpi_ata.layout import MANAGER, workers_in
 from mpi_ata.problems import AnyProblem
 from mpi_ata.times import DrawnTimes
+from mpi_ata.updates import Update
 from mpi_ata.version import __version__
 
 log = logging.getLogger("mpi_ata")
@@ -66,6 +67,7 @@ def mpi_cluster(
     grace_expired: Callable[[], bool] = lambda: False,
     policy: FaultPolicy | None = None,
     exchange: str = "star",
+    update: Update | None = None,
 ) -> Iterator[MPICluster | None]:
     """Yield the ranks of this MPI world as a cluster; a worker's rank serves it first, then yields None."""
     asked, exchange = exchange, exchange_of(problem, exchange)
@@ -75,7 +77,7 @@ def mpi_cluster(
         comm = MPI.COMM_WORLD.Dup()
     if comm.Get_rank() != MANAGER:
         with all_ranks_needed():
-            worker = Worker(comm, problem, times, seed, report_drawn, digest, exchange)
+            worker = Worker(comm, problem, times, seed, report_drawn, digest, exchange, update)
         if _served(worker, comm):
             sys.exit(0)  # the manager prints why
         comm.Free()
@@ -84,6 +86,7 @@ def mpi_cluster(
     with all_ranks_needed():
         label, drawn = times.label if times else "", report_drawn and times is not None
         cluster = MPICluster(comm, problem, digest, label, grace_expired, policy, drawn, exchange)
+    cluster.replicates = update is not None
     try:
         yield cluster
         cluster.close()

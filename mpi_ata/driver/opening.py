@@ -14,6 +14,7 @@ from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.layout import ranks_for
 from mpi_ata.problems import AnyProblem
 from mpi_ata.times import DrawnTimes
+from mpi_ata.updates import Update
 
 if TYPE_CHECKING:
     from mpi_ata.clusters.manager import MPICluster
@@ -29,6 +30,7 @@ def opened_ranks(
     policy: FaultPolicy | None = None,
     report_drawn: bool = False,
     exchange: str = "auto",
+    update: Update | None = None,
 ) -> Iterator["MPICluster | None"]:
     """Yield the ranks as a cluster; a worker's rank serves it first, then yields None."""
     from mpi_ata.clusters.world import mpi_cluster
@@ -36,7 +38,7 @@ def opened_ranks(
     expired = stop_request.grace_expired
     with (
         set_up_in_time(stop_request),
-        mpi_cluster(problem, times, seed, report_drawn, digest, expired, policy, exchange) as cluster,
+        mpi_cluster(problem, times, seed, report_drawn, digest, expired, policy, exchange, update) as cluster,
     ):
         if cluster is not None:
             cluster.log_notes(sleeping=times is not None)

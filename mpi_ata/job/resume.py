@@ -23,7 +23,7 @@ from mpi_ata.job.tables import (
 
 # Keys that may differ between a run and its resumption: they change nothing in what it computes.
 SAVING = ("checkpoint_rounds", "checkpoint_seconds", "grace")
-FREE = {f"run.{key}" for key in ("workers", "evaluate_every", *SAVING, "log", "exchange")}
+FREE = {f"run.{key}" for key in ("workers", "evaluate_every", *SAVING, "log", "exchange", "replicated")}
 
 ByName = dict[str, Setting]
 

@@ -37,6 +37,7 @@ class RunTable:
     grace: float = 20.0  # seconds that a round may still take after a signal
     log: list[str] | None = None  # names of loggers
     exchange: str = "auto"  # how x and results travel between ranks
+    replicated: bool = False  # whether workers keep x and the state of the update
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -52,6 +53,8 @@ class RunTable:
         if not self.grace >= 0:
             raise ValueError(f"grace={self.grace} must be at least 0 seconds")
         check_exchange(self.exchange)
+        if self.replicated and self.exchange == "star":
+            raise ValueError("replicated = true needs a chain; set exchange = 'auto' or 'chain'")
         for name in self.log or ():
             if name not in LOGS:
                 listed = f"{', '.join(LOGS)}{did_you_mean(str(name), LOGS)}"

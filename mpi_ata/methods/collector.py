@@ -65,7 +65,7 @@ class Collector:
                 raise OwnerLostError(found, named(found.worker, self._cluster.identities[found.worker]))
         return found
 
-    def collect(self, x: Array, k: int, a: IntArray, B: int, exact: bool) -> "Sum":
+    def collect(self, x: Any, k: int, a: IntArray, B: int, exact: bool) -> "Sum":
         """Order a_i tasks at x from worker i and return the sum of the first B results; stop the rest.
 
         `exact` if the quotas a sum to B: then each order comes back as a whole, and nothing is stopped.
@@ -194,6 +194,11 @@ class Sum:
             self._last = (result,)
         else:
             self._total += result
+
+    @property
+    def empty(self) -> bool:
+        """Whether no result came here, since workers share the sum."""
+        return self._total is None and not self._late
 
     def mean(self, count: int) -> Array:
         """Return the sum divided by the number of gradients in it; computed in its own memory."""

@@ -87,11 +87,14 @@ def _inner(update: Any) -> Any:
 
 
 def run_table(
-    workers: int | None, evaluate_every: int, *saving: Any, seed: int = 0, exchange: str = "auto"
+    workers: int | None, evaluate_every: int, *saving: Any, seed: int = 0, **travel: Any
 ) -> RunTable:
-    """Return the table [run] of a script, checked; `saving` are its checkpoints and the grace period."""
+    """Return the table [run] of a script, checked.
+
+    `saving` are its checkpoints and the grace period, `travel` says how x and results travel.
+    """
     try:
-        return replace(RunTable(workers, seed, evaluate_every, *saving), exchange=exchange)
+        return replace(RunTable(workers, seed, evaluate_every, *saving), **travel)
     except (ValueError, TypeError) as error:
         raise UsageError(one_line(error)) from None
 

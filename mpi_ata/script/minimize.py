@@ -13,6 +13,7 @@ from mpi_ata.driver.opening import start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE
+from mpi_ata.job.build import replicated_update
 from mpi_ata.job.stop import Stop
 from mpi_ata.problems import Problem
 from mpi_ata.script.description import script_path
@@ -57,6 +58,7 @@ def minimize(
     grace: float = 20.0,
     faults: FaultPolicy | None = None,
     exchange: str = "auto",
+    replicated: bool = False,
 ) -> Result | None:
     """Minimize a problem by SGD with `budget` tasks per round, and return the result; None on workers.
 
@@ -95,6 +97,7 @@ def minimize(
         observers=observers,
         progress=progress,
         exchange=exchange,
+        replicated=replicated,
     )
     with in_python():
         if starts_ranks(workers) and script_path() is None:
@@ -123,7 +126,7 @@ def _driven(prepared: Prepared, request: Request) -> Result | None:
     with catching_signals(start.job.run.grace) as stop_request:
         log_notes(start)
         opened = problem, times, request.seed, prepared.digest, stop_request, request.faults
-        with opened_cluster(*opened, start.job.run.exchange) as cluster:
+        with opened_cluster(*opened, start.job.run.exchange, replicated_update(method)) as cluster:
             if cluster is None:
                 return None
             start_billing(trace, cluster)

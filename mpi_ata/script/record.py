@@ -18,7 +18,7 @@ from mpi_ata.script.words import python_words
 Paths = str | Path | Sequence[str | Path]
 
 FIXED = ("problem.", "method.class", "run.seed")  # keys that may not differ when a run is resumed
-IGNORED = ("script.", "run.exchange")  # keys that say nothing of the run itself
+IGNORED = ("script.", "run.exchange", "run.replicated")  # keys that say nothing of the run itself
 
 
 def output_options(

@@ -19,6 +19,7 @@ from mpi_ata.job.stop import Stop
 from mpi_ata.job.tables import Tables
 from mpi_ata.job.user_class import UserClass
 from mpi_ata.methods import SGD
+from mpi_ata.methods.replicated_sgd import ReplicatedSGD
 from mpi_ata.problems import Problem
 from mpi_ata.script.allocator import AnyAllocator, build_allocator
 from mpi_ata.script.arguments import check_arguments
@@ -78,6 +79,7 @@ class Request:
     observers: Sequence[Observer] = ()
     progress: bool = False
     exchange: str = "auto"
+    replicated: bool = False
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -92,12 +94,14 @@ class Request:
         check_workers(n)
         problem = self._built_problem()
         check_problem(problem, stop)
+        kind = ReplicatedSGD if self.replicated else SGD
         allocator = build_allocator(self.allocator, n, self.budget, self.seed, times)
-        method = SGD(problem.x0, allocator, bound_update(problem, self._fresh_update()))
+        method = kind(problem.x0, allocator, bound_update(problem, self._fresh_update()))
         if self.workers is None and times is not None:
             check_simulation(method, n)
         saving = self.checkpoint_rounds, self.checkpoint_seconds, self.grace
-        run = run_table(n, self.evaluate_every, *saving, seed=self.seed, exchange=self.exchange)
+        travel = {"exchange": self.exchange, "replicated": self.replicated}
+        run = run_table(n, self.evaluate_every, *saving, seed=self.seed, **travel)
         described = describe_run(method, problem, stop, run, times)
         return Prepared(problem, times, method, described, self._start(described, planned))
 

@@ -16,6 +16,7 @@ from mpi_ata.problems import AnyProblem
 from mpi_ata.script.toml import to_toml
 from mpi_ata.times import DrawnTimes
 from mpi_ata.torch.loaders import importing_script
+from mpi_ata.updates import Update
 
 
 class Agreed(Protocol):
@@ -72,6 +73,7 @@ def opened_cluster(
     stop_request: StopRequest,
     policy: FaultPolicy | None,
     exchange: str = "auto",
+    update: Update | None = None,
 ) -> Iterator[Cluster | None]:
     """Yield the ranks as a cluster, or a simulation; a worker's rank serves first, then yields None."""
     if not launch.under_launcher():
@@ -79,7 +81,8 @@ def opened_cluster(
         with closing(VirtualCluster(problem, times, seed, policy=policy)) as simulated:
             yield simulated
         return
-    with opened_ranks(problem, times, seed, digest, stop_request, policy, exchange=exchange) as ranks:
+    given = seed, digest, stop_request, policy, False, exchange, update
+    with opened_ranks(problem, times, *given) as ranks:
         yield ranks
         if ranks is not None and stop_request:
             ranks.abort(stop_request.exit_code)

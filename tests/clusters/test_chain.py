@@ -1,4 +1,4 @@
-"""The chain alone, without MPI: each rank is a thread with connections of its own."""
+"""Exchanges alone, without MPI: each rank is a thread with connections of its own."""
 
 import threading
 import time
@@ -10,7 +10,10 @@ import pytest
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.exchange.chain import PIECE, Chain, Route, receive_sum, send_point, unpacked
 from mpi_ata.clusters.exchange.links import Address, LinkBrokenError, Links
+from mpi_ata.clusters.exchange.replica import Copy, closed, opened
+from mpi_ata.clusters.exchange.sharing import SharingChain, receive_tokens, send_copy
 from mpi_ata.launch import host_name
+from mpi_ata.updates import Momentum
 
 N = 4
 SIZE = 3 * PIECE // 8 + 17  # numbers: some pieces, the last one short
@@ -120,3 +123,69 @@ def test_a_stranger_who_does_not_know_the_token_is_not_listened_to(ranks: list[L
 def test_a_route_is_sent_as_numbers() -> None:
     route = Route(7, (1, 3, 4))
     assert unpacked(route.packed().view(np.uint8)) == route
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("members", [(1, 2, 3, 4), (1, 3, 4), (2, 4), (3,)])
+def test_workers_that_share_a_sum_all_get_the_same_bits_as_by_the_chain(
+    ranks: list[Links], members: tuple[int, ...], direct: bool
+) -> None:
+    rng = np.random.default_rng(6)
+    own: dict[int, Array] = {rank: rng.standard_normal(SIZE).astype(np.float32) for rank in members}
+    route, totals = (
+        Route(0, members, budget=4, direct=direct),
+        {rank: np.empty_like(own[rank]) for rank in own},
+    )
+
+    def work(rank: int) -> None:
+        SharingChain(ranks[rank], route, rank).share_sum(own[rank], totals[rank], patient)
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in members]
+    for thread in threads:
+        thread.start()
+    receive_tokens(ranks[0], route, patient)
+    for thread in threads:
+        thread.join(10)
+    expected = own[members[0]].copy()
+    for rank in members[1:]:
+        expected += own[rank]
+    assert {total.tobytes() for total in totals.values()} == {expected.tobytes()}
+
+
+@pytest.mark.parametrize(("source", "stale"), [(0, (1, 2, 3, 4)), (3, (1, 4)), (2, ())])
+def test_those_that_do_not_have_x_get_a_copy_from_the_manager_or_from_a_worker(
+    ranks: list[Links], source: int, stale: tuple[int, ...]
+) -> None:
+    route, copies = Route(0, (1, 2, 3, 4), 4, source, stale), dict[int, object]()
+    update = Momentum(0.1)
+    x = update(np.ones(SIZE), np.ones(SIZE))
+    copy = closed(x, update)
+
+    def work(rank: int) -> None:
+        copies[rank] = SharingChain(ranks[rank], route, rank).pass_copy(lambda: copy, patient)
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in route.ranks]
+    for thread in threads:
+        thread.start()
+    if source == 0:
+        send_copy(ranks[0], route, copy, patient)
+    for thread in threads:
+        thread.join(10)
+    came = {rank: opened(data) for rank, data in copies.items() if isinstance(data, np.ndarray)}
+    assert sorted(came) == list(stale)
+    for state in came.values():
+        assert state["x"].tobytes() == x.tobytes()
+        assert state["v"].tobytes() == update.state()["v"].tobytes()
+
+
+def test_a_copy_moves_only_when_the_round_is_known_to_be_complete() -> None:
+    own, other = Copy(Momentum(0.5)), Momentum(0.5)
+    own.take(closed(np.ones(3), Momentum(0.5)))
+    first, second = np.array([2.0, 4.0, 6.0]), np.array([8.0, 8.0, 8.0])
+    own.keep(1, 2, first.copy())
+    x = other(np.ones(3), first / 2)
+    assert own.at(1).tolist() == x.tolist()  # the order of round 2 has come
+    own.keep(2, 2, second.copy())
+    assert own.at(1).tolist() == x.tolist()  # round 2 was given up
+    own.keep(2, 2, second.copy())
+    assert own.at(2).tolist() == other(x, second / 2).tolist()

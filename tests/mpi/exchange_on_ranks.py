@@ -1,7 +1,6 @@
 """Runs the same job by the star and by the chain on the ranks of one world; rank 0 prints JSON lines.
 
-With a worker to kill: it dies in the middle of a round, either on its way to its first task of that round, or
-after its own report.
+exchange_on_ranks.py star,chain,replicated, or one way and where which worker kills itself: chain pass_sum 2
 """
 
 import json
@@ -9,6 +8,7 @@ import os
 import signal
 import sys
 from hashlib import sha256
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,17 @@ import numpy as np
 from mpi_ata.allocators import UTA
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.exchange.chain import Chain
+from mpi_ata.clusters.exchange.links import Links
+from mpi_ata.clusters.exchange.sharing import SharingChain
 from mpi_ata.clusters.world import mpi_cluster, workers_in_world
 from mpi_ata.methods import SGD
+from mpi_ata.methods.replicated_sgd import ReplicatedSGD
 from mpi_ata.problems import Task
 from mpi_ata.updates import Momentum
 
 SIZE = 100_003  # numbers: several pieces, the last one short
 ROUNDS = 6
+BUDGET = int(os.environ.get("BUDGET", "7"))  # with fewer than workers, some are idle in turn
 
 
 class Noisy:
@@ -36,11 +40,13 @@ class Noisy:
         return x + task.rng.standard_normal(x.size, np.float32)
 
 
-def run(exchange: str, rounds: int = ROUNDS) -> dict[str, Any] | None:
+def run(way: str, rounds: int = ROUNDS) -> dict[str, Any] | None:
     """Return the final point and what was counted; None on a worker's rank."""
     problem = Noisy()
-    method = SGD(problem.x0, UTA(workers_in_world(), budget=7, seed=3), Momentum(0.05))
-    with mpi_cluster(problem, None, 11, False, b"", exchange=exchange) as cluster:
+    kind = ReplicatedSGD if way == "replicated" else SGD
+    method = kind(problem.x0, UTA(workers_in_world(), budget=BUDGET, seed=3), Momentum(0.05))
+    exchange, update = "star" if way == "star" else "chain", method.update if kind is ReplicatedSGD else None
+    with mpi_cluster(problem, None, 11, False, b"", exchange=exchange, update=update) as cluster:
         if cluster is None:
             return None
         lost, used = list[int](), 0
@@ -48,30 +54,40 @@ def run(exchange: str, rounds: int = ROUNDS) -> dict[str, Any] | None:
             round = method.step(cluster)
             lost += [each.worker for each in round.losses]
             used += int(round.used.sum())
-        digest = sha256(method.x.tobytes()).hexdigest()
+        digest = sha256(method.x.tobytes() + method.state()["update.v"].tobytes()).hexdigest()
         return {"x": digest, "norm": float(np.linalg.norm(method.x)), "used": used, "lost": lost}
 
 
 def die_in(name: str, worker: int) -> None:
-    """Let a worker kill itself when it does this in the third round, at the second piece or later."""
-    own, calls = getattr(Chain, name), [0]
+    """Let a worker kill itself in the middle of this, the third time it does it."""
+    kind: Any = SharingChain if hasattr(SharingChain, name) else Chain
+    own, calls = getattr(kind, name), count(1)
 
-    def dying(self: Chain, array: Array, idle: Any) -> None:
-        calls[0] += 1
-        if calls[0] == 3:
-            half = array.reshape(-1)[: array.size // 2]
-            own(self, half, idle)
-            os.kill(os.getpid(), signal.SIGKILL)
-        own(self, array, idle)
+    def dying(self: Any, *arguments: Any) -> Any:
+        if next(calls) == 3:
+            die_at(self._links, transfer=min(worker, 1))  # the first one sends everything at once
+        return own(self, *arguments)
 
     if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == str(worker + 1):
-        setattr(Chain, name, dying)
+        setattr(kind, name, dying)
+
+
+def die_at(links: Links, transfer: int) -> None:
+    """Let a process kill itself at this transfer from now on."""
+    transfers, own = count(), links.transfer
+
+    def last(*arguments: Any) -> None:
+        if next(transfers) == transfer:
+            os.kill(os.getpid(), signal.SIGKILL)
+        own(*arguments)
+
+    vars(links)["transfer"] = last
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        die_in(sys.argv[1], int(sys.argv[2]))
-    ways = ["chain"] if len(sys.argv) > 1 else ["star", "chain"]
-    for story in [run(way) for way in ways]:
+    ways, *death = sys.argv[1:]
+    if death:
+        die_in(death[0], int(death[1]))
+    for story in [run(way) for way in ways.split(",")]:
         if story is not None:
             print(json.dumps(story), flush=True)

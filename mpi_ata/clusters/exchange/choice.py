@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 log = logging.getLogger("mpi_ata")
 EXCHANGES = ("auto", "star", "chain")
-LEAST = 1 << 17  # bytes of x from which a chain can be better
+LEAST = 1 << 16  # bytes of x from which a chain can be better
+MOST = 64  # workers that send to each other directly: each has a connection to each
 TRIALS = 3  # rounds of each way that "auto" measures
 
 
@@ -19,6 +20,14 @@ def check_exchange(name: object) -> None:
     """Reject an unknown way."""
     if name not in EXCHANGES:
         raise ValueError(f"exchange={name!r} must be one of {', '.join(map(repr, EXCHANGES))}")
+
+
+def use_direct(hosts: Sequence[str]) -> bool:
+    """Return whether workers on these hosts, which have x, share their sum directly.
+
+    Several workers of one node would each send through its network card.
+    """
+    return 1 < len(hosts) <= MOST and len(set(hosts)) == len(hosts)
 
 
 class Choice:

@@ -12,11 +12,14 @@ from typing import NamedTuple
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.channel import FALLBACK, Message
 from mpi_ata.clusters.exchange.chain import Route, receive_sum, send_point
-from mpi_ata.clusters.exchange.choice import Choice
+from mpi_ata.clusters.exchange.choice import Choice, use_direct
 from mpi_ata.clusters.exchange.links import LinkBrokenError
+from mpi_ata.clusters.exchange.replica import Replica
+from mpi_ata.clusters.exchange.sharing import receive_tokens, send_copy
 from mpi_ata.clusters.orders import Order
 from mpi_ata.clusters.pool import WorkerPool
 from mpi_ata.launch.signals import GraceExpired
+from mpi_ata.layout import MANAGER
 
 log = logging.getLogger("mpi_ata")
 STALL = 10.0  # seconds without a byte after which an exchange is given up
@@ -40,25 +43,51 @@ class Gathering:
         self._members: dict[int, Order] = {}  # by worker
         self._reports: dict[int, Report] = {}
         self._route = Route(0, ())
+        self._replica: Replica | None = None  # where workers have x
+
+    def replicated(self, workers: list[int], replica: Replica, budget: int) -> Route | None:
+        """Return how workers that have x share their sum, and who sends x to those that do not."""
+        if self._connections.links is None or not self._usable(workers):
+            return None
+        fresh = [worker for worker in workers if worker in replica.fresh]
+        if not fresh:
+            replica.value()
+        stale = workers if replica.here else [worker for worker in workers if worker not in fresh]
+        rank = self._connections.rank
+        source = MANAGER if replica.here else rank[fresh[0]]
+        direct = use_direct([self._pool.identities[worker].host for worker in workers])
+        return Route(self._generation, self._ranks(workers), budget, source, self._ranks(stale), direct)
+
+    def _ranks(self, workers: list[int]) -> tuple[int, ...]:
+        return tuple(sorted(self._connections.rank[worker] for worker in workers))
+
+    def _usable(self, workers: list[int]) -> bool:
+        """Return whether a chain can be expected to work, and whether all of these can take part at once."""
+        return self._broken < ATTEMPTS and not any(worker in self._orders.stopping for worker in workers)
 
     def route(self, workers: list[int]) -> Route | None:
         """Return how a round's x and results travel among these workers; None: by the star."""
-        if self._broken >= ATTEMPTS or any(worker in self._orders.stopping for worker in workers):
+        if not self._usable(workers):
             return None
-        hosts = [self._connections.ranks[self._connections.rank[worker]].host for worker in workers]
+        hosts = [self._pool.identities[worker].host for worker in workers]
         if self._connections.links is None or not self.choice.chain(hosts):
             return None
-        ranks = sorted(self._connections.rank[worker] for worker in workers)
-        return Route(self._generation, tuple(ranks))
+        return Route(self._generation, self._ranks(workers))
 
-    def begin(self, workers: list[int], route: Route, x: Array) -> None:
-        """Send x to workers whose orders are on their way."""
+    def begin(self, workers: list[int], route: Route, x: Array | Replica) -> None:
+        """Send x to workers whose orders are on their way, if they do not have it."""
         self._members = {worker: self._orders.running[worker] for worker in workers}
         self._reports, self._route = {}, route
+        self._replica = x if isinstance(x, Replica) else None
         self._connections.channel.flush()
         assert self._connections.links is not None
         try:
-            send_point(self._connections.links, route, x, self._look)
+            if not isinstance(x, Replica):
+                send_point(self._connections.links, route, x, self._look)
+            elif route.stale and route.source == MANAGER:
+                send_copy(self._connections.links, route, x.packed(), self._look)
+            else:
+                self._connections.links.renew(route.generation)
         except LinkBrokenError as error:
             self.dissolve(str(error))
 
@@ -67,19 +96,33 @@ class Gathering:
         self._reports[worker] = Report(message, time.perf_counter())
         self._members[worker].reported = True
 
-    def complete(self) -> tuple[Array, dict[int, Report]] | None:
-        """Return the sum and the reports of all members, if all have reported and nothing breaks now."""
+    def complete(self) -> tuple[Array | None, dict[int, Report]] | None:
+        """Return the sum and the reports of all members, if all have reported and nothing breaks now.
+
+        Where workers have x there is no sum: they have moved it.
+        """
         if len(self._reports) < len(self._members):
             return None
-        assert self._connections.links is not None
-        total = self._connections.channel.buffers.take()
         try:
-            receive_sum(self._connections.links, self._route, total, self._look)
+            total = self._receive_sum()
         except LinkBrokenError as error:
             self.dissolve(str(error))
             return None
-        reports, self._members, self._reports = self._reports, {}, {}
+        if self._replica is not None:
+            (round,) = {order.round for order in self._members.values()}
+            self._replica.moved(frozenset(self._members), round)
+        reports, self._members, self._reports, self._broken = self._reports, {}, {}, 0
         return total, reports
+
+    def _receive_sum(self) -> Array | None:
+        """Receive the sum; where workers have x, the news that all of them have it."""
+        assert self._connections.links is not None
+        if self._replica is not None:
+            receive_tokens(self._connections.links, self._route, self._look)
+            return None
+        total = self._connections.channel.buffers.take()
+        receive_sum(self._connections.links, self._route, total, self._look)
+        return total
 
     def broken(self, worker: int, number: int) -> None:
         """Give up the exchange to which this order belongs, since its worker cannot complete it."""
@@ -109,6 +152,9 @@ class Gathering:
         self._generation += 1
         if why:
             self._note_broken(why)
+        if self._replica is not None:
+            for order in members.values():
+                order.x = self._replica.value()
         for worker, order in members.items():
             if self._orders.running.get(worker) is order:
                 order.route, order.reported, order.latest = None, False, time.perf_counter()

@@ -19,6 +19,9 @@ ANSWER = 10.0  # seconds within which a neighbour has to accept a connection
 LENGTH = 96  # bytes of the first message: rank, generation, token
 
 
+EMPTY = memoryview(b"")
+Data = dict[int, memoryview]  # by rank
+Open = dict[socket.socket, memoryview]  # what is left of it, by connection
 Idle = Callable[[float], None]  # called with the seconds for which nothing could be sent or received
 
 
@@ -60,33 +63,35 @@ class Links:
 
     def send(self, to: int, data: memoryview, idle: Idle) -> None:
         """Send all of it; `idle` is called while that is not possible, and may raise an error."""
-        link, latest = self.connect(to), time.perf_counter()
-        while data:
-            try:
-                data, latest = data[link.send(data) :], time.perf_counter()
-            except BlockingIOError:
-                if not select.select([], [link], [], GLANCE)[1]:
-                    idle(time.perf_counter() - latest)
-            except OSError as error:
-                raise LinkBrokenError(str(error)) from None
+        self.transfer({to: data}, {}, idle)
 
     def receive(self, sender: int, data: memoryview, idle: Idle) -> None:
         """Fill all of it; `idle` is called while nothing comes, and may raise an error."""
+        self.transfer({}, {sender: data}, idle)
+
+    def transfer(self, sending: Data, expecting: Data, idle: Idle) -> None:
+        """Send to some ranks and receive from others, all at the same time."""
         latest = time.perf_counter()
-        while (link := self._incoming.get(sender)) is None:
-            self._accept(idle, latest)
-        while data:
-            try:
-                count, latest = link.recv_into(data), time.perf_counter()
-            except BlockingIOError:
-                if not select.select([link], [], [], GLANCE)[0]:
-                    idle(time.perf_counter() - latest)
-                continue
-            except OSError as error:
-                raise LinkBrokenError(str(error)) from None
-            if not count:
-                raise LinkBrokenError(f"rank {sender} has closed the connection")
-            data = data[count:]
+        out = {self.connect(rank): data for rank, data in sending.items()}
+        coming = {self._accepted(rank, idle): data for rank, data in expecting.items()}
+        while out or coming:
+            left = _bytes_in(out, coming)
+            out = {link: rest for link, data in out.items() if (rest := _sent(link, data))}
+            coming = {link: rest for link, data in coming.items() if (rest := _received(link, data))}
+            if _bytes_in(out, coming) < left:
+                latest = time.perf_counter()
+            elif not _ready(out, coming):
+                idle(time.perf_counter() - latest)
+
+    def _accepted(self, rank: int, idle: Idle) -> socket.socket:
+        """Return the connection from a rank, which opens it sooner or later."""
+        began = time.perf_counter()
+        while rank not in self._incoming:
+            if _ready({}, {self._listener: EMPTY}):
+                self._accept()
+            else:
+                idle(time.perf_counter() - began)
+        return self._incoming[rank]
 
     def connect(self, to: int) -> socket.socket:
         """Return the connection to a rank, opened if need be."""
@@ -102,11 +107,8 @@ class Links:
         self._outgoing[to] = _prepared(link)
         return link
 
-    def _accept(self, idle: Idle, since: float) -> None:
-        """Accept the next connection, if one comes; one that does not know the token is closed."""
-        if not select.select([self._listener], [], [], GLANCE)[0]:
-            idle(time.perf_counter() - since)
-            return
+    def _accept(self) -> None:
+        """Accept a connection; one that does not know the token is closed."""
         with suppress(OSError, ValueError):
             link, _ = self._listener.accept()
             link.settimeout(ANSWER)
@@ -134,3 +136,39 @@ def _prepared(link: socket.socket) -> socket.socket:
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link.setblocking(False)
     return prepared(link)
+
+
+def _sent(link: socket.socket, data: memoryview) -> memoryview:
+    """Send what can be sent now, and return the rest."""
+    try:
+        return data[link.send(data) :]
+    except BlockingIOError:
+        return data
+    except OSError as error:
+        raise LinkBrokenError(str(error)) from None
+
+
+def _received(link: socket.socket, data: memoryview) -> memoryview:
+    """Receive what is there now, and return what is left to be filled."""
+    try:
+        count = link.recv_into(data)
+    except BlockingIOError:
+        return data
+    except OSError as error:
+        raise LinkBrokenError(str(error)) from None
+    if not count:
+        raise LinkBrokenError("a neighbour has closed the connection")
+    return data[count:]
+
+
+def _bytes_in(*open_links: Open) -> int:
+    return sum(len(data) for links in open_links for data in links.values())
+
+
+def _ready(out: Open, coming: Open) -> bool:
+    """Wait a short time until something can be sent or received, and return whether it can."""
+    poll = select.poll()  # which has no limit on the number of a descriptor
+    for links, event in ((out, select.POLLOUT), (coming, select.POLLIN)):
+        for link in links:
+            poll.register(link, event)
+    return bool(poll.poll(1e3 * GLANCE))

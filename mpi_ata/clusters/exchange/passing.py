@@ -3,10 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from mpi_ata.arrays import Array
-from mpi_ata.clusters.channel import ARRIVAL, BROKEN, EXCHANGED, STOPPED, Message
+from mpi_ata.clusters.channel import ARRIVAL, BROKEN, EXCHANGED, REPLICATED, STOPPED, Message
 from mpi_ata.clusters.exchange.chain import Chain, unpacked
 from mpi_ata.clusters.exchange.links import LinkBrokenError, Links
+from mpi_ata.clusters.exchange.replica import Copy
+from mpi_ata.clusters.exchange.sharing import SharingChain
+from mpi_ata.updates import Update
 
 
 class Passing:
@@ -23,10 +28,13 @@ class Passing:
         send: Callable[..., None],
         poll_stop: Callable[[], bool],
         wait: Callable[[], bool],
+        update: Update | None = None,
     ) -> None:
         self._links, self._rank = links, rank
         self._send, self._poll_stop, self._wait = send, poll_stop, wait
-        self._chain: Chain | None = None  # where the present order travels by one
+        self._chain: Chain | SharingChain | None = None  # where the present order travels by one
+        self.copy = Copy(update)  # of x, where workers have it
+        self._round = 0
         self._order = 0
         self._fallback: Message | None = None  # what the manager sent when it gave the exchange up
         self._delivered: dict[str, Any] = {}  # what it may still ask for
@@ -34,9 +42,10 @@ class Passing:
     def begin(self, order: Message) -> None:
         """Begin with an order; nothing of the one before it will be asked for."""
         self._order, self._fallback, self._delivered = order.order, None, {}
-        self._chain = None
+        self._chain, self._round = None, order.round
         if order.flags & EXCHANGED and self._links is not None:
-            self._chain = Chain(self._links, unpacked(order.payload), self._rank)
+            kind = SharingChain if order.flags & REPLICATED else Chain
+            self._chain = kind(self._links, unpacked(order.payload), self._rank)
 
     @property
     def active(self) -> bool:
@@ -45,26 +54,45 @@ class Passing:
 
     def point(self, x: Array) -> Array:
         """Return x, received in this array; by the star, if the exchange breaks."""
-        assert self._chain is not None
         try:
-            self._chain.pass_point(x, self._look)
+            x = self._received(x)
         except LinkBrokenError:
             self._give_up()
         return x if self._fallback is None else self._fallback.payload
 
+    def _received(self, x: Array) -> Array:
+        """Return x, received in this array; or one's own copy, where workers have it."""
+        before = self._round - 1
+        if isinstance(self._chain, SharingChain):
+            copy = self._chain.pass_copy(lambda: self.copy.packed(before), self._look)
+            if copy is not None:
+                self.copy.take(copy)
+            return self.copy.at(before)
+        assert self._chain is not None
+        self._chain.pass_point(x, self._look)
+        return x
+
     def deliver(self, seconds: list[float], total: Array) -> None:
         """Report the seconds of an order's tasks, and add its result to the sum."""
-        assert self._chain is not None
         content = {"tasks": len(seconds), "seconds": list(seconds)}
         self._send(ARRIVAL, self._order, flags=EXCHANGED, **content)
         try:
-            self._chain.pass_sum(total, self._look)
+            self._add(total)
             self._delivered = content | {"payload": total}
         except LinkBrokenError:
             if self._give_up():
                 self._send(STOPPED, self._order, seconds=[0.0])  # all of it is in the report
             else:
                 self._send(ARRIVAL, self._order, payload=total, **content)
+
+    def _add(self, total: Array) -> None:
+        """Add an order's result to the sum; where workers have x, keep the sum for the next step."""
+        if isinstance(self._chain, SharingChain):
+            everything = np.empty_like(total)
+            self._chain.share_sum(total, everything, self._look)
+            self.copy.keep(self._round, self._chain.route.budget, everything)
+        elif self._chain is not None:
+            self._chain.pass_sum(total, self._look)
 
     def fall_back(self, message: Message, order: int) -> None:
         """Go by the star in this order, or deliver the result of the one before once more."""
