@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from mpi_ata.paper.progress import RunsProgress, Watch
     from mpi_ata.paper.report import Report
 
+    NumbersType = click.ParamType[tuple[int, ...]]
+else:
+    NumbersType = click.ParamType  # generic since click 8.4 only
 
-class Numbers(click.ParamType[tuple[int, ...]]):
+
+class Numbers(NumbersType):
     """A comma-separated list of whole numbers."""
 
     name = "N,N,..."

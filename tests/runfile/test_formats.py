@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
+from mpi_ata import load
 from mpi_ata.driver.round_sample import RoundSample
 from mpi_ata.runfile.describe import SHARES
 from mpi_ata.runfile.store import FORMAT
@@ -55,6 +56,8 @@ def test_a_file_of_any_format_is_told_of_gone_on_with_and_warm_started_from(
     assert shown.returncode == 0, shown.stderr
     told = json.loads(shown.stdout.splitlines()[-1])
     assert (told["rounds"], told["workers"], told["finished"]) == (30, 3, True)
+    loaded = load(file)
+    assert (loaded.summary["rounds"], loaded.x.shape, len(loaded.workers)) == (30, (3,), 3)
     done = mpi_ata("run", job, "--virtual", "--out", "new.h5", "--warm-start", file)
     assert done.returncode == 0, done.stderr
     assert "3 of 3 workers recognised" in done.stderr
