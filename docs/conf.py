@@ -23,6 +23,7 @@ html_copy_source = False
 html_show_copyright = False
 highlight_language = "none"
 smartquotes = False
+myst_enable_extensions = ["html_image"]
 myst_heading_anchors = 4  # with the names that hosting sites give to headings
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True

@@ -8,7 +8,7 @@ A block of a page is run, quoted or saved by what it is:
 - `<!-- file: NAME -->` above a block: the file of this name in the repository, as it is.
 - `<!-- not run -->` above a block: left out.
 
-`python -m tests.pages PAGE ...` rewrites quoted files, and outputs without `...`.
+`python -m tests.pages PAGE ...` rewrites quoted files, and outputs of single commands without `...`.
 """
 
 import doctest
@@ -96,7 +96,7 @@ def rewrite(page: Path) -> None:
     page.write_text(BLOCK.sub(with_file, page.read_text()))
     with tempfile.TemporaryDirectory() as folder:
         for block, printed in walk(page, Path(folder), run_here):
-            if block.output and "..." not in block.output:
+            if block.output and "..." not in block.output and len(block.commands) == 1:
                 text = block.text.removesuffix(block.output) + printed
                 page.write_text(page.read_text().replace(block.text, text))
 

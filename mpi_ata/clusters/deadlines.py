@@ -112,16 +112,21 @@ class Deadlines:
         The longest of m exponential times lies about log(m) spreads above their median.  What is beyond
         that shows a heavier tail, of which the next record may be as far away again on a log scale: with a
         lognormal law the record grows without end, but the more tasks are known, the rarer are records.
-        A single accident must not hide a worker that hangs: no tail is longer than `factor` records.
+        A single accident must not hide a worker that hangs: no tail is longer than `factor` records, and one
+        that a single task shows, in a pool of well-known workers, is as long as that task.
         """
         some = np.maximum(tasks, 1.0)
         low, median, high = _quartiles(times)
         light = median + (high - low) * (1.0 + np.log(some))
-        beyond: Array = np.maximum(self._stats.largest - light, 0.0) / np.where(median > 0, median, 1.0)
-        record = self._stats.largest / np.where(median > 0, median, 1.0)
+        unit = np.where(median > 0, median, 1.0)
+        longest, second = self._stats.largest, self._stats.second
+        once, twice = (np.maximum(each - light, 0.0) / unit for each in (longest, second))
+        record = longest / unit
         unshaped = 1.0 / (1.0 + (some / SHAPED) ** 2)  # how much the others' tails count
-        beyond, record = (np.maximum(own, own.max() * unshaped) for own in (beyond, record))
-        tail: Array = median * beyond * (1.0 + beyond * SETTLED / (SETTLED + some))
+        shown = np.maximum(twice, once.max() * unshaped)
+        record = np.maximum(record, record.max() * unshaped)
+        tail: Array = median * shown * (1.0 + shown * SETTLED / (SETTLED + some))
+        tail = np.maximum(tail, np.where(once > 0.0, longest, 0.0))
         return tail if self.factor == math.inf else np.minimum(tail, self.factor * median * record)
 
 

@@ -31,7 +31,9 @@ class TaskTimeStats:
             "overhead": np.zeros(n),  # of those arrivals
             "times": np.full((n, max(1, min(SAMPLE, ROOM // n))), np.nan),
         }
-        self.largest: Array = np.zeros(n)  # of all times so far; after a break, of those in the sample
+        # The two longest times of each worker so far; after a break, of those in the sample.
+        self.largest: Array = np.zeros(n)
+        self.second: Array = np.zeros(n)
         self.pending: list[Delivery] = []  # arrivals not yet added up
         self._log: list[Delivery] | None = None  # those since take_log(); None if nobody asks
 
@@ -62,7 +64,7 @@ class TaskTimeStats:
     def restore(self, state: State) -> None:
         """Resume from an earlier state."""
         self._columns = {name: entry(state, name, column) for name, column in self._columns.items()}
-        self.largest = np.fmax.reduce(self._columns["times"], axis=1, initial=0.0)
+        self._recall_longest()
 
     def take_over(self, state: State, rows: list[tuple[int, int]]) -> None:
         """Start from another run's sums: `rows` pairs a worker here with its row there."""
@@ -71,7 +73,7 @@ class TaskTimeStats:
             width = column.shape[1:] and min(column.shape[1], state[name].shape[1])
             columns = (slice(None, width),) if width else ()
             column[here, *columns] = state[name][there, *columns]
-        self.largest = np.fmax.reduce(self._columns["times"], axis=1, initial=0.0)
+        self._recall_longest()
 
     def fold(self) -> None:
         """Add up the pending arrivals."""
@@ -92,8 +94,21 @@ class TaskTimeStats:
         np.add.at(own["seconds"], workers, seconds)
         np.add.at(own["squares"], workers, seconds**2)
         np.minimum.at(own["least"], workers, seconds)
-        np.maximum.at(self.largest, workers, seconds)
+        self._note_longest(workers, seconds)
         self._sample(workers, number, seconds)
+
+    def _note_longest(self, workers: npt.NDArray[np.int64], seconds: Array) -> None:
+        """Keep the two longest times: first the longest of all, then the longest of the others."""
+        before = self.largest.copy()
+        np.maximum.at(self.largest, workers, seconds)
+        others = seconds < self.largest[workers]
+        np.maximum.at(self.second, workers[others], seconds[others])
+        np.maximum(self.second, np.where(before < self.largest, before, 0.0), out=self.second)
+
+    def _recall_longest(self) -> None:
+        """Take the two longest times from the sample."""
+        times = np.sort(np.nan_to_num(self._columns["times"]), axis=1)
+        self.largest, self.second = times[:, -1].copy(), times[:, -min(2, times.shape[1])].copy()
 
     def _sample(self, workers: npt.NDArray[np.int64], number: npt.NDArray[np.int64], seconds: object) -> None:
         """Algorithm R: the c-th task draws one of c positions, and is stored if that lies in the sample."""

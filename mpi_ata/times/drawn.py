@@ -49,9 +49,12 @@ class DrawnTimes:
             if self._changes:
                 self._factors = self._factors_in(round)
         if number not in self._drawn:
-            drawn = self._law.draw(self._streams.at(round, number=number)) * self._unit
-            self._drawn[number] = drawn if self._factors is None else drawn * self._factors
+            self._drawn[number] = self._draw(round, number)
         return self._drawn[number]
+
+    def _draw(self, round: int, number: int) -> Array:
+        drawn = self._law.draw(self._streams.at(round, number=number)) * self._unit
+        return drawn if self._factors is None else drawn * self._factors
 
     def _factors_in(self, round: int) -> Array | None:
         begun = [factors for first, factors in self._changes if first <= round]

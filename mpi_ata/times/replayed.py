@@ -109,7 +109,6 @@ class ReplayedTimes(DrawnTimes):
         super().__init__(law, seed)
         self._recorded, self._everyone = recorded, bool(recorded.seconds.counts.all())
 
-    def __call__(self, round: int, number: int) -> Array:
-        """Return the seconds that each worker takes for its task of this number in this round."""
-        otherwise = None if self._everyone else super().__call__(round, number)
+    def _draw(self, round: int, number: int) -> Array:
+        otherwise = None if self._everyone else super()._draw(round, number)
         return self._recorded.seconds.at(self._recorded.row(round), number, otherwise)

@@ -28,6 +28,7 @@ START = (
     "with num_workers, loader processes import the script: what starts the run must be under "
     "if __name__ == '__main__':, and dataset and collate_fn must be defined outside of functions"
 )
+ENDED = "a loader process has ended: it was killed, crashed or ran out of memory"
 Key = tuple[int, int]
 
 
@@ -36,14 +37,21 @@ class Loaders:
 
     def __init__(self, reader: Reader, count: int) -> None:
         import_torch().multiprocessing  # noqa: B018  (from now on, tensors are sent through shared memory)
-        self._processes = [_started(reader) for _ in range(count)]
+        self._reader = reader
+        self.processes: dict[Any, Any] = {}  # by connection
         self._held: dict[Any, Key | None] = {}  # by connection: the batch that its process reads, or has read
         atexit.register(self.close)  # before multiprocessing waits for its processes
-        for process, connection in self._processes:
-            self._held[connection] = None
-            _answer(connection, process, START)
+        self._start(count)
         self._ahead: Iterator[Request] = iter(())
         self._window: deque[Request] = deque()  # the next requests, as far as they are known
+
+    def _start(self, count: int) -> None:
+        """Start processes, all at the same time, and wait until they are ready."""
+        started = [_started(self._reader) for _ in range(count)]
+        self.processes |= started
+        for connection, _ in started:
+            self._held[connection] = None
+            self._received(connection, START)
 
     def expect(self, requests: Iterable[Request]) -> None:
         """Read these batches ahead, in their order, as far as there are processes for it."""
@@ -61,7 +69,9 @@ class Loaders:
             self._window.popleft()
         holders = [connection for connection, key in self._held.items() if key == request.key]
         connection = holders[0] if holders else self._ordered(request)
-        batch = self._fetched(connection)
+        batch, error = self._received(connection)
+        if error:
+            raise RunError(f"a loader process cannot read a batch: {error}")
         self._read_ahead()
         return batch
 
@@ -69,17 +79,18 @@ class Loaders:
         """Let a process read what no process was asked for, and return its connection."""
         connection = self._free() or next(iter(self._held))
         if self._held[connection] is not None:
-            self._fetched(connection)
+            self._received(connection)
         self._order(connection, request)
         return connection
 
     def _order(self, connection: Any, request: Request) -> None:
         self._held[connection] = request.key
-        connection.send(request)
+        with suppress(OSError):  # that it has ended is noticed where its answer is needed
+            connection.send(request)
 
     def _read_ahead(self) -> None:
         """Give the next requests to free processes."""
-        self._window.extend(islice(self._ahead, len(self._processes) - len(self._window)))
+        self._window.extend(islice(self._ahead, len(self.processes) - len(self._window)))
         for request in self._window:
             if request.key not in self._held.values() and (connection := self._free()) is not None:
                 self._order(connection, request)
@@ -87,33 +98,37 @@ class Loaders:
     def _free(self) -> Any:
         """Return a process that reads nothing and holds nothing that is expected; None if there is none."""
         expected = {request.key for request in self._window}
-        for connection, key in self._held.items():
+        for connection, key in list(self._held.items()):
             if key is not None and key not in expected and connection.poll():
-                self._fetched(connection)
+                self._received(connection)
             if self._held[connection] is None:
                 return connection
         return None
 
-    def _fetched(self, connection: Any) -> Any:
+    def _received(self, connection: Any, otherwise: str = ENDED) -> Any:
+        """Return what a process has sent; RunError if it has ended, and another one in its place."""
         self._held[connection] = None
-        process = next(process for process, own in self._processes if own is connection)
-        why = "a loader process has ended: it was killed, crashed or ran out of memory"
-        batch, error = _answer(connection, process, why)
-        if error:
-            raise RunError(f"a loader process cannot read a batch: {error}")
-        return batch
+        try:
+            return connection.recv()
+        except (EOFError, OSError):
+            process = self.processes.pop(connection)
+            del self._held[connection]
+            process.join(1.0)
+            if otherwise == ENDED:
+                self._start(1)
+            raise RunError(f"{otherwise} (exit code {process.exitcode})") from None
 
     def close(self) -> None:
         """End all processes, whatever they are doing."""
         atexit.unregister(self.close)
-        for process, connection in self._processes:
+        for connection, process in self.processes.items():
             process.kill()
             process.join()
             connection.close()
 
 
 def _started(reader: Reader) -> tuple[Any, Any]:
-    """Start a loader process, and return it with a connection to it."""
+    """Start a loader process, and return a connection to it, and the process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", __name__])
     here, there = context.Pipe()
@@ -124,16 +139,7 @@ def _started(reader: Reader) -> tuple[Any, Any]:
     except Exception as error:  # what cannot be pickled raises anything
         raise RunError(f"a loader process cannot be started: {one_line(error)}; {START}") from None
     there.close()
-    return process, here
-
-
-def _answer(connection: Any, process: Any, otherwise: str) -> Any:
-    """Return what a process has sent; RunError with this explanation if it has ended."""
-    try:
-        return connection.recv()
-    except (EOFError, OSError):
-        process.join(1.0)
-        raise RunError(f"{otherwise} (exit code {process.exitcode})") from None
+    return here, process
 
 
 def _serve(connection: Any, modules: UserModules, reader: Reader) -> None:

@@ -38,7 +38,7 @@ def draw_runs(runs: Sequence[PlottedRun], path: Path, panels: Sequence[str] = PA
             places = grid[i].subgridspec(1, len(row))
             for j, draw in enumerate(row):
                 draw(figure, places[j])
-        _add_legend(figure)
+        _add_legend(figure, list(dict.fromkeys(run.name for run in runs)))
         save_figure(figure, path)
 
 
@@ -88,8 +88,11 @@ def _worker_row(run: PlottedRun, panels: Sequence[str], titled: bool) -> list[Dr
     return [drawing(name) for name in WORKERS if name in panels and some[name]]
 
 
-def _add_legend(figure: "Figure") -> None:
-    """Name the runs once, above all panels, where there are several."""
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    if len(labels) > 1 and figure.axes[0].get_legend() is None:
-        figure.legend(handles, labels, loc="outside upper left", ncols=min(len(labels), 4))
+def _add_legend(figure: "Figure", names: Sequence[str]) -> None:
+    """Name the runs that have curves once, above all panels, where there are several."""
+    curves = [line for axes in figure.axes for line in axes.get_lines() if line.get_label() in names]
+    found = {str(line.get_label()): line for line in curves}
+    labels = [name for name in names if name in found]
+    if len(labels) > 1:
+        places = [found[name] for name in labels]
+        figure.legend(places, labels, loc="outside upper left", ncols=min(len(labels), 4))

@@ -31,6 +31,7 @@ def draw_means(figure: "Figure", place: "SubplotSpec", run: PlottedRun) -> None:
     above.vlines(x, np.fmin(bounds, means), means, color=COLOURS[4], linewidth=2, label="to its lower bound")
     above.plot(x, means, "o", color=COLOURS[0], markersize=2.5, label="mean")
     above.set_ylabel("task time [s]")
+    above.margins(y=0.1)  # the largest mean is a point at the top
     above.set_ylim(bottom=0.0)
     above.legend(loc="best", handlelength=1, fontsize=7)
     above.tick_params(bottom=False, labelbottom=False)

@@ -145,7 +145,10 @@ def _result_rows(path: Path, method: State) -> list[tuple[str, str]]:
 def _state(run: dict[str, Any]) -> str:
     if run["failure"]:
         return f"failed: {run['failure']}"
-    return f"finished at {run['reason']}" if run["finished"] else "not finished: resume it with --resume"
+    if run["finished"]:
+        return f"finished at {run['reason']}"
+    ended = bool(run["events"]) and run["events"][-1]["kind"] == "ended"  # early, by a signal
+    return f"not finished: {'' if ended else 'it runs, or was killed; then '}resume it with --resume"
 
 
 def _event_row(event: dict[str, Any]) -> tuple[str, str]:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from mpi_ata.clusters.exchange.choice import LEAST, TRIALS, Choice, check_exchange
+from mpi_ata.clusters.exchange.choice import LEAST, MOST, TRIALS, Choice, check_exchange, use_direct
 
 FAR = ["a", "b", "c", "d"]
 
@@ -45,3 +45,11 @@ def test_what_the_user_asks_for_is_used() -> None:
 def test_unknown_ways_are_rejected() -> None:
     with pytest.raises(ValueError, match="exchange='ring' must be one of 'auto', 'star', 'chain'"):
         check_exchange("ring")
+
+
+def test_workers_send_to_each_other_directly_where_each_has_a_node_of_its_own() -> None:
+    assert use_direct(["a", "b"])
+    assert use_direct([str(host) for host in range(MOST)])
+    assert not use_direct(["a"])
+    assert not use_direct(["a", "b", "b"])  # whose node would send twice as much
+    assert not use_direct([str(host) for host in range(MOST + 1)])

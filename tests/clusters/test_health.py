@@ -64,6 +64,29 @@ def test_a_deadline_widens_with_the_tail_of_the_workers_own_times() -> None:
     assert light < 2 * before, "4000 tasks of its own count more than the tail of another"
 
 
+def test_a_single_accident_widens_a_deadline_to_ten_times_itself_and_a_second_one_to_more() -> None:
+    stats = known(2, 4000)
+    stats.add(0, [500.0])
+    once = Health(stats).deadline(0, 1)
+    assert 10 * 500 < once < 11 * 500
+    stats.add(0, [400.0])
+    assert Health(stats).deadline(0, 1) > 5 * once, "such tasks are no accidents"
+
+
+def test_the_two_longest_tasks_are_known_in_whatever_order_they_come() -> None:
+    for order in ([3.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 1.0]):
+        together, singly = TaskTimeStats(2), TaskTimeStats(2)
+        together.add(1, order)
+        for seconds in order:
+            singly.add(1, [seconds])
+            singly.fold()
+        restored = TaskTimeStats(2)
+        restored.restore(together.state())
+        for stats in (together, singly, restored):
+            stats.fold()
+            assert (stats.largest.tolist(), stats.second.tolist()) == ([0.0, 3.0], [0.0, 2.0])
+
+
 def test_a_deadline_contains_the_usual_overhead_of_an_order() -> None:
     stats = known()
     before = Health(stats).deadline(1, 1)

@@ -34,6 +34,7 @@ def test_a_job_runs_on_four_nodes_to_its_end(site: Site, command: Path) -> None:
     assert (row["state"], row["rounds"], row["of_rounds"], row["starts"]) == ("finished", 20, 20, 1)
     assert 0 < row["worker_hours"] < row["billed_core_hours"]
     assert found.summary["billed"] == pytest.approx(2 * 4 * found.summary["elapsed"], rel=0.01)
+    assert found.slurm_jobs == (str(submitted["job"]),)
 
 
 def test_editing_files_while_queued_changes_nothing(site: Site) -> None:

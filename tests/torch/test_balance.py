@@ -228,8 +228,8 @@ def test_loader_processes_read_the_same_batches_of_a_shared_sequence() -> None:
 def test_a_shared_sequence_needs_samples_by_number() -> None:
     with pytest.raises(mpi_ata.UsageError, match="shuffle='epoch' needs a DataLoader with a dataset"):
         SharedDraws([1, 2], seed=0)
-    endless = torch.utils.data.DataLoader(torch.utils.data.IterableDataset(), 2)
-    with pytest.raises(mpi_ata.UsageError, match="has no length"):
+    endless = torch.utils.data.DataLoader(torch.utils.data.ChainDataset([]), 2)
+    with pytest.raises(mpi_ata.UsageError, match="give it some"):
         SharedDraws(endless, seed=0)
 
 

@@ -17,6 +17,7 @@ from mpi_ata import Task, TorchProblem
 from mpi_ata.clusters.expected import ExpectedTasks
 from mpi_ata.errors import RunError
 from mpi_ata.problems import task_streams
+from mpi_ata.torch.reading import Request
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
 
@@ -112,6 +113,24 @@ def test_what_fails_in_a_loader_process_fails_the_task(a_problem: Any, how: str,
         problem.gradient(problem.x0, tasks(1, 1)[0])
 
 
+def test_a_process_that_was_killed_is_replaced(a_problem: Any) -> None:
+    problem, plain = a_problem(num_workers=1), a_problem()
+    [process] = problem._batches._loaders.processes.values()
+    process.kill()
+    with pytest.raises(RunError, match=r"a loader process has ended: .* \(exit code -9\)"):
+        problem.gradient(problem.x0, tasks(1, 1)[0])
+    assert gradients(problem) == gradients(plain)
+
+
+def test_errors_in_what_was_read_ahead_in_vain_do_not_matter(a_problem: Any) -> None:
+    problem = a_problem(Broken("raises beyond 11"), num_workers=1)
+    loaders, numbers = problem._batches._loaders, np.arange(12)
+    loaders.expect([Request(0, 1, numbers + 12)])
+    assert len(loaders.get(Request(0, 2, numbers))[0]) == 12
+    with pytest.raises(RunError, match="sample 12 is damaged"):
+        loaders.get(Request(0, 1, numbers + 12))
+
+
 def test_what_cannot_be_sent_to_a_loader_process_is_rejected(a_problem: Any) -> None:
     with pytest.raises(RunError, match="must be under if __name__ == '__main__':, and dataset and collate"):
         a_problem(collate_fn=lambda samples: samples, num_workers=1)
@@ -137,7 +156,7 @@ if __name__ == "__main__":
     import numpy as np
     from mpi_ata.torch.reading import Request
     loaders.expect(Request(0, seed, np.arange(2)) for seed in range(2))
-    print(*[process.pid for process, _ in loaders._processes], flush=True)
+    print(*[process.pid for process in loaders.processes.values()], flush=True)
     {end}
 """
 

@@ -72,6 +72,15 @@ def test_what_evaluate_returned_is_drawn_against_the_clock() -> None:
     assert ">worker time [s]<" not in text
 
 
+def test_a_run_that_only_some_panels_show_is_named_too() -> None:
+    run_job("a.h5")
+    use_metrics("job.toml", "accuracy")
+    run_job("other.h5", "--set", "run.evaluate_every=5")
+    assert call("plot", "a.h5", "other.h5", "-o", "x.svg", "--panels", "clock,metrics").exit_code == 0
+    text = Path("x.svg").read_text()
+    assert text.count(">other</text>") == text.count(">a</text>") == 1
+
+
 def test_a_comparison_draws_metrics_too() -> None:
     use_metrics("job.toml", "accuracy")
     names = ["--allocators", "uta,gta", "--set", "run.evaluate_every=5"]

@@ -27,7 +27,7 @@ def use_direct(hosts: Sequence[str]) -> bool:
 
     Several workers of one node would each send through its network card.
     """
-    return 2 < len(hosts) <= MOST and len(set(hosts)) == len(hosts)
+    return 1 < len(hosts) <= MOST and len(set(hosts)) == len(hosts)
 
 
 class Choice:
