@@ -7,7 +7,7 @@ large message that advances only between pauses crawls.  Buffers only, nothing i
 import os
 from array import array
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -114,15 +114,19 @@ class Channel:
     ) -> None:
         """Send a message without waiting; `payload` must not change until it is sent."""
         count, size = len(seconds), payload.nbytes
-        message = HEADER.pack(self._rank, kind, order, round, tasks, count, size, x_slot, result_slot, flags)
-        if count:
-            message += array("d", seconds).tobytes()
-        if len(message) + size <= self._capacity:
-            self._isend(message + payload.tobytes() if size else message, to, MESSAGE)
+        fields = self._rank, kind, order, round, tasks, count, size, x_slot, result_slot, flags
+        if 8 * count + size > INLINE:
+            self._send_long(to, HEADER.pack(*fields), array("d", seconds).tobytes(), payload)
             return
-        fitting = min(len(message), HEADER.size + 8 * _fitting(count))
-        self._isend(message[:fitting], to, MESSAGE)
-        for part in (message[fitting:], np.ascontiguousarray(payload).reshape(-1).view(np.uint8)):
+        message = _header_and(count).pack(*fields, *seconds)
+        self._isend(message + payload.tobytes() if size else message, to, MESSAGE)
+
+    def _send_long(self, to: int, header: bytes, seconds: bytes, payload: Payload) -> None:
+        """Send what does not fit with the header, in pieces."""
+        if len(seconds) <= INLINE:
+            header, seconds = header + seconds, b""
+        self._isend(header, to, MESSAGE)
+        for part in (seconds, np.ascontiguousarray(payload).reshape(-1).view(np.uint8)):
             for begin in range(0, len(part), PIECE):
                 self._isend(part[begin : begin + PIECE], to, FOLLOWING)
 
@@ -273,6 +277,12 @@ def _inbox(comm: "MPI.Comm", source: int, buffer: bytearray) -> _Posted | _Probe
 
     safe = source != MPI.ANY_SOURCE or "Open MPI" in MPI.Get_library_version()
     return (_Posted if safe else _Probed)(comm, source, buffer)
+
+
+@cache
+def _header_and(count: int) -> Struct:
+    """Return the format of a header and this many seconds."""
+    return Struct(f"{HEADER.format}{count}d")
 
 
 def _fitting(count: int) -> int:

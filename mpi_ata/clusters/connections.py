@@ -88,7 +88,7 @@ class Connections:
             raise GraceExpired
         began = time.perf_counter()
         self.suspended += began - self._latest  # MPI may send nothing while nobody waits for an answer
-        message = self._poll()
+        message = self.poll()
         self.drained = message is None
         if message is None:
             message = self._receive(min(until, began + LOOK_UP))
@@ -99,14 +99,14 @@ class Connections:
 
     def _receive(self, until: float) -> Message | None:
         while self.channel.sending() and time.perf_counter() < until:  # it advances only while polled
-            if (message := self._poll()) is not None:
+            if (message := self.poll()) is not None:
                 return message
             os.sched_yield()
         if time.perf_counter() >= until:
             self._find_dead()
-        return self._bell.wait(self._poll, until)
+        return self._bell.wait(self.poll, until)
 
-    def _poll(self) -> Message | None:
+    def poll(self) -> Message | None:
         """Return the next message; all messages of a dead worker come before the report of its loss."""
         message = self.channel.poll()
         if message is None and self._unreported:

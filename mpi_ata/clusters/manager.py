@@ -109,8 +109,7 @@ class MPICluster(Farming):
         each = repeat(counts) if isinstance(counts, int) else counts.tolist()
         if self.draws is not None:
             self.draws.take(workers.tolist(), np.broadcast_to(counts, len(workers)).tolist())
-        for worker, count in zip(workers.tolist(), each, strict=False):
-            self._orders.start(worker, x, round, count, together)
+        self._orders.start(workers.tolist(), x, round, each, together)
         if round >= self._pool.health.next_trial:
             self._pool.try_again(x, round)
 
@@ -131,6 +130,17 @@ class MPICluster(Farming):
             if message is None and self.now() >= until and not pool.found:
                 raise TimeoutError(f"nothing arrived within {timeout} seconds")
         raise RuntimeError("nothing is running, so there is nothing to wait for")
+
+    def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
+        """Return all that has come, at least one thing, and of arrivals no more than this many tasks."""
+        found = [self.wait()]
+        while isinstance(latest := found[-1], Arrival) and (tasks := tasks - len(latest.seconds)) > 0:
+            message = self._connections.poll()
+            next_found = None if message is None else self._reception.handle(message)
+            if next_found is None:
+                break
+            found.append(next_found)
+        return found
 
     def evaluate(self, x: Array, parts: int) -> list[float]:
         """Return what problem.evaluate_part(x, part) returns for all parts, in order."""
