@@ -24,6 +24,7 @@ Payload = npt.NDArray[Any]
 
 # sender, kind, order, round, tasks, number of seconds, bytes of the array, x_slot, result_slot, flags
 HEADER = Struct("<2i5q3i4x")
+_unpack = HEADER.unpack_from
 INLINE = 4096
 PIECE = 1 << 30  # counts in MPI are 32-bit integers
 MESSAGE, FOLLOWING = 1, 2  # tags
@@ -178,22 +179,27 @@ class Channel:
         except Exception as error:
             self._note_loss(error)
             return None
-        header = HEADER.unpack_from(self._buffer)
-        sender, kind, order, round, tasks, count, size, x_slot, result_slot, flags = header
-        seconds: list[float] = self._seconds[: _fitting(count)].tolist()  # type: ignore[assignment]
+        buffer = self._buffer
+        sender, kind, order, round, tasks, count, size, x_slot, result_slot, flags = _unpack(buffer)
         begin = HEADER.size + 8 * count
         if begin + size <= self._capacity:
-            payload = self._as_array(self._buffer[begin : begin + size]) if size else EMPTY
+            seconds: list[float] = self._seconds[:count].tolist()  # type: ignore[assignment]
+            payload = self._as_array(buffer[begin : begin + size]) if size else EMPTY
         else:
             try:
-                if len(seconds) < count:
-                    seconds = self._following(sender, np.empty(count)).tolist()
-                payload = self._following(sender, self._buffer_for(size)) if size else EMPTY
+                seconds, payload = self._following_parts(sender, count, size)
             except SenderLostError:
                 self._inbox.empty()
                 return None
         self._inbox.empty()
         return Message(sender, kind, order, round, tasks, x_slot, result_slot, flags, seconds, payload)
+
+    def _following_parts(self, sender: int, count: int, size: int) -> tuple[list[float], Payload]:
+        """Return the seconds and the array of a message that did not fit with its header."""
+        seconds: list[float] = self._seconds[: _fitting(count)].tolist()  # type: ignore[assignment]
+        if len(seconds) < count:
+            seconds = self._following(sender, np.empty(count)).tolist()
+        return seconds, self._following(sender, self._buffer_for(size)) if size else EMPTY
 
     def _as_array(self, data: bytearray) -> Payload:
         if len(data) == self._bytes:

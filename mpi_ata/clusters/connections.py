@@ -80,15 +80,24 @@ class Connections:
         self.channel.send(self.rank[worker], kind, order, flags=flags)
         self.ring[worker]()
 
+    def begin_waiting(self) -> float:
+        """Return the time; what has passed since the latest wait is not the workers' fault.
+
+        MPI may send nothing while nobody waits for an answer.
+        """
+        now = time.perf_counter()
+        self.suspended += now - self._latest
+        self._latest = now
+        return now
+
     def next_message(
         self, until: float = math.inf, expired: Callable[[], bool] = lambda: False
     ) -> Message | None:
         """Return the next message, or None after a while; raise GraceExpired if it is time to give up."""
         if expired():
             raise GraceExpired
-        began = time.perf_counter()
-        self.suspended += began - self._latest  # MPI may send nothing while nobody waits for an answer
-        message = self.poll()
+        began = self.begin_waiting()
+        message = self._poll()
         self.drained = message is None
         if message is None:
             message = self._receive(min(until, began + LOOK_UP))
@@ -99,14 +108,14 @@ class Connections:
 
     def _receive(self, until: float) -> Message | None:
         while self.channel.sending() and time.perf_counter() < until:  # it advances only while polled
-            if (message := self.poll()) is not None:
+            if (message := self._poll()) is not None:
                 return message
             os.sched_yield()
         if time.perf_counter() >= until:
             self._find_dead()
-        return self._bell.wait(self.poll, until)
+        return self._bell.wait(self._poll, until)
 
-    def poll(self) -> Message | None:
+    def _poll(self) -> Message | None:
         """Return the next message; all messages of a dead worker come before the report of its loss."""
         message = self.channel.poll()
         if message is None and self._unreported:

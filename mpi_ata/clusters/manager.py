@@ -133,14 +133,9 @@ class MPICluster(Farming):
 
     def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
         """Return all that has come, at least one thing, and of arrivals no more than this many tasks."""
-        found = [self.wait()]
-        while isinstance(latest := found[-1], Arrival) and (tasks := tasks - len(latest.seconds)) > 0:
-            message = self._connections.poll()
-            next_found = None if message is None else self._reception.handle(message)
-            if next_found is None:
-                break
-            found.append(next_found)
-        return found
+        if not self._pool.found and (found := self._reception.take(tasks)):
+            return found
+        return [self.wait()]
 
     def evaluate(self, x: Array, parts: int) -> list[float]:
         """Return what problem.evaluate_part(x, part) returns for all parts, in order."""
