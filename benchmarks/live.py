@@ -1,53 +1,76 @@
 """What the live view costs the manager: its processor time per round, and its share of the whole run's.
 
-python -m benchmarks.live; the times are those of this process alone, so a busy machine hardly changes them.
+python -m benchmarks.live; first in simulations, then on ranks whose tasks sleep.  The times are those of the
+manager's processor alone, so a busy machine hardly changes them.
 """
 
 import io
 import os
+import subprocess
+import sys
 import time
 
 import mpi_ata
-from mpi_ata import Cluster, Method, Observer, Plain, Quadratic, Round, Sqrt, Stop, Trace
+from mpi_ata import Cluster, Constant, Method, Observer, Plain, Quadratic, Round, Sqrt, Stop, Trace, launch
 from mpi_ata.view.live import LiveView
 
 SECONDS = 5.0  # that each run lasts
+RANKS = 8  # workers on real ranks
+TASK = 1e-3  # seconds that their tasks sleep
 
 
 class Timed(Observer):
     """Adds up the processor time that another observer uses."""
 
     def __init__(self, observer: Observer) -> None:
-        self._observer, self.seconds = observer, 0.0
+        self._observer, self.seconds, self.spent = observer, 0.0, 0.0
 
     def on_start(self, method: Method, cluster: Cluster, trace: Trace) -> None:
         """Let the observer see the start."""
+        self._began = time.process_time()
         self._observer.on_start(method, cluster, trace)
 
     def on_round(self, round: Round, trace: Trace) -> None:
         """Let the observer see a round, and take the time."""
         began = time.process_time()
         self._observer.on_round(round, trace)
-        self.seconds += time.process_time() - began
+        now = time.process_time()
+        self.seconds += now - began
+        self.spent = now - self._began  # of the whole run so far
 
 
-def measure(workers: int) -> str:
-    """Return one row: what the view costs with this many workers."""
+def measure(workers: int, on_ranks: bool = False) -> str:
+    """Return one row: what the view costs with this many workers; nothing on the rank of a worker."""
     terminal, stop = io.StringIO(), Stop(elapsed=SECONDS)
     timed = Timed(LiveView("quadratic, sgd, ata-auto", stop, terminal, terminal=True))
-    began = time.process_time()
+    times = Constant(workers, scale=TASK) if on_ranks else Sqrt(workers)
     result = mpi_ata.minimize(
-        Quadratic(10), 32, update=Plain(0.1), stop=stop, times=Sqrt(workers), observers=[timed]
+        Quadratic(10), 32, update=Plain(0.1), stop=stop, times=times, observers=[timed], progress=False
     )
-    spent = time.process_time() - began
-    assert result is not None
+    if result is None:
+        return ""
     rounds, drawn = result.summary["rounds"], terminal.getvalue().count("\x1b[J")
     per_round = 1e6 * timed.seconds / rounds
-    return f"{workers:>8,} {rounds:>9,} {drawn:>8} {per_round:>15.2f} {100 * timed.seconds / spent:>12.3f}"
+    share = 100 * timed.seconds / timed.spent
+    where = "ranks" if on_ranks else "simulated"
+    return f"{where:>10} {workers:>8,} {rounds:>9,} {drawn:>8} {per_round:>15.2f} {share:>12.3f}"
+
+
+def start_ranks(workers: int) -> None:
+    """Run the second part of this benchmark on ranks."""
+    environment = dict(os.environ)
+    launch.set_mpi_defaults(environment)
+    command = [launch.find_mpirun(), "-n", str(workers + 1), sys.executable, "-m", "benchmarks.live"]
+    subprocess.run(command, env=environment, check=True)
 
 
 if __name__ == "__main__":
     os.environ |= {"COLUMNS": "100", "LINES": "40"}
-    print(f"{'workers':>8} {'rounds':>9} {'redraws':>8} {'us per round':>15} {'% of the run':>12}")
-    for workers in (10, 1000, 100_000):
-        print(measure(workers), flush=True)
+    if launch.under_launcher():
+        print(measure(RANKS, on_ranks=True), end="\n" if launch.rank() == 0 else "", flush=True)
+    else:
+        head = f"{'where':>10} {'workers':>8} {'rounds':>9} {'redraws':>8}"
+        print(f"{head} {'us per round':>15} {'% of the run':>12}")
+        for workers in (10, 1000, 100_000):
+            print(measure(workers), flush=True)
+        start_ranks(RANKS)

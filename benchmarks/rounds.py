@@ -1,6 +1,6 @@
 """Rounds per second with a null task, compared with a bare mpi4py loop and other libraries; idle cost.
 
-python -m benchmarks.rounds [--quick] [--growth] [--json] [--readme]
+python -m benchmarks.rounds [--quick] [--growth] [--json] [--document]
 
 The floor is a bare mpi4py loop: the exchange by non-blocking messages and the sum, without decisions, updates
 or accounting. Everything runs on one node. Rates are those of the best of many short windows, with the median
@@ -33,7 +33,7 @@ TIMEOUT = 60  # seconds for one contender, including the start of its ranks
 PER_RANK = 2  # more seconds for each rank
 MOST_BUSY = 16  # workers whose tasks do not sleep, on one node
 HUGE = 1_000_000  # numbers; too many for libEnsemble
-BEGIN, END = "<!-- benchmarks.rounds -->", "<!-- end of benchmarks.rounds -->"  # of the block in the README
+BEGIN, END = "<!-- benchmarks.rounds -->", "<!-- end of benchmarks.rounds -->"  # of the block in the page
 
 Measurements = dict[str, Any]
 
@@ -303,8 +303,8 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, Python {platform.python_version()}, {version.strip()}{priority}"
 
 
-def update_readme(text: str, found: dict[str, list[Measurements]]) -> str:
-    """Return the README with these results in its block."""
+def update_page(text: str, found: dict[str, list[Measurements]]) -> str:
+    """Return the page with these results in its block."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     header = ["active workers", "each way", *CONTENDERS, *(f"/ {role}" for role in CONTENDERS[1:])]
@@ -342,11 +342,11 @@ def _ratio(a: float | None, b: float | None) -> str:
 
 
 def main() -> None:
-    """Measure, then print tables or a JSON object, or update the README's table."""
+    """Measure, then print tables or a JSON object, or update the table in docs/performance.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="about a minute, 4 workers only")
     parser.add_argument("--json", action="store_true", help="one object instead of tables")
-    parser.add_argument("--readme", action="store_true", help="update the table in README.md")
+    parser.add_argument("--document", action="store_true", help="update the table in docs/performance.md")
     parser.add_argument("--growth", action="store_true", help="only what rank 0 spends, up to 256 workers")
     options = parser.parse_args()
     bench, plan = Bench(), QUICK if options.quick else Plan()
@@ -364,9 +364,9 @@ def main() -> None:
         "costs": measure_costs(bench, plan),
     }
     _progress("")
-    if options.readme:
-        readme = ROOT / "README.md"
-        readme.write_text(update_readme(readme.read_text(), found))
+    if options.document:
+        page = ROOT / "docs" / "performance.md"
+        page.write_text(update_page(page.read_text(), found))
     if options.json:
         print(json.dumps(found))
         return

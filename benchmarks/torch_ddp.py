@@ -1,12 +1,12 @@
 """Images per second and accuracy on CIFAR-100 beside PyTorch's DDP, with equal workers and with a slow one.
 
-MPI_ATA_CIFAR=FOLDER python -m benchmarks.torch_ddp [--workers 2] [--budget 8] [--batch 16] [--rounds 100]
+MPI_ATA_CIFAR=FOLDER python -m benchmarks.torch_ddp [--workers 2] [--budget 8] [--batch 16] [--rounds 300]
 
-All train the same network with batch norm on the same number of batches per step, one thread per rank: DDP
-over gloo with as many batches on each rank, DDP with the split that is best for the known speeds, and
-mpi_ata, which is told nothing. The last worker is as fast as the others, and then three times slower: it
-sleeps twice as long as each of its batches took. Update and messages are in the time; start-up, the first
-rounds and the final evaluation are not.
+All train the network of jobs/cifar_ddp.py, which has batch norm, on the same batches per step, one thread per
+rank: DDP over gloo with as many batches on each rank, DDP with the split that is best for the known speeds,
+and mpi_ata, which is told nothing. The last worker is as fast as the others, and then three times slower: it
+sleeps twice as long as each of its batches took on its own core. Update and messages are in the time;
+start-up, the first rounds and the final evaluation are not.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from mpi_ata.view.text import table
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILDREN = "benchmarks.torch_ddp_children"
+DDP = ("DDP, equal split", "DDP, best split")
 TIMEOUT = 3600  # seconds for one contender
 
 
@@ -31,33 +33,39 @@ def main() -> None:
     """Print one table for equal speeds and one with a slow worker."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    for name, default in (("workers", 2), ("budget", 8), ("batch", 16), ("rounds", 100)):
+    options = parsed(parser, rounds=300, images=50_000)
+    rows = [row for slowness in (1.0, 3.0) for row in compare(options, slowness)]
+    print(json.dumps(rows) if options.json else _table(rows))
+
+
+def parsed(parser: argparse.ArgumentParser, rounds: int, images: int) -> argparse.Namespace:
+    """Return the options of a comparison, which needs the data set."""
+    defaults = {"workers": 2, "budget": 8, "batch": 16, "rounds": rounds, "seed": 0, "images": images}
+    for name, default in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     if "MPI_ATA_CIFAR" not in os.environ:
         parser.error("name the folder of CIFAR-100's binary version in the variable MPI_ATA_CIFAR")
-    rows = [row for slowness in (1.0, 3.0) for row in compare(options, slowness)]
-    print(json.dumps(rows) if options.json else _table(rows))
+    return options
 
 
 def compare(options: argparse.Namespace, slowness: float) -> list[dict[str, Any]]:
     """Return what each contender reaches where the last worker is this much slower."""
     n, B = options.workers, options.budget
-    contenders = {"DDP, equal split": [B // n] * n, "DDP, best split": best_split(n, B, slowness)}
+    splits = [B // n] * n, best_split([1.0] * (n - 1) + [slowness], B)
     rows = [
         {"contender": name, "split": split, **measure(options, slowness, "ddp", split)}
-        for name, split in contenders.items()
+        for name, split in zip(DDP, splits, strict=True)
     ]
     rows.append({"contender": "mpi_ata", "split": None, **measure(options, slowness, "mpi_ata", [])})
     return [{"slowness": slowness} | row for row in rows]
 
 
-def best_split(n: int, B: int, slowness: float) -> list[int]:
-    """Return how B batches are done soonest, at least one on each rank, as DDP needs."""
-    times = [1.0] * (n - 1) + [slowness]
-    split = [1] * n
-    for _ in range(B - n):
-        i = min(range(n), key=lambda i: (split[i] + 1) * times[i])
+def best_split(times: Sequence[float], B: int) -> list[int]:
+    """Return how B batches of these times are done soonest, at least one on each rank, as DDP needs."""
+    split = [1] * len(times)
+    for _ in range(B - len(times)):
+        i = min(range(len(times)), key=lambda i: (split[i] + 1) * times[i])
         split[i] += 1
     return split
 
@@ -69,7 +77,7 @@ def measure(options: argparse.Namespace, slowness: float, role: str, split: list
         "split": ",".join(map(str, split)) or "0",
         "slowness": slowness,
         "port": _free_port(),
-        **{name: getattr(options, name) for name in ("budget", "batch", "rounds")},
+        **{name: getattr(options, name) for name in ("budget", "batch", "rounds", "seed", "images")},
     }
     command = [find_mpirun(), "-n", str(ranks), sys.executable, "-m", CHILDREN, role]
     command += [f"--{name}={value}" for name, value in arguments.items()]
@@ -101,16 +109,17 @@ def _table(rows: list[dict[str, Any]]) -> str:
             row["contender"],
             "-" if row["split"] is None else " + ".join(map(str, row["split"])),
             f"{row['rate']:.1f}",
-            f"{row['rate'] / _equal_split(rows, row['slowness']):.2f}",
+            *(f"{row['rate'] / _rate(rows, row['slowness'], name):.2f}" for name in DDP),
             f"{100 * row['accuracy']:.1f} %",
         ]
         for row in rows
     ]
-    return table(body, ["slowness", "", "split", "images/s", "/ equal split", "accuracy"])
+    return table(body, ["slowness", "", "split", "images/s", "/ equal split", "/ best split", "accuracy"])
 
 
-def _equal_split(rows: list[dict[str, Any]], slowness: float) -> float:
-    return next(float(row["rate"]) for row in rows if row["slowness"] == slowness)
+def _rate(rows: list[dict[str, Any]], slowness: float, contender: str) -> float:
+    found = next(row for row in rows if (row["slowness"], row["contender"]) == (slowness, contender))
+    return float(found["rate"])
 
 
 if __name__ == "__main__":

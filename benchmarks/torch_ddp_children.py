@@ -11,30 +11,37 @@ import numpy as np
 import torch
 from torch import nn
 
-from mpi_ata import SGD, ATAAuto, Task, TorchProblem, cluster, launch
-from mpi_ata.arrays import Array
-from mpi_ata.torch import NamedTorchUpdate
+from jobs.cifar_ddp import network
+from mpi_ata import SGD, ATAAuto, Task, TorchProblem, TorchUpdate, cluster, launch
+from mpi_ata.arrays import Array, IntArray
 from mpi_ata.torch.cifar import Images, read
+from mpi_ata.torch.epochs import Epochs
 
 FIRST = 5  # rounds that are not timed
-RATE, MOMENTUM = 0.02, 0.9
+RATE, MOMENTUM, DECAY = 0.02, 0.9, 5e-4
 TEST_IMAGES = 2000
 
 
-def network() -> Any:
-    """Return a small convolutional network with batch norm."""
-    torch.manual_seed(0)
-    layers: list[Any] = []
-    for channels, more in [(3, 32), (32, 64), (64, 128)]:
-        layers += [nn.Conv2d(channels, more, 3, padding=1, bias=False), nn.BatchNorm2d(more), nn.ReLU()]
-        layers += [nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 16, 100))
+def seeded_network(seed: int) -> Any:
+    """Return the network of jobs/cifar_ddp.py, with weights that depend on the seed alone."""
+    torch.manual_seed(seed)
+    return network()
 
 
-def images(name: str) -> Images:
-    """Return the images of a file."""
+def images(name: str, count: int | None = None) -> Images:
+    """Return the images of a file: those for testing, or the first `count` for training."""
     records = read(os.environ["MPI_ATA_CIFAR"], f"{name}.bin")
-    return Images(records[:TEST_IMAGES]) if name == "test" else Images(records, augment=True)
+    return Images(records[:TEST_IMAGES]) if name == "test" else Images(records[:count], augment=True)
+
+
+def optimizer_of(model: Any) -> Any:
+    """Return the optimizer of jobs/cifar_ddp.py."""
+    return torch.optim.SGD(model.parameters(), RATE, MOMENTUM, weight_decay=DECAY)
+
+
+def scheduler_of(optimizer: Any, rounds: int) -> Any:
+    """Return a schedule that drops the step size twice."""
+    return torch.optim.lr_scheduler.MultiStepLR(optimizer, [rounds // 2, 3 * rounds // 4], gamma=0.2)
 
 
 def sleep_as_slow(began: float, slowness: float) -> None:
@@ -45,17 +52,19 @@ def sleep_as_slow(began: float, slowness: float) -> None:
 class Network(TorchProblem):
     """The network on CIFAR-100; the last worker is slow."""
 
-    def __init__(self, batch: int, slowness: float) -> None:
+    def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(
-            network,
+            lambda: seeded_network(options.seed),
             nn.functional.cross_entropy,
-            images("train"),
-            batch,
+            images("train", options.images),
+            options.batch,
             test=images("test"),
             metrics={"accuracy": TorchProblem.accuracy},
             logs=["loss"],
+            shuffle="epoch",
+            seed=options.seed,
         )
-        self._slowness, self._last = slowness, -1
+        self._slowness, self._last = options.slowness, -1
 
     def setup(self, worker: int | None, n: int) -> None:
         """Note who is the last worker."""
@@ -73,10 +82,10 @@ class Network(TorchProblem):
 
 def run_mpi_ata(options: argparse.Namespace) -> None:
     """Train with an allocator that is told nothing about speeds."""
-    problem = Network(options.batch, options.slowness)
-    with cluster(problem) as workers:
-        update = problem.bind(NamedTorchUpdate("SGD", RATE, momentum=MOMENTUM))
-        method = SGD(problem.x0, ATAAuto(workers.n, options.budget), update)
+    problem = Network(options)
+    with cluster(problem, seed=options.seed) as workers:
+        update = TorchUpdate(optimizer_of, lambda found: scheduler_of(found, options.rounds))
+        method = SGD(problem.x0, ATAAuto(workers.n, options.budget), problem.bind(update))
         began = time.perf_counter()
         for k in range(options.rounds + FIRST):
             if k == FIRST:
@@ -92,17 +101,21 @@ def run_ddp(options: argparse.Namespace) -> None:
     split = [int(count) for count in options.split.split(",")]
     rank, n = launch.rank(), len(split)
     torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{options.port}", rank=rank, world_size=n)
-    model = nn.parallel.DistributedDataParallel(network())
-    optimizer = torch.optim.SGD(model.parameters(), RATE, MOMENTUM)
-    slowness, data, began = options.slowness if rank == n - 1 else 1.0, images("train"), time.perf_counter()
+    model = nn.parallel.DistributedDataParallel(seeded_network(options.seed))
+    optimizer = optimizer_of(model)
+    scheduler = scheduler_of(optimizer, options.rounds)
+    data, slowness = images("train", options.images), options.slowness if rank == n - 1 else 1.0
+    epochs, began = Epochs(len(data), options.batch, options.seed), time.perf_counter()
     for k in range(options.rounds + FIRST):
         if k == FIRST:
             torch.distributed.barrier()
             began = time.perf_counter()
+        first = k * options.budget + sum(split[:rank])
         for j in range(split[rank]):
             with model.no_sync() if j < split[rank] - 1 else nullcontext():
-                _batch(model, data, np.random.default_rng([k, rank, j]), options, n, slowness)
+                _batch(model, data, epochs.batch(first + j), n / options.budget, slowness)
         optimizer.step()
+        scheduler.step()
         optimizer.zero_grad()
     torch.distributed.barrier()
     elapsed = time.perf_counter() - began
@@ -111,11 +124,11 @@ def run_ddp(options: argparse.Namespace) -> None:
     torch.distributed.destroy_process_group()
 
 
-def _batch(model: Any, data: Images, rng: Any, options: argparse.Namespace, n: int, slowness: float) -> None:
+def _batch(model: Any, data: Images, numbers: IntArray, share: float, slowness: float) -> None:
     """Add the gradient of one batch; DDP averages over ranks, so n / B of each gives the mean over B."""
     began = time.thread_time()
-    inputs, targets = data.batch(rng.integers(0, len(data), options.batch))
-    loss = nn.functional.cross_entropy(model(inputs), targets) * n / options.budget
+    inputs, targets = data.batch(numbers)
+    loss = nn.functional.cross_entropy(model(inputs), targets) * share
     sleep_as_slow(began, slowness)
     began = time.thread_time()
     loss.backward()
@@ -139,7 +152,7 @@ def main() -> None:
     parser.add_argument("role", choices=["mpi_ata", "ddp"])
     parser.add_argument("--split", default="")
     parser.add_argument("--slowness", type=float, default=1.0)
-    for name in ("port", "budget", "batch", "rounds"):
+    for name in ("port", "budget", "batch", "rounds", "seed", "images"):
         parser.add_argument(f"--{name}", type=int, required=True)
     options = parser.parse_args()
     (run_ddp if options.role == "ddp" else run_mpi_ata)(options)

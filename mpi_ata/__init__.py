@@ -48,6 +48,7 @@ from mpi_ata.methods import (
 )
 from mpi_ata.problems import Computation, Problem, Quadratic, Task
 from mpi_ata.runfile.load import SavedRun, load
+from mpi_ata.script.balance import Balance
 from mpi_ata.script.cluster import cluster
 from mpi_ata.script.minimize import minimize
 from mpi_ata.script.result import Result
@@ -91,6 +92,7 @@ __all__ = [
     "Array",
     "Arrival",
     "Back",
+    "Balance",
     "Bandit",
     "CSVLogger",
     "Cluster",

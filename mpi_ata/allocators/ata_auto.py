@@ -47,7 +47,7 @@ class ATAAuto:
         if not 0 < price < math.inf:
             raise ValueError(f"{price=} must be above 0: per cent of worker time worth one per cent of clock")
         self.n, self.budget = n, checked_budget(n, budget)
-        self.spares, self.price = spares == "auto", price
+        self.spares, self.price = spares, price
         self.k = 0
         self.due = 0  # the round in which to plan again
         self.known = Knowledge(n, overhead)
@@ -100,7 +100,7 @@ class ATAAuto:
 
     def _may_stop(self) -> bool:
         """Return whether to plan with spares: not if stopped tasks are known to run to their end."""
-        return self.spares and bool(self.known.stoppable)
+        return self.spares == "auto" and bool(self.known.stoppable)
 
     def _speeds(self, tried: IntArray) -> Speeds:
         """Return the estimates to plan with; those of workers that were only ever stopped are guesses."""
@@ -196,7 +196,7 @@ class ATAAuto:
         """Return whether the plan of an earlier state, if there is one, is for the present budget."""
         planned = int(state["quota"].sum())
         same = int(state.get("budget", planned)) == self.budget
-        return not planned or (same and (self.spares or planned == self.budget))
+        return not planned or (same and (self.spares == "auto" or planned == self.budget))
 
     def inherit(self, rounds: int, known: State) -> None:
         """Add the samples of earlier rounds."""

@@ -87,6 +87,7 @@ def compare(
             variant.plan.parts()  # rejects a wrong one before time is spent on the others
     if counterpart and launch.rank() == MANAGER:
         click.echo(f"Note: gta is left out: its counterpart here is the method {counterpart}", err=True)
+    launch.take_job_age()  # no run of a comparison pays for the start of all
     outcomes = list(run_variants(variants, virtual))
     if outcomes:
         report(variants, outcomes, output, virtual, as_json)
@@ -170,7 +171,11 @@ def draw(traces: Sequence[tuple[str, Trace]], output: Path) -> None:
     from mpi_ata.view.plots import draw_runs
     from mpi_ata.view.plots_data import PlottedRun
 
-    draw_runs([PlottedRun(name, trace.history(), trace.cores or None) for name, trace in traces], output)
+    runs = [
+        PlottedRun(name, trace.history(), trace.cores or None, metrics=trace.metric_columns())
+        for name, trace in traces
+    ]
+    draw_runs(runs, output)
 
 
 def check_complete(variants: Sequence[Variant], outcomes: Sequence[Outcome]) -> None:

@@ -10,8 +10,13 @@ import numpy as np
 
 from mpi_ata.cli.options import errors_in_one_sentence, show
 from mpi_ata.errors import UsageError
-from mpi_ata.runfile.load import SavedRun, load
-from mpi_ata.runfile.store import is_run_file
+from mpi_ata.runfile.load import SavedRun, load, load_record
+from mpi_ata.runfile.store import RunFile, is_run_file
+from mpi_ata.torch.devices import import_torch
+from mpi_ata.torch.exported import completed, weights_of
+from mpi_ata.torch.weight_files import read_weights, write_weights
+
+SHOWN = 3  # names in a note
 
 Table = dict[str, list[Any]]  # columns by name
 Target = click.Path(path_type=Path, dir_okay=False)
@@ -22,8 +27,19 @@ Target = click.Path(path_type=Path, dir_okay=False)
 @click.option("--x", "point", type=Target, help="Write the point to this file, for numpy.load.")
 @click.option("-o", "--history", type=Target, help="Write the history to this file: .csv, or .parquet.")
 @click.option("--workers", type=Target, help="Write the table of workers to this file: .csv, or .parquet.")
+@click.option("--weights", type=Target, help="Write the state_dict of a PyTorch model to this file: .pt.")
+@click.option("--averaged", is_flag=True, help="With --weights: the running mean of the weights (ema).")
+@click.option("--base", type=Target, help="With --weights: take what was not trained from this state_dict.")
 @errors_in_one_sentence
-def export_command(run: Path, point: Path | None, history: Path | None, workers: Path | None) -> None:
+def export_command(
+    run: Path,
+    point: Path | None,
+    history: Path | None,
+    workers: Path | None,
+    weights: Path | None,
+    averaged: bool,
+    base: Path | None,
+) -> None:
     """Write parts of a run file for other programs.
 
     Without options, prints the history as CSV.
@@ -33,9 +49,12 @@ def export_command(run: Path, point: Path | None, history: Path | None, workers:
       mpi-ata export runs/mine.h5 --x x.npy
       mpi-ata export runs/mine.h5 -o history.csv
       mpi-ata export runs/mine.h5 -o history.parquet --workers workers.parquet
+      mpi-ata export runs/mine.h5 --weights w.pt
     """
-    for target in (point, history, workers):
+    for target in (point, history, workers, weights):
         check_target(target)
+    if weights is None and (averaged or base is not None):
+        raise UsageError(f"{'--averaged' if averaged else '--base'} needs --weights FILE.pt")
     saved = load(run)
     if history is not None:
         write(history, table_bytes(history_columns(saved), history))
@@ -43,8 +62,28 @@ def export_command(run: Path, point: Path | None, history: Path | None, workers:
         write(workers, table_bytes(worker_columns(saved), workers))
     if point is not None:  # last, since it may be rejected
         write(point, npy_bytes(saved, run))
-    if point is history is workers is None:
+    if weights is not None:
+        export_weights(run, weights, averaged, base)
+    if point is history is workers is weights is None:
         show(csv_text(history_columns(saved)).rstrip())
+
+
+def export_weights(run: Path, target: Path, averaged: bool, base: Path | None) -> None:
+    """Write the model's own state_dict, and note what of it the run file does not have."""
+    record, _ = load_record(RunFile(run))  # load() has warned if it is not the newest save
+    import_torch()
+    found, missing = weights_of(record.method, averaged)
+    if base is not None:
+        found, missing = completed(found, missing, read_weights(base))
+    write_weights(found, target)
+    click.echo(f"wrote {target}", err=True)
+    if missing:
+        names = ", ".join(missing[:SHOWN]) + (f" and {len(missing) - SHOWN} more" if missing[SHOWN:] else "")
+        click.echo(
+            f"note: {run} does not have what the run did not train: {names}; add it with --base FILE.pt, or "
+            "use load_state_dict(..., strict=False)",
+            err=True,
+        )
 
 
 def check_target(path: Path | None) -> None:

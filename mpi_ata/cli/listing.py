@@ -17,7 +17,7 @@ HEADER = ["run", "job", "state", "rounds", "age", "size"]
 
 
 @click.command(name="runs")
-@click.argument("folder", type=click.Path(path_type=Path), default=RUNS)
+@click.argument("folder", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--keep",
     type=click.IntRange(min=0),
@@ -26,7 +26,7 @@ HEADER = ["run", "job", "state", "rounds", "age", "size"]
 @click.option("--yes", is_flag=True, help="Remove them without asking.")
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as a JSON list on the last line.")
 @errors_in_one_sentence
-def runs_command(folder: Path, keep: int | None, yes: bool, as_json: bool) -> None:
+def runs_command(folder: Path | None, keep: int | None, yes: bool, as_json: bool) -> None:
     """List the run files in a folder, by default in runs/.
 
     \b
@@ -37,6 +37,7 @@ def runs_command(folder: Path, keep: int | None, yes: bool, as_json: bool) -> No
     """
     if yes and keep is None:
         raise UsageError("--yes is about --keep, but there is none; add one")
+    folder = existing(folder)
     runs = list_runs(folder)
     if keep is None:
         show(json.dumps([as_row(run) for run in runs]) if as_json else runs_table(runs, folder))
@@ -44,6 +45,14 @@ def runs_command(folder: Path, keep: int | None, yes: bool, as_json: bool) -> No
     gone = remove_old(beyond(keep, runs, submitted(folder)), yes)
     if as_json:
         show(json.dumps([as_row(run) for run in gone]))
+
+
+def existing(folder: Path | None) -> Path:
+    """Return the folder to list; reject one that the user named and that does not exist."""
+    if folder is not None and not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise UsageError(f"{folder} {what}; name a folder with run files, or none for {RUNS}/")
+    return folder or RUNS
 
 
 def remove_old(old: Sequence[ListedRun], yes: bool) -> Sequence[ListedRun]:

@@ -8,15 +8,14 @@ from typing import Any
 import click
 
 from mpi_ata import launch
+from mpi_ata.cli.loading import load_with_energy
 from mpi_ata.cli.options import errors_in_one_sentence, job_options, output_options, show
 from mpi_ata.cli.start import execute_with_progress, start_ranks, starts_ranks
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Plan, resolve, resolve_on_ranks
 from mpi_ata.errors import CONTINUE
 from mpi_ata.runfile.describe import describe, summary_of
-from mpi_ata.runfile.load import load_named
 from mpi_ata.runfile.record import Record
-from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.run import closing_table, format_run, summary_table
 
 
@@ -77,9 +76,7 @@ def show_command(run: Path, as_json: bool) -> None:
       mpi-ata show runs/mine.h5
       mpi-ata show runs/mine.h5 --json
     """
-    record, complaint = load_named(RunFile(run))
-    if complaint:
-        click.echo(f"Note: {complaint}", err=True)
+    record = load_with_energy(run)
     described = describe(record)
     show(json.dumps(described) if as_json else format_run(described, run, record.method))
 

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
+from mpi_ata.cli.loading import load_run, load_with_energy
 from mpi_ata.cli.options import errors_in_one_sentence, show
-from mpi_ata.runfile.load import load_named
-from mpi_ata.runfile.record import Record
-from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.explain import explain
 from mpi_ata.view.explain_text import explanation_text
 from mpi_ata.view.plots import PANELS, check_panels, draw_runs
@@ -29,14 +27,6 @@ figure_option = click.option(
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON on the last line."
 )
-
-
-def load_run(path: Path) -> Record:
-    """Return the record of a run that the user named; a damaged newest save is reported."""
-    record, complaint = load_named(RunFile(path))
-    if complaint:
-        click.echo(f"Note: {complaint}", err=True)
-    return record
 
 
 @click.command(name="plot")
@@ -126,5 +116,5 @@ def report_command(runs: tuple[Path, ...], output: Path) -> None:
       mpi-ata report runs/*.h5 -o all.html
     """
     check_report_path(output)
-    write_report([load_run(run) for run in runs], runs, output)
+    write_report([load_with_energy(run) for run in runs], runs, output)
     show(f"written to {output}")

@@ -1,7 +1,6 @@
 """Running a plan from the command line: starting its ranks, or as one of them."""
 
 import logging
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,8 +12,7 @@ from mpi_ata.driver.execute import Outcome, execute, execute_on_ranks
 from mpi_ata.driver.plan import Plan
 from mpi_ata.launch.mpirun import check_rank_memory
 from mpi_ata.layout import ranks_for
-from mpi_ata.runfile.progress import job_title
-from mpi_ata.view.live import progress_view
+from mpi_ata.view.live import view_of
 from mpi_ata.view.progress import Line
 
 
@@ -76,8 +74,7 @@ def start_ranks(plans: Sequence[Plan]) -> None:
 
 def execute_with_progress(plan: Plan, virtual: bool, label: str = "") -> Outcome | None:
     """Execute a plan with a live view or a progress line; None on the rank of a worker."""
-    job, terminal = plan.job, bool(os.environ.get(launch.TERMINAL))
-    line = progress_view(job_title(job.tables), job.stop, sys.stderr, label, terminal)
+    line = view_of(plan.job.tables, plan.job.stop, sys.stderr, label)
     with printed_notes(line, once=bool(label)):  # runs that are compared have the same notes
         try:
             return (execute if virtual else execute_on_ranks)(plan, [line])

@@ -41,14 +41,22 @@ STOPPED = 6  # worker to manager, after STOP: how many tasks were begun and not 
 FAILED = 7  # worker to manager: what went wrong, as text, and how many tasks were begun and not sent
 EVALUATE = 9  # manager to worker: evaluate these parts at a point
 EVALUATED = 10  # worker to manager: the results of these parts, as seconds
+METER = 11  # worker to manager, of no order: the joules that its node has used so far, as seconds
+FALLBACK = 12  # manager to worker: an exchange is given up; deliver this order with its result, at this x
+BROKEN = 13  # worker to manager: the exchange of this order cannot be completed
+FETCH = 14  # manager to worker: send the point that workers have moved, as it was after this round
+REPLICA = 15  # worker to manager: that point and the state of the update, packed
 LOST = 8  # sent by nobody: the manager has noticed that this rank has died
 
 # Flags of a message.
+NO_ORDER = -1  # of a message that is about none
 TOGETHER = 1  # ORDER: deliver all tasks as one arrival
 FINAL = 2  # END: no further run follows on these ranks
 REACHABLE = 4  # READY: the doorbell was heard
 SHARED = 8  # READY: the manager's shared memory is open
 GLOBAL_RANDOM = 32  # READY: the untimed task drew from the generators that all code shares
+EXCHANGED = 64  # ORDER: x comes by an exchange along the route in this message; ARRIVAL: the result does
+REPLICATED = 128  # ORDER: workers have x, and share the sum of their results
 BAD_RESULT = 16  # FAILED: no task raised an error, but a result cannot be used
 
 

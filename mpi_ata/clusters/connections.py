@@ -11,9 +11,10 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.buffers import NOWHERE
-from mpi_ata.clusters.channel import EMPTY, LOST, Channel, Message
+from mpi_ata.clusters.channel import EMPTY, LOST, METER, Channel, Message
 from mpi_ata.clusters.doorbell import Doorbell
-from mpi_ata.clusters.handshake import check_same, handshake, shared_buffers
+from mpi_ata.clusters.exchange.opening import introduce, open_links, port_of
+from mpi_ata.clusters.handshake import check_same, first_ranks, handshake, shared_buffers
 from mpi_ata.clusters.lifeline import Lifelines
 from mpi_ata.clusters.mpi import MPI, acknowledged_losses, end_all_ranks, note_loss, survives_losses
 from mpi_ata.launch import host_name
@@ -27,19 +28,22 @@ LOOK_UP = 0.5  # seconds after which a waiting manager checks whether it was ask
 class Connections:
     """Sends messages to workers and receives theirs, and notices whose process has ended."""
 
-    def __init__(self, comm: MPI.Comm, template: Array, digest: bytes) -> None:
+    def __init__(self, comm: MPI.Comm, template: Array, digest: bytes, exchange: str = "star") -> None:
         self.n = workers_in(comm.Get_size())
         self.drained = True  # whether no message was waiting when the latest was asked for
         self.suspended = 0.0  # seconds for which this process was stopped, or did something else
         self._latest = time.perf_counter()  # when it last waited
         self.dead: set[int] = set()  # ranks whose processes have ended
+        self.postponed: list[Message] = []  # that are to be read again
         self._unreported: list[int] = []  # those of them that next_message() has not returned yet
         self._comm, self._template = comm, template
+        self.links = open_links(exchange, template)
         self._meet(digest)
+        self._joules = dict.fromkeys(first_ranks(self.ranks), math.nan)  # of other nodes, by their first rank
         self.rank = [rank_of(worker) for worker in range(self.n)]  # by worker: a call would cost more
         self.ring = [self._ringer(rank) for rank in self.rank]  # functions that wake a worker
-        self._bell.watch(self._lifelines.fileno(), self._find_dead)
-        self.channel = Channel(comm, MPI.ANY_SOURCE, template, self._find_dead)
+        self._bell.watch(self._lifelines.fileno(), self.find_dead)
+        self.channel = Channel(comm, MPI.ANY_SOURCE, template, self.find_dead)
 
     def _meet(self, digest: bytes) -> None:
         """Exchange addresses with all ranks; shared files are unlinked as soon as all have opened them."""
@@ -49,7 +53,10 @@ class Connections:
             self._lifelines = Lifelines(token)
             self.shared = shared_buffers(host_name(), self._bell.name, self._template, owner=True)
             try:
-                self.ranks = handshake(self._comm, self._bell, digest, self._lifelines.port, token)
+                self.ranks = handshake(
+                    self._comm, self._bell, digest, self._lifelines.port, token, port_of(self.links)
+                )
+                introduce(self.links, MANAGER, self.ranks)
                 self._watch_lifelines()
                 self._comm.Barrier()
                 note_start()
@@ -97,7 +104,7 @@ class Connections:
         if expired():
             raise GraceExpired
         began = self.begin_waiting()
-        message = self._poll()
+        message = self.poll()
         self.drained = message is None
         if message is None:
             message = self._receive(min(until, began + LOOK_UP))
@@ -106,23 +113,31 @@ class Connections:
         self.suspended += max(self._latest - began - 2 * LOOK_UP, 0.0)
         return message
 
+    def joules(self) -> float:
+        """Return the energy that the other nodes have reported; NaN if one of them does not know, or died."""
+        return math.nan if self.dead & self._joules.keys() else math.fsum(self._joules.values())
+
     def _receive(self, until: float) -> Message | None:
         while self.channel.sending() and time.perf_counter() < until:  # it advances only while polled
-            if (message := self._poll()) is not None:
+            if (message := self.poll()) is not None:
                 return message
             os.sched_yield()
         if time.perf_counter() >= until:
-            self._find_dead()
-        return self._bell.wait(self._poll, until)
+            self.find_dead()
+        return self._bell.wait(self.poll, until)
 
-    def _poll(self) -> Message | None:
+    def poll(self) -> Message | None:
         """Return the next message; all messages of a dead worker come before the report of its loss."""
+        if self.postponed:
+            return self.postponed.pop(0)
         message = self.channel.poll()
+        if message is not None and message.kind == METER:
+            self._joules[message.sender] = message.seconds[0]
         if message is None and self._unreported:
             return Message(self._unreported.pop(0), LOST, 0, 0, 0, NOWHERE, NOWHERE, 0, [], EMPTY)
         return message
 
-    def _find_dead(self) -> set[int]:
+    def find_dead(self) -> set[int]:
         """Look for ranks that have died, and return all of them."""
         found = [*self._lifelines.broken(), *(acknowledged_losses(self._comm) if survives_losses else ())]
         for rank in found:
@@ -152,12 +167,14 @@ class Connections:
 
     def close(self) -> None:
         """Close all connections; every worker is ready to leave, or dead."""
-        self._find_dead()
+        self.find_dead()
         if self.dead:
             self._leave_without_finalize()
         else:
             self._lifelines.dismiss()
         self.channel.close()
         self._bell.close()
+        if self.links is not None:
+            self.links.close()
         if self.shared is not None:
             self.shared.close()

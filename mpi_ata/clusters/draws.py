@@ -30,8 +30,8 @@ class Draws:
         """
         if max(counts, default=0) > MOST:
             raise UsageError(
-                "shuffle='epoch' needs orders of a known number of tasks, but this method orders tasks "
-                "without end; use method sgd, or draw with replacement"
+                "shuffle='epoch' needs orders of a known number of tasks, and so does a sampler, but this "
+                "method orders tasks without end; use method sgd, or draw with replacement"
             )
         orders = zip(workers, counts, strict=True)
         for worker, count in sorted(orders, key=lambda order: self._returned.pop(order[0], 0)):

@@ -31,12 +31,12 @@ class PartialEvaluation:
         self._found: dict[range, list[float]] = {}
         self._began = self._latest = time.perf_counter()
 
-    def divide(self, parts: int, workers: Sequence[int], speeds: Array) -> None:
+    def divide(self, parts: range, workers: Sequence[int], speeds: Array) -> None:
         """Give each worker a range of parts in proportion to its speed."""
-        ends = np.rint(np.cumsum(speeds) / speeds.sum() * parts).astype(int).tolist()
+        ends = np.rint(np.cumsum(speeds) / speeds.sum() * len(parts)).astype(int).tolist()
         for worker, begin, end in zip(workers, [0, *ends], ends, strict=False):
             if begin < end:
-                self._order(worker, range(begin, end))
+                self._order(worker, parts[begin:end])
 
     def _order(self, worker: int, parts: range) -> None:
         number, shared, slot = -next(_numbers), self._connections.shared, NOWHERE

@@ -23,8 +23,8 @@ class Evaluator:
         self._pool, self._connections, self._reception = pool, pool.connections, reception
         self._part_seconds = 0.0  # the longest that a part of an evaluation has taken
 
-    def evaluate(self, x: Array, parts: int) -> list[float]:
-        """Return what problem.evaluate_part(x, part) returns for all parts, in order.
+    def evaluate(self, x: Array, parts: range) -> list[float]:
+        """Return what problem.evaluate_part(x, part) returns for these parts, in order.
 
         Free workers do it; the manager does what they are too late with, and everything if orders run.
         """
@@ -32,7 +32,7 @@ class Evaluator:
         # Results that arrive while orders run belong to wait().
         free = [] if pool.orders.running else sorted(self._wait_for_stops())
         if not free:
-            return [value for part in range(parts) for value in here(part)]
+            return [value for part in parts for value in here(part)]
         work = PartialEvaluation(self._connections, pool.orders.sharing, x, self._part_seconds)
         work.divide(parts, free, 1 / np.maximum(pool.ledger.stats.pooled_means()[free], SHORTEST))
         while work.missing():

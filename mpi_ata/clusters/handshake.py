@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 SMALL = INLINE  # bytes: arrays up to this size are sent with the header and need not be shared
-RECORD = Struct(f"<64s64sqq32s32s{LONGEST}s")  # the fields of Rank
+RECORD = Struct(f"<64s64sqqq32s32s{LONGEST}s")  # the fields of Rank
 
 
 class Rank(NamedTuple):
@@ -29,13 +29,14 @@ class Rank(NamedTuple):
     bell: str  # name of its doorbell
     port: int  # and where it listens on the network
     lifelines: int  # port for lifelines; 0 but for the manager
+    links: int  # port for connections of an exchange; 0: none
     token: str  # a random word, by which ranks recognise each other
     digest: bytes
     hardware: str
 
 
 def handshake(
-    comm: "MPI.Comm", bell: Doorbell, digest: bytes, lifelines: int = 0, token: str = ""
+    comm: "MPI.Comm", bell: Doorbell, digest: bytes, lifelines: int = 0, token: str = "", links: int = 0
 ) -> list[Rank]:
     """Exchange what the ranks say about themselves and return it, by rank."""
     size, rank = comm.Get_size(), comm.Get_rank()
@@ -43,7 +44,7 @@ def handshake(
         bell.share_flags(bell.name, size)
     host = host_name().encode()[:64]
     words = (token.encode(), digest, hardware().encode())
-    record = RECORD.pack(host, bell.name.encode(), bell.port, lifelines, *words)
+    record = RECORD.pack(host, bell.name.encode(), bell.port, lifelines, links, *words)
     own = np.frombuffer(record, np.uint8)
     everyone = np.empty((size, RECORD.size), np.uint8)
     comm.Allgather(own, everyone)
@@ -52,6 +53,14 @@ def handshake(
     if rank != MANAGER and ranks[rank].host == ranks[MANAGER].host:
         bell.share_flags(ranks[MANAGER].bell, size)
     return ranks
+
+
+def first_ranks(ranks: list[Rank]) -> list[int]:
+    """Return the first rank of each node except for the manager's."""
+    first: dict[str, int] = {}
+    for number, rank in enumerate(ranks):
+        first.setdefault(rank.host, number)
+    return [number for number in first.values() if number != MANAGER]
 
 
 def shared_buffers(host: str, bell: str, template: Array, owner: bool = False) -> SharedBufferPool | None:
@@ -88,7 +97,7 @@ def identities(ranks: list[Rank], times: str = "") -> tuple[WorkerIdentity, ...]
     return tuple(found)
 
 
-def _rank(fields: tuple[bytes, bytes, int, int, bytes, bytes, bytes]) -> Rank:
-    host, bell, port, lifelines, token, digest, own_hardware = fields
+def _rank(fields: tuple[bytes, bytes, int, int, int, bytes, bytes, bytes]) -> Rank:
+    host, bell, port, lifelines, links, token, digest, own_hardware = fields
     names = [name.rstrip(b"\0").decode(errors="replace") for name in (host, bell, token, own_hardware)]
-    return Rank(names[0], names[1], port, lifelines, names[2], digest, names[3])
+    return Rank(names[0], names[1], port, lifelines, links, names[2], digest, names[3])

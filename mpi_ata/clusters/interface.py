@@ -23,7 +23,8 @@ class Arrival(NamedTuple):
     """Finished work coming back."""
 
     worker: int
-    result: Any  # the sum over its tasks, which may be overwritten; of a computation a list of TaskResult
+    result: Any  # the sum over its tasks, which may be overwritten; of a computation a list of TaskResult;
+    # of orders that are summed, the last one has the sum of all, and the others None
     seconds: list[float]  # one entry per task
     overhead: float = 0.0  # turnaround of its order minus those seconds: transfer, queueing, waking up
 
@@ -71,9 +72,19 @@ class Cluster(Protocol):
         """Return the time on the cluster's clock; it never goes back."""
 
     def start(
-        self, workers: IntArray, x: Any, round: int, counts: IntArray | int = 1, together: bool = False
+        self,
+        workers: IntArray,
+        x: Any,
+        round: int,
+        counts: IntArray | int = 1,
+        together: bool = False,
+        summed: bool = False,
     ) -> None:
-        """Order tasks at the point x: counts[j] of them from workers[j], who must be idle and available."""
+        """Order tasks at the point x: counts[j] of them from workers[j], who must be idle and available.
+
+        With `summed`, the cluster may add up all results in worker order: then the last arrival has the sum,
+        and all others have None.
+        """
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
         """Return the next arrival, or the next worker that is lost or back.
@@ -141,10 +152,11 @@ def surely_finite(result: Array) -> bool:
     return math.isfinite(np.vdot(result, result))
 
 
-def add_up(total: Array, result: Array, first: bool) -> bool:
+def add_up(total: Array, result: Array, first: bool, last: bool = True) -> bool:
     """Add a result to a total, or put it there first; return whether the total is surely finite.
 
-    Large arrays are passed through the cache once for both.
+    Large arrays are passed through the cache once for both.  Only the last total is checked: what is not
+    finite stays so.
     """
     fine = True
     for part, added in blocks(total, result):
@@ -152,7 +164,7 @@ def add_up(total: Array, result: Array, first: bool) -> bool:
             np.copyto(part, added)
         else:
             np.add(part, added, out=part)
-        fine = fine and surely_finite(part)
+        fine = fine and (not last or surely_finite(part))
     return fine
 
 
@@ -237,6 +249,16 @@ def evaluated_part(problem: Any, x: Array, part: int) -> list[float]:
         raise
     except (Exception, SystemExit) as error:
         raise in_users_code(f"evaluate_part() of the problem failed for part {part}", error) from None
+
+
+def announce(problem: Any, tasks: Iterator[Task]) -> None:
+    """Call expect() of a problem with the tasks that it will probably do next."""
+    try:
+        problem.expect(tasks)
+    except RunError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise in_users_code("expect(tasks) of the problem failed", error) from None
 
 
 def set_up(problem: AnyProblem, worker: int | None, n: int) -> None:

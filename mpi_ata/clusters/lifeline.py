@@ -62,7 +62,7 @@ class Lifelines:
             text = connection.recv(LENGTH, socket.MSG_WAITALL).decode()
             rank, _, token = text.strip().partition(" ")
             if token == self._token and int(rank) not in self._connections:
-                self._connections[int(rank)] = _prepared(connection)
+                self._connections[int(rank)] = prepared(connection)
                 connection.sendall(ACCEPTED)
                 return
         connection.close()
@@ -123,7 +123,7 @@ class Lifeline:
     """A worker's end: when the manager's process ends, the kernel ends this one."""
 
     def __init__(self, host: str, port: int, token: str, rank: int) -> None:
-        self._socket = _prepared(socket.socket())
+        self._socket = prepared(socket.socket())
         self._socket.settimeout(ANSWER)
         self.connected = False
         with suppress(OSError):
@@ -158,7 +158,7 @@ class Lifeline:
         return False
 
 
-def _prepared(connection: socket.socket) -> socket.socket:
+def prepared(connection: socket.socket) -> socket.socket:
     """Return a connection that the kernel probes now and then, and that no forked child holds open."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import repeat
 from typing import Any
 
@@ -11,6 +12,11 @@ import numpy as np
 from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.evaluator import Evaluator
+from mpi_ata.clusters.exchange.chain import Route
+from mpi_ata.clusters.exchange.choice import Choice
+from mpi_ata.clusters.exchange.fetching import fetched
+from mpi_ata.clusters.exchange.gathering import Gathering
+from mpi_ata.clusters.exchange.replica import Replica
 from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.health import FaultPolicy
 from mpi_ata.clusters.identity import WorkerIdentity
@@ -23,7 +29,10 @@ from mpi_ata.clusters.reception import Reception
 from mpi_ata.clusters.setups import set_up_all
 from mpi_ata.clusters.shutdown import Shutdown
 from mpi_ata.clusters.values import template_of
-from mpi_ata.packing import pack
+from mpi_ata.errors import LossError
+from mpi_ata.launch import host_name
+from mpi_ata.launch.signals import GraceExpired
+from mpi_ata.packing import EMPTY, Packed, pack
 from mpi_ata.problems import AnyProblem, returns_values
 
 LOOK = 0.5  # seconds between two checks for overdue workers
@@ -44,18 +53,22 @@ class MPICluster(Farming):
         grace_expired: Callable[[], bool] = lambda: False,
         policy: FaultPolicy | None = None,
         drawn: bool = False,
+        exchange: str = "star",
     ) -> None:
         self._problem, self._template = problem, template_of(problem)
         self._computes = returns_values(problem)  # packed values
-        self._connections = Connections(comm, self._template, digest)
+        self._connections = Connections(comm, self._template, digest, exchange)
         self._pool = pool = WorkerPool(
             self._connections, problem, self._template, times, grace_expired, policy
         )
         self.n, self.ledger, self.available, self.draws = pool.n, pool.ledger, pool.available, pool.draws
         self._orders = pool.orders
-        self._reception = Reception(pool, drawn)
+        self._gathering = Gathering(pool, Choice(exchange, host_name(), self._template.nbytes))
+        self._reception = Reception(pool, self._gathering, drawn)
         self._evaluator = Evaluator(pool, self._reception)
         self._shutdown = Shutdown(pool, self._reception)
+        self._replica: Replica | None = None  # the point, where workers have it
+        self.replicates = False  # whether workers know the update of the method
         self._next_look = 0.0  # for overdue workers
         try:
             set_up_all(pool, self._reception)
@@ -91,14 +104,27 @@ class MPICluster(Farming):
         """Log what the user should know about these ranks; `sleeping` if their tasks mostly sleep."""
         log_notes(self._pool, sleeping)
 
+    def joules(self) -> float:
+        """Return the energy that all nodes but the manager's have used so far; NaN where it is not known."""
+        return self._connections.joules()
+
     def now(self) -> float:
         """Return the time on the manager's monotonic clock."""
         return time.perf_counter()
 
     def start(
-        self, workers: IntArray, x: Any, round: int, counts: IntArray | int = 1, together: bool = False
+        self,
+        workers: IntArray,
+        x: Any,
+        round: int,
+        counts: IntArray | int = 1,
+        together: bool = False,
+        summed: bool = False,
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
+        if isinstance(x, Replica):
+            self._start_replicated(workers, x, round, counts, together and summed)
+            return
         if self._computes:
             x = pack(x, "x")
         elif x.shape != self._template.shape or x.dtype != self._template.dtype:
@@ -106,25 +132,61 @@ class MPICluster(Farming):
                 f"x is {x.dtype} of shape {x.shape}, but x0 {self._template.dtype} {self._template.shape}"
             )
         x.flags.writeable = False  # for the caller too: later orders may use a copy made now
+        x = self._pool.points.rounded(x)
+        route = self._gathering.route(workers.tolist()) if together and summed else None
+        self._order(workers, x, round, counts, together, route)
+        if route is not None:
+            self._gathering.begin(workers.tolist(), route, x)
+        if round >= self._pool.health.next_trial:
+            self._pool.try_again(x, round)
+
+    def _start_replicated(
+        self, workers: IntArray, replica: Replica, round: int, counts: IntArray | int, summed: bool
+    ) -> None:
+        """Order tasks at a point that workers have, if they can share the sum."""
+        replica.fetch = self._fetch
+        self._replica = replica
+        budget = int(np.broadcast_to(counts, len(workers)).sum())
+        route = self._gathering.replicated(workers.tolist(), replica, budget) if summed else None
+        if route is None:
+            self.start(workers, replica.value(), round, counts, together=True)
+            return
+        self._order(workers, EMPTY, round, counts, True, route)
+        self._gathering.begin(workers.tolist(), route, replica)
+        if round >= self._pool.health.next_trial:
+            self._pool.try_again(replica.value(), round)
+
+    def _fetch(self, replica: Replica) -> Packed:
+        return fetched(self._connections, replica, self._pool.grace_expired)
+
+    def _order(
+        self,
+        workers: IntArray,
+        x: Array,
+        round: int,
+        counts: IntArray | int,
+        together: bool,
+        route: Route | None,
+    ) -> None:
+        """Send the orders of a round."""
         each = repeat(counts) if isinstance(counts, int) else counts.tolist()
         if self.draws is not None:
             self.draws.take(workers.tolist(), np.broadcast_to(counts, len(workers)).tolist())
-        self._orders.start(workers.tolist(), x, round, each, together)
-        if round >= self._pool.health.next_trial:
-            self._pool.try_again(x, round)
+        self._orders.start(workers.tolist(), x, round, each, together, route)
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
         """Return the next arrival, or the next worker that is lost or back."""
         until = math.inf if timeout is None else self.now() + timeout
         connections, pool = self._connections, self._pool
-        while self._orders.running or pool.found:
-            if pool.found:
-                return pool.found.pop(0)
+        while self._orders.running or pool.found or pool.arrived:
+            if pool.arrived or pool.found:
+                return pool.arrived.pop(0) if pool.arrived else pool.found.pop(0)
             message = connections.next_message(until, pool.grace_expired)
             found = None if message is None else self._reception.handle(message)
             if connections.drained and time.perf_counter() >= self._next_look:  # all answers are read
                 self._next_look = self.now() + LOOK
                 pool.find_overdue(self.now())
+            self._gathering.check()
             if found is not None:
                 return found
             if message is None and self.now() >= until and not pool.found:
@@ -133,12 +195,13 @@ class MPICluster(Farming):
 
     def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
         """Return all that has come, at least one thing, and of arrivals no more than this many tasks."""
-        if not self._pool.found and (found := self._reception.take(tasks)):
+        pool = self._pool
+        if not pool.found and not pool.arrived and (found := self._reception.take(tasks)):
             return found
         return [self.wait()]
 
-    def evaluate(self, x: Array, parts: int) -> list[float]:
-        """Return what problem.evaluate_part(x, part) returns for all parts, in order."""
+    def evaluate(self, x: Array, parts: range) -> list[float]:
+        """Return what problem.evaluate_part(x, part) returns for these parts, in order."""
         return self._evaluator.evaluate(x, parts)
 
     def stop(self, workers: IntArray) -> Array:
@@ -177,6 +240,9 @@ class MPICluster(Farming):
 
     def close(self) -> None:
         """Stop everyone, let the workers leave, and settle the accounts; late ones are not waited for."""
+        if self._replica is not None:
+            with suppress(LossError, GraceExpired):  # what it saved before is still good
+                self._replica.value()
         self._shutdown.close()
 
     def abort(self, code: int = 1) -> None:

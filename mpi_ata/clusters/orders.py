@@ -9,9 +9,11 @@ import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters.buffers import NOWHERE
-from mpi_ata.clusters.channel import EMPTY, ORDER, STOP, TOGETHER
+from mpi_ata.clusters.channel import EMPTY, EXCHANGED, ORDER, REPLICATED, STOP, TOGETHER, Payload
 from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.draws import Draws
+from mpi_ata.clusters.exchange.chain import Route
+from mpi_ata.clusters.wire import Wire
 
 
 @dataclass
@@ -24,6 +26,7 @@ class Order:
     count: int
     together: bool
     left: int
+    route: Route | None = None  # of the exchange by which x and the result travel
     # What most orders never change is not set for each of them.
     sent: float = field(default=math.inf, init=False)
     latest: float = field(default=math.inf, init=False)  # when it was sent, or its latest arrival came
@@ -32,23 +35,30 @@ class Order:
     unused: float = field(default=0.0, init=False)  # seconds reported since then
     noted: float = field(default=0.0, init=False)  # seconds since then that are in overruns()
     hung: bool = field(default=False, init=False)  # whether its worker was found to hang since then
+    reported: bool = field(default=False, init=False)  # whether its tasks are done, the result on its way
     result: Array | None = field(default=None, init=False)  # where it will be, if in shared memory
 
 
 class Orders:
     """The orders of all workers: each has at most one that runs, after one that is being stopped."""
 
-    def __init__(self, connections: Connections, draws: Draws | None = None) -> None:
+    def __init__(self, connections: Connections, draws: Draws | None, points: Wire) -> None:
         self.running: dict[int, Order] = {}  # by worker
         self.stopping: dict[int, Order] = {}  # whose stop is not yet confirmed
         self.probes: dict[int, Order] = {}  # single tasks of workers on probation
         self.sharing: set[int] = set()  # workers that have opened the shared memory
         self._overruns: dict[int, float] = {}  # of confirmed stops, since overruns() was last called
-        self._connections, self._draws = connections, draws
+        self._connections, self._draws, self._points = connections, draws, points
         self._numbers = 0
 
     def start(
-        self, workers: Iterable[int], x: Array, round: int, counts: Iterable[int], together: bool
+        self,
+        workers: Iterable[int],
+        x: Array,
+        round: int,
+        counts: Iterable[int],
+        together: bool,
+        route: Route | None = None,
     ) -> None:
         """Give each of these workers an order; it is sent as soon as the previous one is stopped."""
         running, stopping, number = self.running, self.stopping, self._numbers
@@ -56,7 +66,7 @@ class Orders:
             if worker in running:
                 raise RuntimeError("a worker holds one order at a time; stop it first")
             self._numbers = number = number + 1
-            running[worker] = order = Order(number, x, round, count, together, count)
+            running[worker] = order = Order(number, x, round, count, together, count, route)
             if worker not in stopping:
                 self._send(worker, order)
 
@@ -68,17 +78,20 @@ class Orders:
 
     def _send(self, worker: int, order: Order) -> None:
         """Send an order; point and result go through shared memory where possible, otherwise by message."""
-        x_slot, result_slot, connections = NOWHERE, NOWHERE, self._connections
+        x_slot, result_slot, connections, route = NOWHERE, NOWHERE, self._connections, order.route
         shared = connections.shared
         draws: Sequence[float] = ()
-        if shared is not None and worker in self.sharing:
+        if route is None and shared is not None and worker in self.sharing:
             order.x = shared.put(order.x)
             order.result = shared.free() if order.together or order.count == 1 else None
             x_slot, result_slot = shared.number_of(order.x), shared.number_of(order.result)
         if self._draws is not None and worker in self.running:
             draws = self._draws.of(worker)
-        payload = order.x if x_slot == NOWHERE else EMPTY
+        payload: Payload = self._points.packed_point(order.x) if x_slot == NOWHERE else EMPTY
         to, flags = connections.rank[worker], TOGETHER if order.together else 0
+        if route is not None:
+            payload = route.packed()
+            flags |= EXCHANGED | (REPLICATED if route.budget else 0)
         connections.channel.send(
             to, ORDER, order.number, order.round, order.count, flags, draws, payload, x_slot, result_slot
         )
@@ -154,4 +167,6 @@ class Orders:
         """Yield each worker with a running order, its current order, and the seconds it has been silent."""
         for worker, queued in list(self.running.items()):
             order = self.stopping.get(worker, queued)
+            if order.reported:
+                continue
             yield worker, order, now - order.latest - (self._connections.suspended - order.excused)

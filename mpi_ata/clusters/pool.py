@@ -12,6 +12,7 @@ from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.interface import Arrival, Back, Lost, named
 from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.clusters.orders import Orders
+from mpi_ata.clusters.wire import point_wire
 from mpi_ata.errors import LossError
 from mpi_ata.launch.verdict import note_lost_worker
 from mpi_ata.layout import ranks_for, worker_of
@@ -41,13 +42,15 @@ class WorkerPool:
         self.health = Health(self.ledger.stats, policy, FLOOR, self.name)
         self.available = self.health.available
         self.draws = draws_for(problem)
-        self.orders = Orders(connections, self.draws)
+        self.points = point_wire(problem, template)
+        self.orders = Orders(connections, self.draws, self.points)
         self.worker_of = [worker_of(rank) for rank in range(ranks_for(n))]  # by rank: a call costs more
         self.setting_up = set(range(n))  # workers that are not ready yet
         self.staying = set(range(n))  # workers that have not left
         self.unreachable: list[int] = []  # workers that hear no doorbell
         self.draws_globally = False  # whether tasks draw from random or np.random
-        self.found: list[Lost | Back] = []  # what wait() will return first
+        self.arrived: list[Arrival] = []  # what wait() will return first
+        self.found: list[Lost | Back] = []  # and after that
 
     def name(self, worker: int) -> str:
         """Return a worker's name for messages."""

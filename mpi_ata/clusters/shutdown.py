@@ -40,6 +40,7 @@ class Shutdown:
             self._give_up_on_workers(code)
 
     def _stop_everyone(self) -> None:
+        self._reception.drop_reports()
         self._pool.orders.withdraw_all(np.arange(self._pool.n))
 
     def _give_up_on_workers(self, code: int) -> None:

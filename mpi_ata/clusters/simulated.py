@@ -1,6 +1,7 @@
 """Simulated workers: what each of them holds, and when it will be done."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappush
 from itertools import accumulate
@@ -13,6 +14,7 @@ from mpi_ata.times import DrawnTimes
 
 _SAVED = ("began", "due", "seconds", "left", "round", "number")  # arrays with one entry per worker
 _UNSTOPPABLE = ("free", "noted")  # saved too where tasks cannot be stopped
+Overhead = Callable[[int], Array]  # seconds that an order of each worker spends on the way, in a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Order:
 class SimulatedWorkers:
     """The orders of n simulated workers, and a queue of their deliveries on the virtual clock."""
 
-    def __init__(self, times: DrawnTimes, script: FaultScript, overhead: Array | None = None) -> None:
+    def __init__(self, times: DrawnTimes, script: FaultScript, overhead: Overhead | None = None) -> None:
         n = times.n
         self.now = 0.0
         self.orders = np.full(n, None, object)  # what each worker holds
@@ -42,7 +44,7 @@ class SimulatedWorkers:
         self.events: list[tuple[float, int]] = []  # a heap of (due, worker); a stopped one is out of date
         self._saved = _SAVED if times.stoppable else (*_SAVED, *_UNSTOPPABLE)
         self._n, self._times, self._script, self._scripted = n, times, script, bool(script)
-        self._overhead = overhead  # seconds that an order of each worker spends on the way
+        self._overhead = overhead
 
     def order(self, workers: IntArray, order: Order, counts: IntArray | int) -> None:
         """Let workers begin an order now: counts[j] tasks of workers[j]."""
@@ -57,7 +59,7 @@ class SimulatedWorkers:
         self.seconds[workers] = seconds = self._duration(workers, round, counts if together else 1)
         due = began + seconds
         if self._overhead is not None:
-            due += self._overhead[workers]
+            due += self._overhead(round)[workers]
         if self._scripted:
             self._script.begin_tasks(workers)
             due += self._script.delays(workers, seconds, began)

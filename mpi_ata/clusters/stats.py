@@ -14,6 +14,8 @@ _GOLDEN, _MIX1, _MIX2 = (
     np.uint64(0x94D049BB133111EB),
 )
 
+Delivery = tuple[int, list[float], float]  # one arrival: its worker, the seconds of its tasks, its overhead
+
 
 class TaskTimeStats:
     """Sums over the finished tasks of each worker; `times` holds a uniform sample of their seconds."""
@@ -30,7 +32,8 @@ class TaskTimeStats:
             "times": np.full((n, max(1, min(SAMPLE, ROOM // n))), np.nan),
         }
         self.largest: Array = np.zeros(n)  # of all times so far; after a break, of those in the sample
-        self.pending: list[tuple[int, list[float], float]] = []  # arrivals not yet added up
+        self.pending: list[Delivery] = []  # arrivals not yet added up
+        self._log: list[Delivery] | None = None  # those since take_log(); None if nobody asks
 
     def add(self, worker: int, seconds: list[float], overhead: float = 0.0) -> None:
         """Add one arrival."""
@@ -42,6 +45,12 @@ class TaskTimeStats:
         """Return the sums so far, by name."""
         self.fold()
         return self._columns
+
+    def take_log(self) -> list[Delivery]:
+        """Return what was delivered since the last call; nothing at the first one."""
+        self.fold()
+        found, self._log = self._log or [], []
+        return found
 
     def pooled_means(self) -> Array:
         """Return the mean seconds of a task of each worker, or of all where it has done none."""
@@ -69,6 +78,8 @@ class TaskTimeStats:
         if not self.pending:
             return
         new, self.pending = self.pending, []
+        if self._log is not None:
+            self._log += new
         workers = np.array([worker for worker, _, _ in new])
         counts = np.array([len(seconds) for _, seconds, _ in new])
         seconds = np.array([second for _, several, _ in new for second in several])

@@ -28,8 +28,9 @@ from mpi_ata.clusters.interface import (
     surely_finite,
 )
 from mpi_ata.clusters.ledger import Ledger
-from mpi_ata.clusters.simulated import Order, SimulatedWorkers
+from mpi_ata.clusters.simulated import Order, Overhead, SimulatedWorkers
 from mpi_ata.clusters.values import template_of
+from mpi_ata.clusters.wire import point_wire, results_wire
 from mpi_ata.errors import BadResultError, RunError
 from mpi_ata.launch.rank_process import note_simulation
 from mpi_ata.launch.signals import GraceExpired
@@ -47,8 +48,8 @@ class VirtualCluster(Farming):
 
     `faults` happen to workers at times on the virtual clock; `deaths`, which maps workers to the time at
     which they die, is short for faults of that kind.  `policy` says what is done about them; with neither
-    policy nor faults there are no deadlines, since nobody can hang.  `overhead` is what each worker's orders
-    spend on the way, in seconds: none unless given.
+    policy nor faults there are no deadlines, since nobody can hang.  `overhead` is a function of the
+    round, which returns the seconds that each worker's orders spend on the way: none unless given.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class VirtualCluster(Farming):
         deaths: Mapping[int, float] | None = None,
         faults: Sequence[Fault] = (),
         policy: FaultPolicy | None = None,
-        overhead: Array | None = None,
+        overhead: Overhead | None = None,
     ) -> None:
         note_simulation()
         self.n = times.n
@@ -71,6 +72,8 @@ class VirtualCluster(Farming):
         self._workers = SimulatedWorkers(times, self._script, overhead)
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
         self._template, self._computes = template_of(problem), returns_values(problem)
+        self._points, self._results = (wire(problem, self._template) for wire in (point_wire, results_wire))
+        self._rounds = bool(self._results)  # a plain bool is faster
         self._policy = policy
         self._compute = self._compute_first
         self._watched = policy is not None or bool(faults)  # whether orders have deadlines
@@ -108,7 +111,13 @@ class VirtualCluster(Farming):
         return self._workers.now
 
     def start(
-        self, workers: IntArray, x: Any, round: int, counts: IntArray | int = 1, together: bool = False
+        self,
+        workers: IntArray,
+        x: Any,
+        round: int,
+        counts: IntArray | int = 1,
+        together: bool = False,
+        summed: bool = False,
     ) -> None:
         """Order tasks at the point x: counts[j] of them from workers[j]."""
         workers, own = np.asarray(workers), self._workers
@@ -120,7 +129,7 @@ class VirtualCluster(Farming):
             raise RuntimeError(f"workers {workers[~self.available[workers]]} are lost and cannot be started")
         x = pack(x, "x") if self._computes else x
         x.flags.writeable = False  # for the caller too: tasks read it later
-        x = x.view()  # which no task can make writeable again
+        x = self._points.rounded(x).view()  # which no task can make writeable again
         if not own.left.any():
             self._deadlines_at = math.inf
             self._look_at = -math.inf if self._reports else self._script.next
@@ -268,6 +277,8 @@ class VirtualCluster(Farming):
                 task.index = index
         try:
             result: Any = np.array(self._compute(order.x, tasks))
+            if self._rounds:
+                self._results.round(result)
             if self._scripted:
                 self._script.check_task(worker, order.round)
                 result, seconds = self._script.garbled(worker, result, seconds)

@@ -17,12 +17,17 @@ from mpi_ata.clusters.channel import (
     EVALUATE,
     EVALUATED,
     FAILED,
+    FALLBACK,
+    FETCH,
     FINAL,
     GLOBAL_RANDOM,
     INLINE,
+    METER,
+    NO_ORDER,
     ORDER,
     REACHABLE,
     READY,
+    REPLICA,
     SHARED,
     STOPPED,
     TOGETHER,
@@ -31,9 +36,13 @@ from mpi_ata.clusters.channel import (
     Payload,
 )
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
-from mpi_ata.clusters.handshake import handshake, shared_buffers
+from mpi_ata.clusters.exchange.opening import introduce, open_links, port_of
+from mpi_ata.clusters.exchange.passing import Passing
+from mpi_ata.clusters.expected import ExpectedTasks
+from mpi_ata.clusters.handshake import first_ranks, handshake, shared_buffers
 from mpi_ata.clusters.interface import (
     add_up,
+    announce,
     check_result,
     compute,
     evaluated_part,
@@ -42,15 +51,20 @@ from mpi_ata.clusters.interface import (
 )
 from mpi_ata.clusters.lifeline import Lifeline
 from mpi_ata.clusters.values import first_point, template_of
+from mpi_ata.clusters.wire import point_wire, results_wire
 from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.launch.energy import EnergyMeter
 from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.packing import EMPTY, Packed
 from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
 from mpi_ata.randomness import global_states
 from mpi_ata.times import DrawnTimes
+from mpi_ata.updates import Update
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+METERED = 60.0  # seconds between two reports of the energy that a node uses
 
 
 class Worker:
@@ -64,6 +78,8 @@ class Worker:
         seed: int = 0,
         report_drawn: bool = False,
         digest: bytes = b"",
+        exchange: str = "star",
+        update: Update | None = None,
     ) -> None:
         self._problem, self._times, self._streams = problem, times, task_streams(seed)
         self._report_drawn = report_drawn and times is not None
@@ -73,16 +89,25 @@ class Worker:
         self._bell = Doorbell()
         self._computes = returns_values(problem)  # packed values, which are joined rather than added up
         template = template_of(problem)
-        manager = handshake(comm, self._bell, digest)[MANAGER]
+        self._points, self._results = point_wire(problem, template), results_wire(problem, template)
+        links = open_links(exchange, template)
+        ranks = handshake(comm, self._bell, digest, links=port_of(links))
+        introduce(links, comm.Get_rank(), ranks)
+        manager = ranks[MANAGER]
+        meter = EnergyMeter() if comm.Get_rank() in first_ranks(ranks) else None  # that speaks for its node
+        self._meter = meter if meter is not None and meter.known else None
+        self._next_report = 0.0
         self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
         self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
         self._lifeline = Lifeline(manager.host, manager.lifelines, manager.token, comm.Get_rank())
         comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
         comm.Barrier()  # now everyone has opened the shared memory
         self._channel = Channel(comm, MANAGER, template)
+        self._exchange = Passing(links, comm.Get_rank(), self._send, self._poll_stop, self._wait_stop, update)
         self._total = np.empty_like(template)  # the sum of results not sent yet
         self._values: list[Packed] = []  # or those results themselves, packed
         self._order = 0  # the one being carried out
+        self._expected = ExpectedTasks(self._streams, self._index) if hasattr(problem, "expect") else None
         self._draws: list[int] = []  # the indices of its tasks, where the problem shares draws
         self._in_task = False  # whether a task has begun that is not done
         self._round, self._number = -1, 0  # of the next task
@@ -100,21 +125,35 @@ class Worker:
             self._set_up()
         except RunError as error:
             self._report_failure(error)
+        look = self._channel.poll if self._meter is None else self._look
         while not self._ended:
-            message = self._bell.wait(self._channel.poll)
+            message = self._bell.wait(look)
             if message is not None and message.kind == ORDER:
                 self._carry_out(message)
             elif message is not None and message.kind == EVALUATE:
                 self._evaluate(message)
             elif message is not None:
                 self._obey(message)
+        self._report_energy()
         self._lifeline.release()
         self._send(END)
         self.dismissed = self._lifeline.dismissed()
         self._channel.close()
         self._bell.close()
+        self._exchange.close()
         if self._shared is not None:
             self._shared.close()
+
+    def _look(self) -> Message | None:
+        """Return the next message, if there is one; report the energy of this node if that is due."""
+        if time.monotonic() >= self._next_report:
+            self._report_energy()
+            self._next_report = time.monotonic() + METERED
+        return self._channel.poll()
+
+    def _report_energy(self) -> None:
+        if self._meter is not None:
+            self._send(METER, NO_ORDER, seconds=[self._meter.joules()])
 
     def _report_failure(self, error: RunError, tasks: int = 0, seconds: Sequence[float] = ()) -> None:
         flags = BAD_RESULT if isinstance(error, BadResultError) else 0
@@ -137,15 +176,27 @@ class Worker:
             self._round, self._number = order.round, 0
         self._order, self._stop_asked = order.order, False
         self._draws = [int(index) for index in order.seconds] if order.seconds else []
+        self._exchange.begin(order)
         unsent: list[float] = []  # not list[float](), which costs 1 us
         began = time.perf_counter()
         try:
-            self._do_tasks(order, self._point(order), self._total_of(order), unsent)
+            self._announce(order)
+            x = self._point(order)
+            if self._exchange.active and self._should_stop():
+                self._send(STOPPED, order.order, seconds=[0.0])
+            else:
+                self._do_tasks(order, x, self._total_of(order), unsent)
         except RunError as error:
             self._number += self._in_task
             tasks, spent = len(unsent) + self._in_task, time.perf_counter() - began
             self._report_failure(error, tasks=tasks, seconds=[spent])
         self._order = 0
+
+    def _announce(self, order: Message) -> None:
+        """Let the problem prepare for the tasks of an order, if it can; that is not part of any task."""
+        if self._expected is not None:
+            tasks = self._expected.of_order(order.round, self._number, order.tasks, self._draws)
+            announce(self._problem, tasks)
 
     def _evaluate(self, order: Message) -> None:
         """Evaluate the parts from order.round to order.tasks."""
@@ -177,7 +228,7 @@ class Worker:
             if self._computes:
                 total, fine = self._joined(result, first=not unsent, due=due), True
             elif unsent or order.result_slot != NOWHERE or not due:
-                fine = add_up(total, result, first=not unsent)
+                fine = add_up(total, result, first=not unsent, last=due)
             else:  # it is sent as it is
                 total, fine = result, small or surely_finite(result)
             unsent += seconds
@@ -197,9 +248,13 @@ class Worker:
     def _point(self, order: Message) -> Array:
         """Return the point of an order, in this rank's own memory: a task may keep it."""
         x = order.payload
-        if order.x_slot != NOWHERE and self._shared is not None:
+        if self._exchange.active and order.kind == ORDER:
+            x = self._exchange.point(self._channel.buffers.take())
+        elif order.x_slot != NOWHERE and self._shared is not None:
             x = self._channel.buffers.take()
             np.copyto(x, self._shared.at(order.x_slot))
+        elif self._points and x.dtype == np.uint8:
+            x = self._points.unpack(x, self._channel.buffers.take())
         x.flags.writeable = False
         return x
 
@@ -210,7 +265,14 @@ class Worker:
         return self._total
 
     def _deliver(self, order: Message, seconds: list[float], total: Array) -> None:
-        payload = total if order.result_slot == NOWHERE else EMPTY
+        if self._exchange.active:
+            self._exchange.deliver(seconds, total)
+            return
+        payload = EMPTY
+        if order.result_slot != NOWHERE:
+            self._results.round(total)
+        else:
+            payload = self._results.pack(total) if self._results else total
         self._send(ARRIVAL, order.order, len(seconds), 0, seconds, payload, order.result_slot)
 
     def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
@@ -253,12 +315,22 @@ class Worker:
             self._obey(message)
         return self._should_stop()
 
+    def _wait_stop(self) -> bool:
+        """Wait for the next message, and return whether the order is to be stopped."""
+        if (message := self._bell.wait(self._channel.poll)) is not None:
+            self._obey(message)
+        return self._should_stop()
+
     def _should_stop(self) -> bool:
         return self._stop_asked or self._ended
 
     def _obey(self, message: Message) -> None:
         if message.kind == END:
             self._ended, self._final = True, bool(message.flags & FINAL)
+        elif message.kind == FETCH:
+            self._send(REPLICA, -1, payload=self._exchange.copy.packed(message.round))
+        elif message.kind == FALLBACK:
+            self._exchange.fall_back(message, self._order)
         elif message.order == self._order:
             self._stop_asked = True
         else:  # it was done before the message came

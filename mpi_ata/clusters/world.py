@@ -1,6 +1,7 @@
 """The ranks of an MPI world as a cluster, and what they must agree on first."""
 
 import atexit
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -12,13 +13,17 @@ from mpi_ata.clusters.handshake import check_same, handshake
 from mpi_ata.clusters.health import FaultPolicy
 from mpi_ata.clusters.manager import MPICluster
 from mpi_ata.clusters.mpi import MPI, all_ranks_needed, end_all_ranks, note_loss, survives_losses
+from mpi_ata.clusters.wire import exchange_of
 from mpi_ata.clusters.worker import Worker
 from mpi_ata.errors import UsageError, in_users_code
 from mpi_ata.launch import step_tasks
 from mpi_ata.layout import MANAGER, workers_in
 from mpi_ata.problems import AnyProblem
 from mpi_ata.times import DrawnTimes
+from mpi_ata.updates import Update
 from mpi_ata.version import __version__
+
+log = logging.getLogger("mpi_ata")
 
 LONGEST_ERROR = 4000  # bytes of a rank's error message that reach the manager
 
@@ -61,13 +66,18 @@ def mpi_cluster(
     digest: bytes,
     grace_expired: Callable[[], bool] = lambda: False,
     policy: FaultPolicy | None = None,
+    exchange: str = "star",
+    update: Update | None = None,
 ) -> Iterator[MPICluster | None]:
     """Yield the ranks of this MPI world as a cluster; a worker's rank serves it first, then yields None."""
+    asked, exchange = exchange, exchange_of(problem, exchange)
+    if asked == "chain" != exchange and is_manager():
+        log.warning("exchange='chain' is not used: it would round what travels as bfloat16 at every worker")
     with all_ranks_needed():
         comm = MPI.COMM_WORLD.Dup()
     if comm.Get_rank() != MANAGER:
         with all_ranks_needed():
-            worker = Worker(comm, problem, times, seed, report_drawn, digest)
+            worker = Worker(comm, problem, times, seed, report_drawn, digest, exchange, update)
         if _served(worker, comm):
             sys.exit(0)  # the manager prints why
         comm.Free()
@@ -75,7 +85,8 @@ def mpi_cluster(
         return
     with all_ranks_needed():
         label, drawn = times.label if times else "", report_drawn and times is not None
-        cluster = MPICluster(comm, problem, digest, label, grace_expired, policy, drawn)
+        cluster = MPICluster(comm, problem, digest, label, grace_expired, policy, drawn, exchange)
+    cluster.replicates = update is not None
     try:
         yield cluster
         cluster.close()

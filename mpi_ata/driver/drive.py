@@ -123,6 +123,7 @@ class Drive:
     def _begin(self) -> None:
         start, method, cluster, trace = self._start, self._method, self._cluster, self._trace
         notes = self.restore()
+        trace.end_setup()
         if start.file is not None:
             self._recorder = RunRecorder(start, start.file, method, cluster, trace)
             self._recorder.begin(notes)

@@ -60,30 +60,37 @@ def _metrics(problem: AnyProblem | None, x: Any) -> dict[str, float]:
     """Return what evaluate() of the problem says of x, as plain numbers; nothing where there is none."""
     if not hasattr(problem, "evaluate"):
         return {}
-    answer = _call(problem, "evaluate", x)
+    return _named_numbers("evaluate(x)", _call(problem, "evaluate", x))
+
+
+def _named_numbers(function: str, answer: Any) -> dict[str, float]:
+    """Return what a function of the problem returned as plain numbers by name."""
     if not isinstance(answer, Mapping):
         rule = 'it must return a dict of numbers by name, as {"accuracy": 0.9}'
-        raise RunError(f"evaluate(x) of the problem returned {described(answer)}; {rule}")
+        raise RunError(f"{function} of the problem returned {described(answer)}; {rule}")
     return {
-        str(name): _number(f"the entry {name!r} of what evaluate(x) returned is", value)
+        str(name): _number(f"the entry {name!r} of what {function} returned is", value)
         for name, value in answer.items()
     }
 
 
-def evaluate_in_parts(problem: Any, x: Array, cluster: Any) -> dict[str, float]:
-    """Return what workers found out in parts; nothing if the problem or the cluster does not offer that."""
-    parts = getattr(problem, "evaluation_parts", 0)
+def evaluate_in_parts(problem: Any, x: Array, cluster: Any, parts: range | None = None) -> dict[str, float]:
+    """Return what workers found out in parts, those of the usual evaluation unless others are given.
+
+    Nothing if the problem or the cluster does not offer that.
+    """
+    parts = range(getattr(problem, "evaluation_parts", 0)) if parts is None else parts
     if not parts or not hasattr(cluster, "evaluate"):
         return {}
-    combined: dict[str, float] = problem.combine_parts(x, cluster.evaluate(x, parts))
-    return combined
+    numbers = cluster.evaluate(x, parts)
+    return _named_numbers("combine_parts(x, numbers)", _call(problem, "combine_parts", x, numbers))
 
 
-def _call(problem: AnyProblem | None, name: str, x: Any) -> Any:
+def _call(problem: AnyProblem | None, name: str, x: Any, *more: Any) -> Any:
     try:
-        return getattr(problem, name)(x)
+        return getattr(problem, name)(x, *more)
     except (Exception, SystemExit) as error:
-        raise in_users_code(f"{name}(x) of the problem failed", error) from None
+        raise in_users_code(f"{name}(x{', numbers' * len(more)}) of the problem failed", error) from None
 
 
 def _number(what: str, value: Any) -> float:

@@ -12,7 +12,7 @@ from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, UsageError
 from mpi_ata.job import Job, Parts
-from mpi_ata.job.build import fault_policy
+from mpi_ata.job.build import fault_policy, replicated_update
 from mpi_ata.job.demand import check_simulation
 from mpi_ata.job.schema import prefix_errors
 from mpi_ata.launch import rank
@@ -58,9 +58,9 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
             parts = plan.parts(workers_in_world())
         drawn = job.times is not None and job.times.report == "drawn"
         policy = fault_policy(job, parts.method)
-        with opened_ranks(
-            parts.problem, parts.times, job.run.seed, job.digest, stop_request, policy, drawn
-        ) as cluster:
+        update = replicated_update(parts.method)
+        given = job.run.seed, job.digest, stop_request, policy, drawn, job.run.exchange, update
+        with opened_ranks(parts.problem, parts.times, *given) as cluster:
             if cluster is None:
                 return None
             _check_size(job, cluster.n)

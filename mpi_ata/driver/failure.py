@@ -29,7 +29,7 @@ class RoundBoundary:
 
     def note(self) -> None:
         """Take the present state as the end of a completed round."""
-        self._mark, self._x, self._k = self._cluster.ledger.mark(), self._method.x, self._method.k
+        self._mark, self._x, self._k = self._cluster.ledger.mark(), _point(self._method), self._method.k
 
     def settle(self, error: Exception) -> bool:
         """Return whether the run can be saved as it is now; a round that broke off is booked as wasted."""
@@ -38,12 +38,17 @@ class RoundBoundary:
             return not isinstance(error, DivergedError)
         taken = isinstance(self._cluster, VirtualCluster) or hasattr(method, "point_per_worker")
         replayed = taken and not isinstance(error, LossError)
-        if replayed or method.x is not self._x or method.k != self._k:
+        if replayed or _point(method) is not self._x or method.k != self._k:
             return False
         self._cluster.stop(np.arange(self._cluster.n))
         trace.settle(self._cluster.ledger, self._mark)
         trace.wasted += self._unused + self._finished_tasks() - trace.used
         return True
+
+
+def _point(method: Method) -> object:
+    """Return what stays the same until x moves; without asking workers for x, where they have it."""
+    return getattr(method, "replica", None) or method.x
 
 
 @contextmanager

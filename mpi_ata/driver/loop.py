@@ -1,5 +1,6 @@
 """The loop: a generator of rounds."""
 
+import time
 from collections.abc import Iterator
 
 from mpi_ata.clusters import Cluster
@@ -24,13 +25,28 @@ def rounds(
     off the clock.
     """
     if not trace.rows:
-        trace.record(evaluate(problem, method, stop.needs_loss, cluster))
+        _evaluate(problem, method, stop, cluster, trace)
     done = stop.reached(trace)
     while not done:
-        round = method.step(cluster)
-        trace.add(round, cluster.ledger)
+        round = _step(method, cluster, trace)
         done = stop.reached(trace)
         if done or method.k % evaluate_every == 0:
-            trace.record(evaluate(problem, method, stop.needs_loss, cluster))
+            _evaluate(problem, method, stop, cluster, trace)
             done = done or stop.reached(trace)
         yield round
+
+
+def _step(method: Method, cluster: Cluster, trace: Trace) -> Round:
+    """Do one round, and take it in."""
+    began, before = time.perf_counter(), getattr(method, "decision_time", 0.0)
+    round = method.step(cluster)
+    trace.add(round, cluster.ledger)
+    decision = getattr(method, "decision_time", 0.0) - before
+    trace.shares.add_round(time.perf_counter() - began, round.duration, decision)
+    return round
+
+
+def _evaluate(problem: AnyProblem | None, method: Method, stop: Stop, cluster: Cluster, trace: Trace) -> None:
+    with trace.shares.timed("evaluation_time"):
+        found = evaluate(problem, method, stop.needs_loss, cluster)
+    trace.record(found)

@@ -9,18 +9,22 @@ from contextlib import suppress
 import numpy as np
 
 from mpi_ata.arrays import State
-from mpi_ata.clusters import Back, Cluster, Lost, VirtualCluster
+from mpi_ata.clusters import Back, Lost, VirtualCluster
 from mpi_ata.clusters.interface import named
 from mpi_ata.clusters.ledger import in_flight
 from mpi_ata.driver.plan import Start
+from mpi_ata.driver.recorded import RecordedMethod, RecordedWorkers
 from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
+from mpi_ata.driver.round_sample import RoundSample
 from mpi_ata.driver.task_map import TaskMap
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import DivergedError, LossError, TakenError, UsageError, diverged, in_short
-from mpi_ata.methods import Method, Round
+from mpi_ata.launch import slurm_job
+from mpi_ata.methods import Round
 from mpi_ata.runfile.checkpoints import SHARE, Checkpoints
 from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
 from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.prior import same_workers
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 
@@ -32,7 +36,9 @@ FIRST = 100  # after each of these rounds the state is taken, later as often as 
 class RunRecorder:
     """Saves a run before its first round, whenever a save is due, and at its end."""
 
-    def __init__(self, plan: Start, file: RunFile, method: Method, cluster: Cluster, trace: Trace) -> None:
+    def __init__(
+        self, plan: Start, file: RunFile, method: RecordedMethod, cluster: RecordedWorkers, trace: Trace
+    ) -> None:
         job = plan.job
         self.path, self._file = file.path, file
         self._new, self._removed = plan.earlier is None, False
@@ -43,6 +49,7 @@ class RunRecorder:
         self._checkpoints = Checkpoints(file, job.run.checkpoint_rounds, job.run.checkpoint_seconds)
         self._record = plan.earlier or Record(secrets.token_hex(16), job.source, (), {}, prior=plan.prior)
         self._map = TaskMap(cluster.n)
+        self._sample = None if isinstance(cluster, VirtualCluster) else RoundSample()
         missing = missing_state(method)
         self.resumable = not missing
         if missing:
@@ -53,10 +60,21 @@ class RunRecorder:
         for note in notes:
             self.event(note.kind, note.text)
         record = self._record
+        same = same_workers(record.identities, self._cluster.identities)
         record.job, record.identities, record.reason = self._job.source, self._cluster.identities, ""
         record.failure = ""
+        if (
+            (id := slurm_job())
+            and id not in record.slurm_jobs
+            and not isinstance(self._cluster, VirtualCluster)
+        ):
+            record.slurm_jobs = (*record.slurm_jobs, id)
         self._map.restore(record.task_map, self._cluster.ledger.stats.state()["tasks"])
-        self._checkpoints.save_first(self._filled())
+        if self._sample is not None:
+            self._sample.restore(record.rounds if same else {})
+            self._cluster.ledger.stats.take_log()
+        with self._trace.shares.timed("saving_time"):
+            self._checkpoints.save_first(self._filled())
 
     def event(self, kind: str, text: str, worker: int = -1) -> None:
         """Record something that happened to the run, and log it: scripts show nothing below a warning."""
@@ -69,6 +87,7 @@ class RunRecorder:
         if self._map.due(round.number):
             tasks = self._cluster.ledger.stats.state()["tasks"]
             self._map.add(round.number, self._trace.clock, tasks)
+        self._sample_round(round)
         for lost in round.losses:
             self._worker_event(lost.kind, lost)
         for back in round.returns:
@@ -77,10 +96,25 @@ class RunRecorder:
             if getattr(change, "notable", True):  # those of a user's allocator all are
                 self.event("changed-speed", str(change), change.worker)
 
+    def _sample_round(self, round: Round) -> None:
+        """Keep what a round took, unless orders run on, whose times belong to no single round."""
+        sample = self._sample
+        if sample is None or not (sample.due(round.number) or sample.due(round.number + 1)):
+            return
+        delivered = self._cluster.ledger.stats.take_log()
+        if not sample.due(round.number):
+            return
+        idle = getattr(self._cluster, "idle", None)  # the ranks of a DDP script are all busy or all idle
+        if idle is not None and len(idle()) < self._cluster.n:
+            self._sample = None
+        else:
+            sample.add(round.number, round.duration, delivered)
+
     def save_if_due(self, round: Round) -> None:
         """Save if it is time; in between, take the state as often as is cheap, in case the run fails."""
         if self._checkpoints.due(round.number):
-            self._checkpoints.save(self._filled())
+            with self._trace.shares.timed("saving_time"):
+                self._checkpoints.save(self._filled())
         elif self._takes_states and (round.number <= FIRST or time.monotonic() >= self._next_state):
             self._filled()
 
@@ -186,6 +220,7 @@ class RunRecorder:
         record.cluster = _copied(cluster.state())
         record.workers = _copied(stats) | {"unfinished": cluster.ledger.stopped_time.copy()}
         record.task_map = self._map.state()
+        record.rounds = {} if self._sample is None else self._sample.state()
         record.totals, record.trace, record.metrics = trace.totals(), trace.history(), trace.evaluations()
         record.summary = trace.summary() | {"workers": cluster.n, "saving": self._checkpoints.cost}
         record.reason = reason

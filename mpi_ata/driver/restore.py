@@ -8,12 +8,11 @@ import numpy as np
 
 from mpi_ata.allocators import Allocator
 from mpi_ata.allocators.change_detection import SpeedChange
-from mpi_ata.clusters import Cluster
 from mpi_ata.clusters.ledger import in_flight
 from mpi_ata.driver.plan import Start
+from mpi_ata.driver.recorded import RecordedMethod, RecordedWorkers
 from mpi_ata.driver.trace import Regret, Trace
 from mpi_ata.errors import UsageError, one_line
-from mpi_ata.methods import Method
 from mpi_ata.runfile.prior import RunStats, counted, kept_workers, match_prior, same_workers
 from mpi_ata.runfile.record import Record
 from mpi_ata.times import DrawnTimes
@@ -30,26 +29,26 @@ class Note(NamedTuple):
     text: str
 
 
-def allocator_of(method: Method) -> Allocator | None:
+def allocator_of(method: RecordedMethod) -> Allocator | None:
     """Return what decides the quotas; None if a user's method has no allocator."""
     allocator: Allocator | None = getattr(method, "allocator", None)
     return allocator
 
 
-def track_regret(trace: Trace, method: Method, times: DrawnTimes | None) -> None:
+def track_regret(trace: Trace, method: RecordedMethod, times: DrawnTimes | None) -> None:
     """Let a trace add up the regret, where the true mean times are known."""
     allocator = allocator_of(method)
     if times is not None and allocator is not None:
         trace.track_regret(Regret(times.means, allocator.budget))
 
 
-def speed_changes(method: Method) -> Sequence[SpeedChange]:
+def speed_changes(method: RecordedMethod) -> Sequence[SpeedChange]:
     """Return the workers whose speed changed, as the allocator noticed in the last round, if it can."""
     changes: Sequence[SpeedChange] = getattr(allocator_of(method), "speed_changes", ())
     return changes
 
 
-def missing_state(method: Method) -> str:
+def missing_state(method: RecordedMethod) -> str:
     """Return what the user's own parts of a method lack for a run to be resumable."""
     for part in (method, allocator_of(method), getattr(method, "update", None)):
         if part is not None and not (hasattr(part, "state") and hasattr(part, "restore")):
@@ -57,7 +56,7 @@ def missing_state(method: Method) -> str:
     return ""
 
 
-def begin(plan: Start, method: Method, cluster: Cluster, trace: Trace) -> list[Note]:
+def begin(plan: Start, method: RecordedMethod, cluster: RecordedWorkers, trace: Trace) -> list[Note]:
     """Bring a run to where it starts from, and return what to record of that."""
     if plan.earlier is None:
         return [Note("started", f"on {counted(cluster.n, 'worker')}"), *_warm_start(plan, method, cluster)]
@@ -69,14 +68,14 @@ def begin(plan: Start, method: Method, cluster: Cluster, trace: Trace) -> list[N
         raise UsageError(f"{plan.file and plan.file.path}: cannot be resumed: {one_line(error)}") from None
 
 
-def _warm_start(plan: Start, method: Method, cluster: Cluster) -> Iterator[Note]:
+def _warm_start(plan: Start, method: RecordedMethod, cluster: RecordedWorkers) -> Iterator[Note]:
     allocator = allocator_of(method)
     if plan.prior and allocator is not None:
         yield from _inherit(allocator, plan.prior, cluster)
 
 
 def _inherit(
-    allocator: Allocator, runs: Sequence[RunStats], cluster: Cluster, same_run: bool = False
+    allocator: Allocator, runs: Sequence[RunStats], cluster: RecordedWorkers, same_run: bool = False
 ) -> Iterator[Note]:
     """Let an allocator start with what runs know of the workers."""
     if not hasattr(allocator, "inherit"):
@@ -88,7 +87,7 @@ def _inherit(
 
 
 def _resume(
-    record: Record, changes: Sequence[str], method: Method, cluster: Cluster, trace: Trace
+    record: Record, changes: Sequence[str], method: RecordedMethod, cluster: RecordedWorkers, trace: Trace
 ) -> Iterator[Note]:
     method.restore(record.method)
     trace.restore(record.totals, record.trace, record.metrics)
@@ -108,7 +107,7 @@ def _resume(
         yield from _inherit(allocator, [*record.prior, record.source], cluster, same_run=True)
 
 
-def _move(record: Record, method: Method, cluster: Cluster, trace: Trace) -> None:
+def _move(record: Record, method: RecordedMethod, cluster: RecordedWorkers, trace: Trace) -> None:
     """Continue on other workers: those that are gone are dropped, and what they had begun is lost."""
     if getattr(method, "owns_data", False) and len(record.identities) != cluster.n:
         raise ValueError(

@@ -11,6 +11,7 @@ from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.arrays import Array, IntArray, State, entry, total
 from mpi_ata.clusters.ledger import Ledger, Mark
 from mpi_ata.driver.evaluation import NOT_EVALUATED, Evaluation
+from mpi_ata.driver.shares import Shares
 from mpi_ata.errors import RunError
 from mpi_ata.methods import Round
 
@@ -48,7 +49,6 @@ class Regret:
         return float((quota * self._means).max()) - self.least  # (eq. 9)
 
 
-METER_INTERVAL = 10.0  # seconds
 MAX_METRICS = 32  # the history is bounded in bytes
 TOTALS: tuple[str, ...] = ("round", "clock", "worker_time", "waste", "used", "wasted", "lost", "delays")
 TOTALS += (
@@ -87,8 +87,8 @@ class Trace:
         self.cores = 0  # billed while the run lasts; none where workers are simulated
         self._began, self._ended = time.monotonic(), math.inf
         self.meter: Callable[[], float] = lambda: math.nan  # joules of this part of the run; NaN: not known
-        self._next_reading = 0.0
         self._before = (0.0, 0.0, 0.0)  # elapsed, billed and energy, in parts of the run before this one
+        self.shares = Shares()  # of elapsed
 
     @property
     def started(self) -> int:
@@ -102,8 +102,21 @@ class Trace:
 
     @property
     def elapsed(self) -> float:
-        """Return the wall time with everything in it."""
+        """Return the wall time with everything in it, from the start of the job."""
         return min(time.monotonic(), self._ended) - self._began
+
+    def begin_earlier(self, age: float) -> None:
+        """Count from the start of a job that is this old; not if the run itself was begun before."""
+        self._began = min(self._began, time.monotonic() - age)
+
+    def end_setup(self) -> None:
+        """Note that all which comes before the first round is done, in this part of the run."""
+        self.shares.setup_time += self.elapsed - self._before[0]
+
+    @property
+    def setup_time(self) -> float:
+        """Return the seconds from the start of the job to the first round, over all parts of the run."""
+        return self.shares.setup_time
 
     def end(self) -> None:
         """Freeze elapsed and energy, so that what is saved and what is shown are the same."""
@@ -118,7 +131,7 @@ class Trace:
 
     @property
     def energy(self) -> float:
-        """Return the joules that the manager's node has used; NaN where that is not known."""
+        """Return the joules that the nodes of the run have used; NaN where that is not known."""
         return self._before[2] + self.meter()
 
     def track_regret(self, regret: Regret) -> None:
@@ -145,22 +158,27 @@ class Trace:
             "evaluation": {k: v if math.isfinite(v) else None for k, v in self.evaluation.items()},
             "mean_delay": None if math.isnan(self.mean_delay) else self.mean_delay,
             "largest_delay": self.largest_delay if self.delays else None,
+            **self.shares.summary(known=bool(self.cores)),
         }
 
     def totals(self) -> State:
         """Return the sums so far, and how the history is thinned."""
-        return {name: np.array(getattr(self, name)) for name in TOTALS}
+        sums = {name: np.array(getattr(self, name)) for name in TOTALS}
+        return sums | (self.shares.state() if self.cores else {})
 
     def history(self) -> State:
         """Return the rows as columns."""
         columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in Row._fields)
         return {name: np.array(column) for name, column in zip(Row._fields, columns, strict=True)}
 
+    def metric_columns(self) -> State:
+        """Return the metrics of the rows as columns."""
+        return {name: np.array(column) for name, column in self.metrics.items()}
+
     def evaluations(self) -> State:
         """Return the metrics of the rows as columns, and the latest of each."""
-        columns = {name: np.array(column) for name, column in self.metrics.items()}
         latest = {f"latest.{name}": np.array(value) for name, value in self.evaluation.items()}
-        return columns | latest
+        return self.metric_columns() | latest
 
     def restore(self, totals: State, history: State, evaluations: State) -> None:
         """Continue from the totals and the history of an earlier part of the run."""
@@ -169,6 +187,7 @@ class Trace:
         self._before = sums.pop("elapsed"), sums.pop("billed"), sums.pop("energy")
         self._began -= self._before[0]
         vars(self).update(sums)
+        self.shares.restore(totals)
         columns = [history[name].tolist() for name in Row._fields]
         self.rows = [Row(*values) for values in zip(*columns, strict=True)]
         for name, array in evaluations.items():
@@ -213,7 +232,6 @@ class Trace:
         """Keep totals and evaluation as a row; when there are too many, every other row is dropped."""
         self.loss, self.gap, self.evaluation = evaluation.loss, evaluation.gap, dict(evaluation.metrics)
         self._evaluated = self.round
-        self._read_meter()
         for name in self.evaluation:
             if "/" in name:
                 raise RunError(
@@ -226,12 +244,6 @@ class Trace:
             self.rows = self.rows[::2]
             self.metrics = {name: column[::2] for name, column in self.metrics.items()}
             self.stride *= 2
-
-    def _read_meter(self) -> None:
-        """Read the meter now and then, so that it notices counters that start again."""
-        if time.monotonic() >= self._next_reading:
-            self.meter()
-            self._next_reading = time.monotonic() + METER_INTERVAL
 
     def _keep(self) -> None:
         for name in self.evaluation:

@@ -18,7 +18,8 @@ from mpi_ata.job.times_table import TimesTable
 from mpi_ata.job.user_class import UserClass
 from mpi_ata.job.user_law import UserLaw
 from mpi_ata.limits import check_tasks
-from mpi_ata.methods import Method
+from mpi_ata.methods import SGD, Method
+from mpi_ata.methods.replicated_sgd import ReplicatedSGD
 from mpi_ata.problems import AnyProblem
 from mpi_ata.times import DrawnTimes, Law
 from mpi_ata.updates import Update
@@ -111,8 +112,21 @@ def _build_method(job: Job, problem: AnyProblem, n: int, times: DrawnTimes | Non
         "update": update and bound_update(problem, update.build()),
     }
     built: Method = method.build(**known)
+    built = replicated(built) if job.run.replicated else built
     check_tasks("[allocator] budget", tasks_per_round(built))  # an allocator of the user's may not have
     return built
+
+
+def replicated(method: Method) -> Method:
+    """Return the same method with x and the state of the update on the workers."""
+    if type(method) is not SGD:
+        raise UsageError("[run] replicated = true is for the method sgd; remove it")
+    return ReplicatedSGD(method.x, method.allocator, method.update)
+
+
+def replicated_update(method: Method) -> Update | None:
+    """Return the update that workers need, where they keep x."""
+    return method.update if isinstance(method, ReplicatedSGD) else None
 
 
 def bound_update(problem: AnyProblem, update: Update) -> Update:

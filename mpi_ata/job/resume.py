@@ -22,10 +22,8 @@ from mpi_ata.job.tables import (
 )
 
 # Keys that may differ between a run and its resumption: they change nothing in what it computes.
-FREE = {
-    f"run.{key}"
-    for key in ("workers", "evaluate_every", "checkpoint_rounds", "checkpoint_seconds", "grace", "log")
-}
+SAVING = ("checkpoint_rounds", "checkpoint_seconds", "grace")
+FREE = {f"run.{key}" for key in ("workers", "evaluate_every", *SAVING, "log", "exchange", "replicated")}
 
 ByName = dict[str, Setting]
 
@@ -53,13 +51,13 @@ def resume_job(
         edited = _edited_files(job, stored)
         if not accept_changes:
             other = now.keys() & differing_keys(after, before)  # --set names another file on purpose
-            unnamed = [f"the file {value_of(after, name)}" for name in edited if name not in other]
+            unnamed = [_file(after, name) for name in edited if name.partition("/")[0] not in other]
             _check_same([*_edited_keys(file_now, file_then, latest), *unnamed])
     keys = [
         f"{name}: {value_of(before, name)} -> {value_of(after, name)}"
         for name in differing_keys(after, before)
     ]
-    files = [f"the file {value_of(after, name)}:\n{text}" for name, text in edited.items()]
+    files = [f"{_file(after, name)}:\n{text}" for name, text in edited.items()]
     return ResumedJob(job, [*keys, *files])
 
 
@@ -80,6 +78,13 @@ def _edited_files(job: Job, stored: JobText) -> dict[str, str]:
         for name, text in stored.files.items()
         if name in files and not _same(name, text, files[name])
     }
+
+
+def _file(tables: Tables, name: str) -> str:
+    """Return a file of the user's in words: one that the job names, or one that this one imports."""
+    key, _, imported = name.partition("/")
+    named = Path(value_of(tables, key))
+    return f"the file {named.parent / imported if imported else named}"
 
 
 def _same(name: str, before: str, after: str) -> bool:

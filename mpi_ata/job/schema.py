@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from mpi_ata.clusters import FaultPolicy
+from mpi_ata.clusters.exchange.choice import check_exchange
 from mpi_ata.errors import UsageError, did_you_mean
 from mpi_ata.job.allocator_swap import check_known, exchanged, override_job
 from mpi_ata.job.component import Component, choose
@@ -35,6 +36,8 @@ class RunTable:
     checkpoint_seconds: float | None = None
     grace: float = 20.0  # seconds that a round may still take after a signal
     log: list[str] | None = None  # names of loggers
+    exchange: str = "auto"  # how x and results travel between ranks
+    replicated: bool = False  # whether workers keep x and the state of the update
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -49,6 +52,9 @@ class RunTable:
             raise ValueError(f"checkpoint_seconds={self.checkpoint_seconds} must be at least 0")
         if not self.grace >= 0:
             raise ValueError(f"grace={self.grace} must be at least 0 seconds")
+        check_exchange(self.exchange)
+        if self.replicated and self.exchange == "star":
+            raise ValueError("replicated = true needs a chain; set exchange = 'auto' or 'chain'")
         for name in self.log or ():
             if name not in LOGS:
                 listed = f"{', '.join(LOGS)}{did_you_mean(str(name), LOGS)}"

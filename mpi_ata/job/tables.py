@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpi_ata.errors import UsageError, one_line
+from mpi_ata.job.local_imports import imported_texts, is_code
 from mpi_ata.job.values import checked
 
 Table = dict[str, Any]
@@ -131,8 +132,14 @@ def user_files(tables: Tables) -> dict[str, str]:
 
 
 def read_user_files(folder: Path, tables: Tables) -> dict[str, str]:
-    """Return the text of the users' files that a job names, or the checksum of data, by table.key."""
-    return {name: _read_user_file(name, folder, file) for name, file in user_files(tables).items()}
+    """Return the text of the users' files that a job names, or the checksum of data, by table.key.
+
+    The files that these import from beside them follow, as table.key/path.
+    """
+    named = user_files(tables)
+    texts = {name: _read_user_file(name, folder, file) for name, file in named.items()}
+    imported = [imported_texts(name, folder / file) for name, file in named.items()]
+    return texts | {name: text for found in imported for name, text in found.items()}
 
 
 def _read_user_file(name: str, folder: Path, file: Any) -> str:
@@ -144,8 +151,3 @@ def _read_user_file(name: str, folder: Path, file: Any) -> str:
         return path.read_text() if is_code(path) else f"sha256 {sha256(path.read_bytes()).hexdigest()}"
     except (OSError, ValueError) as error:
         raise UsageError(f"[{table}] {path} cannot be read: {error}") from None
-
-
-def is_code(path: Path) -> bool:
-    """Return whether a user's file is Python code; what is not is data, which may be large."""
-    return path.suffix == ".py"

@@ -44,7 +44,8 @@ def _imported(table: str, path: Path) -> ModuleType:
 
 def _executed(table: str, path: Path) -> ModuleType:
     """Execute a Python file, which can import its neighbours."""
-    spec = importlib.util.spec_from_file_location(f"{path.stem}@{path.resolve()}", path)
+    name = f"{path.stem}@{path.resolve()}".replace(".", "%2E")  # a dot would make it part of a package
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"[{table}] file = {str(path)!r} is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)

@@ -9,14 +9,16 @@ from mpi_ata.launch.environment import (
     local_size,
     one_thread_per_rank,
     rank,
+    slurm_job,
     slurm_tasks,
     step_tasks,
     under_launcher,
+    without_rank,
     world_size,
 )
+from mpi_ata.launch.job_start import take_job_age
 from mpi_ata.launch.mpirun import (
     FAILURE,
-    TERMINAL,
     exec_launcher,
     find_mpirun,
     note_failure,
@@ -31,7 +33,6 @@ from mpi_ata.launch.subprocesses import CommandResult, run_command
 
 __all__ = [
     "FAILURE",
-    "TERMINAL",
     "THREADS",
     "CommandResult",
     "allocated_cores",
@@ -50,10 +51,13 @@ __all__ = [
     "script_command",
     "script_folder",
     "set_mpi_defaults",
+    "slurm_job",
     "slurm_tasks",
     "start_ranks",
     "start_script",
     "step_tasks",
+    "take_job_age",
     "under_launcher",
+    "without_rank",
     "world_size",
 ]

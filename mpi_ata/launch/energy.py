@@ -1,6 +1,9 @@
 """The energy that this node uses, where its counters say so: Cray's, or those of the processors (RAPL)."""
 
 import math
+import threading
+import time
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -8,6 +11,7 @@ from typing import NamedTuple
 SYSTEM = Path("/sys")
 MICRO = 1e-6
 DOMAINS = ("package", "dram")  # others are parts of these, or contain them
+INTERVAL = 30.0  # seconds between two readings: the smallest counters start again after some minutes
 
 
 class Counter(NamedTuple):
@@ -25,23 +29,31 @@ class Counter(NamedTuple):
 class EnergyMeter:
     """Adds up the energy that this node uses from now on, by whatever runs on it.
 
-    A counter that starts again is noticed if it is read at least once in between: processors take some
-    minutes to use what their counters can hold.
+    A counter that starts again is noticed if it is read at least once in between, which a thread does: a
+    task may take longer than that.
     """
 
-    def __init__(self, system: Path = SYSTEM) -> None:
-        self._counters = find_counters(system)
+    def __init__(self, system: Path | None = None) -> None:
+        self._counters = find_counters(system or SYSTEM)
         self._joules = 0.0 if self._counters else math.nan
-        self._last = self._read()
+        self._last, self._lock = self._read(), threading.Lock()
+        if self._counters:
+            threading.Thread(target=_keep_reading, args=(weakref.ref(self),), daemon=True).start()
+
+    @property
+    def known(self) -> bool:
+        """Return whether this node has counters that can be read."""
+        return bool(self._counters)
 
     def joules(self) -> float:
         """Return the energy so far; NaN where no counter can be read."""
-        now = self._read()
-        for counter, before, value in zip(self._counters, self._last, now, strict=True):
-            passed = value - before
-            self._joules += counter.unit * (passed if passed >= 0 else passed + counter.span)
-        self._last = now
-        return self._joules
+        with self._lock:
+            now = self._read()
+            for counter, before, value in zip(self._counters, self._last, now, strict=True):
+                passed = value - before
+                self._joules += counter.unit * (passed if passed >= 0 else passed + counter.span)
+            self._last = now
+            return self._joules
 
     def _read(self) -> list[float]:
         try:
@@ -50,7 +62,16 @@ class EnergyMeter:
             return [math.nan] * len(self._counters)
 
 
-def find_counters(system: Path = SYSTEM) -> Sequence[Counter]:
+def _keep_reading(meter: "weakref.ref[EnergyMeter]") -> None:
+    """Read a meter every now and then, for as long as somebody has it."""
+    time.sleep(INTERVAL)
+    while (found := meter()) is not None:
+        found.joules()
+        del found
+        time.sleep(INTERVAL)
+
+
+def find_counters(system: Path) -> Sequence[Counter]:
     """Return the counters of this node that can be read: that of the whole node, or those of its parts."""
     cray = Counter(system / "cray/pm_counters/energy", 1.0, math.nan)
     if _readable(cray):

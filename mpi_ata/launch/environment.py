@@ -3,7 +3,8 @@
 import os
 import re
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 
 from mpi_ata.layout import MANAGER
 
@@ -12,6 +13,7 @@ RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+OF_A_RANK = ("OMPI_", "PMI", "PRTE_", "MPI_LOCAL", "MV2_COMM", "SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID")
 DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
@@ -35,6 +37,12 @@ def slurm_tasks() -> int | None:
     return int(os.environ["SLURM_NTASKS"]) if os.environ.get("SLURM_NTASKS") else None
 
 
+def slurm_job(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the id of the Slurm job that this process belongs to."""
+    array, member = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{member}" if array and member else environment.get("SLURM_JOB_ID")
+
+
 def allocated_cores() -> int:
     """Return how many cores Slurm gave to this job, from a list such as 8(x3),4; 0 outside Slurm."""
     total = 0
@@ -43,6 +51,18 @@ def allocated_cores() -> int:
         if count.isdigit():
             total += int(count) * int(times.rstrip(")") or 1)
     return total
+
+
+@contextmanager
+def without_rank(environment: MutableMapping[str, str]) -> Iterator[None]:
+    """Hide what makes a process a rank: one that is started meanwhile must not join the world of this one."""
+    hidden = {name: value for name, value in environment.items() if name.startswith(OF_A_RANK)}
+    for name in hidden:
+        del environment[name]
+    try:
+        yield
+    finally:
+        environment.update(hidden)
 
 
 def rank() -> int:
@@ -67,8 +87,12 @@ def one_thread_per_rank(environment: MutableMapping[str, str]) -> None:
 
 
 def assign_gpus(environment: MutableMapping[str, str]) -> None:
-    """Restrict a rank of a Slurm job to its own share of its node's GPUs; the manager uses none."""
-    if "SLURM_JOB_ID" not in environment:
+    """Restrict a rank of a Slurm job to its own share of its node's GPUs; the manager uses none.
+
+    Scripts of torch.distributed, which need MASTER_ADDR, choose the GPU of a rank themselves, that of rank 0
+    included.
+    """
+    if "SLURM_JOB_ID" not in environment or "MASTER_ADDR" in environment:
         return
     share = int(re.findall(r"\d+", f"1 {environment.get('SLURM_GPUS_PER_TASK', '')}")[-1])
     for name in DEVICES:

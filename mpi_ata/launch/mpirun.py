@@ -16,15 +16,16 @@ from typing import NoReturn
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.environment import one_thread_per_rank
 from mpi_ata.launch.held_signals import stop_signals
+from mpi_ata.launch.job_start import STARTED, job_start
 from mpi_ata.launch.library import fault_tolerance
 from mpi_ata.launch.script_start import script_command, script_folder
 from mpi_ata.launch.segments import children, remove_segments, segments_below
-from mpi_ata.launch.terminal import terminal_size
+from mpi_ata.launch.terminal import TERMINAL, terminal_size
+from mpi_ata.launch.verdict import VARIABLE as VERDICT
 from mpi_ata.launch.verdict import Verdict, note_signal, read_verdict, verdict_file
 from mpi_ata.layout import ranks_for
 from mpi_ata.limits import machine_memory
 
-TERMINAL = "MPI_ATA_TERMINAL"  # set if rank 0 may draw a progress line although it writes to a pipe
 FAILURE = "MPI_ATA_FAILURE"  # names a file for the reason why a run cannot be resumed
 LOOK, START_GRACE = 0.2, 3.0  # seconds between checks of starting ranks; until all must have ended after one
 STOP_NOW = 5.0  # seconds that the manager has to stop in mid-round
@@ -100,6 +101,7 @@ def run_mpirun(
     says whether all ranks have met.
     """
     environment = rank_environment()
+    set_session_folder(environment)
     child = subprocess.Popen(  # noqa: S603
         command,
         stdin=subprocess.DEVNULL,
@@ -176,7 +178,7 @@ def rank_environment() -> dict[str, str]:
     """Return the environment for ranks, with output flushed so that they do not print it again."""
     sys.stdout.flush()
     sys.stderr.flush()
-    environment = dict(os.environ)
+    environment = dict(os.environ) | {STARTED: str(job_start())}
     set_mpi_defaults(environment)
     return environment
 
@@ -195,6 +197,17 @@ def find_mpirun() -> str:
     if found is None:
         raise UsageError(NO_MPI)
     return found
+
+
+def set_session_folder(environment: MutableMapping[str, str]) -> None:
+    """Let Open MPI keep its files beside the verdict, in a folder that no other mpirun uses.
+
+    By default it is named after the process number of mpirun.  If an mpirun with the same number was killed
+    at some time in the past, the files it left behind keep the next one from starting.
+    """
+    if verdict := environment.get(VERDICT):
+        for variable in ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"):  # Open MPI 5 and 4
+            environment.setdefault(variable, str(Path(verdict).parent))
 
 
 def set_mpi_defaults(environment: MutableMapping[str, str]) -> None:

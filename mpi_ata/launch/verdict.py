@@ -84,7 +84,7 @@ def _append(line: str) -> None:
 @contextmanager
 def verdict_file() -> Iterator[Path]:
     """Create a file for the verdict, and pass its path to ranks that are started meanwhile."""
-    with tempfile.TemporaryDirectory(prefix="mpi_ata-") as folder:
+    with tempfile.TemporaryDirectory(prefix="mpi_ata-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "verdict"
         os.environ[VARIABLE] = str(path)
         try:

@@ -1,5 +1,6 @@
 """What methods share: the point, the update that moves it, and checked quotas."""
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,6 +40,7 @@ class AllocatorMethod(UpdateMethod):
     """What methods share whose rounds begin with the quotas of an allocator."""
 
     allocator: Allocator
+    decision_time = 0.0  # seconds that allocators took so far
     greedy_instead = ""  # where all that is ordered is used, the name of the greedy method of this kind
 
     def __init__(self, x0: Array, allocator: Allocator, update: Update) -> None:
@@ -51,7 +53,9 @@ class AllocatorMethod(UpdateMethod):
         everyone = np.count_nonzero(available) == n
         if not everyone:
             check_anyone(cluster)
+        began = time.perf_counter()
         a = np.asarray(self.allocator.allocate(available))
+        self.decision_time += time.perf_counter() - began
         if a.shape != (n,) or a.dtype.kind not in "iu" or np.minimum.reduce(a) < 0 or (tasks := total(a)) < B:
             raise RunError(f"the allocator gave {a}; it must give {n} counts whose sum is at least {B}")
         if not everyone and a[~available].any():
@@ -74,7 +78,7 @@ def not_greedy(allocator: Allocator, instead: str) -> Allocator:
             f"the allocator {name} lets everyone work and drops surplus results, but this method uses all it "
             f"orders; use another allocator, or {instead}, the greedy method of this kind"
         )
-    if isinstance(allocator, ATAAuto) and allocator.spares:
+    if isinstance(allocator, ATAAuto) and allocator.spares == "auto":
         raise ValueError(
             "spares = 'auto' of the allocator ata-auto drops surplus results, but this method uses all it "
             "orders; set spares = 'none'"

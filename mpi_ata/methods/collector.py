@@ -65,23 +65,25 @@ class Collector:
                 raise OwnerLostError(found, named(found.worker, self._cluster.identities[found.worker]))
         return found
 
-    def collect(self, x: Array, k: int, a: IntArray, B: int, exact: bool) -> "Sum":
+    def collect(self, x: Any, k: int, a: IntArray, B: int, exact: bool) -> "Sum":
         """Order a_i tasks at x from worker i and return the sum of the first B results; stop the rest.
 
         `exact` if the quotas a sum to B: then each order comes back as a whole, and nothing is stopped.
         Otherwise that part of an order comes first and as a whole that the allocator is sure of.
         """
         g = Sum(a.nonzero()[0] if exact else None)
-        self.collect_into(g, x, k, a, B, exact)
+        self.collect_into(g, x, k, a, B, exact, summed=exact)
         return g
 
-    def collect_into(self, g: "Results", x: Any, k: int, a: IntArray, B: int, exact: bool) -> None:
-        """Do the same with all results added to g."""
+    def collect_into(
+        self, g: "Results", x: Any, k: int, a: IntArray, B: int, exact: bool, summed: bool = False
+    ) -> None:
+        """Do the same with all results added to g; with `summed`, the cluster may add them up."""
         cluster, used, observe, b = self._cluster, self.used, self._observe, 0
         orders = None if exact else self._start_batches(x, k, a, B)
         if orders is None:
             active = a.nonzero()[0]
-            cluster.start(active, x, k, a[active], together=exact)
+            cluster.start(active, x, k, a[active], together=exact, summed=summed)
         # Where all that was ordered is needed, it is taken as it comes; otherwise some may be stopped.
         wait_some = getattr(cluster, "wait_some", None) if exact else None
         while b < B:
@@ -194,6 +196,11 @@ class Sum:
             self._last = (result,)
         else:
             self._total += result
+
+    @property
+    def empty(self) -> bool:
+        """Whether no result came here, since workers share the sum."""
+        return self._total is None and not self._late
 
     def mean(self, count: int) -> Array:
         """Return the sum divided by the number of gradients in it; computed in its own memory."""

@@ -52,7 +52,10 @@ class Problem(Protocol):
     `gradients(x, tasks)`, the sum over several tasks in one call, used only where task times are drawn;
     `setup(worker, n)`, called once on each rank before the clock starts, with worker None on the manager and
     in a simulation;
+    `expect(tasks)`, called on workers before the tasks of an order, with an iterator over these and those
+    that probably come next, so that it can read ahead what they need: each may come or not;
     `shares_draws`, whether each task needs a `task.index` that no other used task has: 0, 1, 2, ...;
+    `halved_results` and `halved_x`, how many of the first numbers of results, or of x, travel as bfloat16;
     `bind(update)`, the update for its points, where they have parts that an update should not move;
     `loss(x)` and `minimum`, the least possible loss, for stopping at a gap;
     `evaluate(x)`, a dict of further metrics by name; an entry "loss" replaces `loss(x)`;

@@ -14,7 +14,14 @@ ALWAYS = (  # entries of a summary that every run has
     *("rounds", "clock", "worker_time", "elapsed", "waste", "workers"),
     *("tasks_started", "tasks_used", "tasks_wasted", "tasks_lost"),
 )
-MAYBE = ("billed", "energy", "loss", "gap", "mean_delay", "largest_delay")  # entries that not every run has
+SHARES = ("setup_time", "decision_time", "update_time", "evaluation_time", "saving_time")  # of elapsed
+MAYBE = (  # entries that not every run has
+    *("billed", "energy", "loss", "gap", "mean_delay", "largest_delay"),
+    *SHARES,
+)
+
+SLURM_ENERGY = "slurm_energy"  # joules of the Slurm jobs of a run, where its own counters say nothing
+LATEST = "latest."  # begins the names of metrics as of the latest evaluation
 
 
 def describe(record: Record) -> dict[str, Any]:
@@ -24,9 +31,10 @@ def describe(record: Record) -> dict[str, Any]:
         "finished": bool(record.reason),
         "reason": record.reason,
         "failure": record.failure,
-        **dict.fromkeys(MAYBE),
+        "slurm_jobs": list(record.slurm_jobs),
+        **dict.fromkeys((*MAYBE, SLURM_ENERGY)),
         **record.summary,
-        "evaluation": _latest_metrics(record),
+        "evaluation": latest_metrics(record),
         "events": [event._asdict() for event in record.events],
         "workers_table": _workers_table(record),
         "hosts": [row._asdict() for row in report_hosts(record)],
@@ -41,12 +49,12 @@ def summary_of(record: Record, path: Path) -> dict[str, Any]:
     return {name: found[name] for name in (*ALWAYS, *MAYBE, "evaluation", "finished", "out")}
 
 
-def _latest_metrics(record: Record) -> dict[str, float | None]:
-    prefix = "latest."
+def latest_metrics(record: Record) -> dict[str, float | None]:
+    """Return what was evaluated last, by name; None where that is no finite number."""
     return {
-        name.removeprefix(prefix): value.item() if np.isfinite(value) else None
+        name.removeprefix(LATEST): value.item() if np.isfinite(value) else None
         for name, value in record.metrics.items()
-        if name.startswith(prefix)
+        if name.startswith(LATEST)
     }
 
 

@@ -27,16 +27,15 @@ def to_image(attributes: Attributes, groups: Tree) -> bytes:
     """Return the HDF5 file proper."""
     import h5py
 
-    with h5py.File("run", "w", driver="core", backing_store=False, libver=("v108", "v110")) as file:
+    image = io.BytesIO()  # of a closed file: the image of an open one has a wrong checksum before HDF5 2.0
+    with h5py.File(image, "w", libver=("v108", "v110")) as file:
         for name, value in attributes.items():
             file.attrs[name] = np.bytes_(value.encode() or b"\0") if isinstance(value, str) else value
         for group, arrays in groups.items():
             members = file.create_group(group)
             for name, array in arrays.items():
                 members.create_dataset(name, data=_savable(f"{group}: {name!r}", name, array))
-        file.flush()
-        image: bytes = file.id.get_file_image()
-    return image
+    return image.getvalue()
 
 
 def _savable(what: str, name: str, array: Any) -> Any:

@@ -21,6 +21,7 @@ class Progress:
     rounds: int = 0
     limit: int | None = None  # the number of rounds after which it is finished, if there is one
     elapsed: float = 0.0
+    setup: float = 0.0  # of it, before rounds
     worker_time: float = 0.0
     saving: float = 0.0  # seconds that a save takes
     saved: float | None = None  # when, in seconds since 1970
@@ -30,8 +31,8 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Return the rounds per second, over the whole run."""
-        return self.rounds / self.elapsed if self.elapsed > 0 else 0.0
+        """Return the rounds per second, over the whole run but for its set-up."""
+        return self.rounds / spent if (spent := self.elapsed - self.setup) > 0 else 0.0
 
 
 def read_progress(run: Path, verified: bool = False) -> Progress:
@@ -61,6 +62,7 @@ def _progress(summary: dict[str, Any], job: State, saved: float, trouble: str) -
         rounds=int(summary["rounds"]),
         limit=_limit(tables),
         elapsed=float(summary["elapsed"]),
+        setup=float(summary.get("setup_time", 0.0)),
         worker_time=float(summary["worker_time"]),
         saving=float(summary.get("saving", 0.0)),
         saved=saved,

@@ -36,11 +36,13 @@ class Record:
     trace: State = field(default_factory=dict)
     metrics: State = field(default_factory=dict)  # what evaluate(x) of the problem returned
     task_map: State = field(default_factory=dict)  # tasks that each worker has done by some rounds
+    rounds: State = field(default_factory=dict)  # what tasks and orders took in some rounds on ranks
     prior: list[RunStats] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)  # what the run achieved, late messages included
     reason: str = ""  # which limit was reached; empty while unfinished
     failure: str = ""  # why it failed; empty otherwise
+    slurm_jobs: tuple[str, ...] = ()  # in which it ran
 
     @property
     def source(self) -> RunStats:

@@ -25,6 +25,7 @@ _OTHER = (
     "finished",
     "reason",
     "failure",
+    "slurm_jobs",
 )  # attributes that are not part of the summary
 _IDENTITY_COLUMNS = ("host", "slot", "ranks", "hardware", "hardware_names")
 
@@ -38,6 +39,7 @@ def to_tree(record: Record) -> tuple[Attributes, dict[str, State]]:
         "finished": bool(record.reason),
         "reason": record.reason,
         **({"failure": record.failure} if record.failure else {}),
+        **({"slurm_jobs": ",".join(record.slurm_jobs)} if record.slurm_jobs else {}),
         **{name: value for name, value in record.summary.items() if isinstance(value, int | float)},
     }
     groups: dict[str, State] = {
@@ -51,6 +53,7 @@ def to_tree(record: Record) -> tuple[Attributes, dict[str, State]]:
         "trace": record.trace,
         "figures": record.metrics,
         "task_map": record.task_map,
+        **({"rounds": record.rounds} if record.rounds else {}),
         "events": _event_columns(record.events),
     }
     return attributes, groups
@@ -76,11 +79,13 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
             trace=groups["trace"],
             metrics=groups["figures"],
             task_map=_task_map(groups.get("task_map", {})),
+            rounds=_rounds(groups.get("rounds", {})),
             prior=_sources(groups["prior"]),
             events=_events(groups["events"]),
             summary={name: value for name, value in attributes.items() if name not in _OTHER},
             reason=str(attributes["reason"]),
             failure=str(attributes.get("failure", "")),
+            slurm_jobs=tuple(filter(None, str(attributes.get("slurm_jobs", "")).split(","))),
         )
         _check_complete(record)
         return record
@@ -106,6 +111,17 @@ def _task_map(group: State) -> State:
     """Return the tasks of workers by round; older files have none."""
     if group and len({len(group[name]) for name in ("round", "clock", "tasks")}) != 1:
         raise ValueError("task_map does not have one row per round")
+    return group
+
+
+def _rounds(group: State) -> State:
+    """Return what tasks took in some rounds; older files have none."""
+    if group:
+        for totals, parts in (("deliveries", ("worker", "overhead", "tasks")), ("tasks", ("seconds",))):
+            if any(len(group[name]) != group[totals].sum() for name in parts):
+                raise ValueError(f"rounds/{parts[0]} does not have as many entries as rounds/{totals} says")
+        if not len(group["round"]) == len(group["duration"]) == len(group["deliveries"]):
+            raise ValueError("rounds/duration does not have one entry per round")
     return group
 
 

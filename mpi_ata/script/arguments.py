@@ -22,15 +22,30 @@ RULES: dict[str, tuple[tuple[type, ...], str]] = {
     "out": ((str, os.PathLike), "a path, as in out='runs/mine.h5'"),
     "warm_start": ((str, os.PathLike, Sequence), "a path, or a list of paths"),
     "stop": ((Stop,), "limits, as in stop=Stop(gap=1e-5)"),
+    "exchange": ((str,), "a string, as in exchange='chain'"),
     "faults": ((FaultPolicy,), "a policy, as in faults=FaultPolicy(deadline=5.0)"),
 }
-REQUIRED = ("seed", "evaluate_every", "grace", "prior_weight", "warm_start")  # those that cannot be None
+# Those that cannot be None.
+REQUIRED = ("seed", "exchange", "evaluate_every", "grace", "prior_weight", "warm_start")
 
 
 def check_arguments(**given: Any) -> None:
     """Reject arguments of another type than theirs; None stands for those that are not given."""
+    check_observers(given.pop("observers", ()))
+    if not isinstance(progress := given.pop("progress", True), bool):
+        raise UsageError(f"{progress=} must be True or False")
     for name, value in given.items():
         if name in RULES and not (value is None and name not in REQUIRED):
             kinds, rule = RULES[name]
             if isinstance(value, bool) or not isinstance(value, kinds):
                 raise UsageError(f"{name}={value!r} must be {rule}")
+
+
+def check_observers(given: Any) -> None:
+    """Reject observers that are none, such as a single one instead of a list, or a class of them."""
+    rule = "must be a list of observers, as in observers=[CSVLogger()]"
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise UsageError(f"observers={given!r} {rule}")
+    for each in given:
+        if isinstance(each, type) or not hasattr(each, "on_round"):
+            raise UsageError(f"{each!r} is no observer; observers {rule}")

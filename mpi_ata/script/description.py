@@ -4,20 +4,21 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mpi_ata.driver.recorded import RecordedMethod
 from mpi_ata.driver.restore import allocator_of
 from mpi_ata.errors import UsageError, one_line
+from mpi_ata.job.local_imports import imported_texts
 from mpi_ata.job.schema import RunTable
 from mpi_ata.job.source import JobText
 from mpi_ata.job.stop import Stop
 from mpi_ata.job.tables import Table, Tables
-from mpi_ata.methods import Method
 from mpi_ata.problems import AnyProblem
 from mpi_ata.script.toml import to_toml
 from mpi_ata.times import DrawnTimes
@@ -25,6 +26,7 @@ from mpi_ata.version import __version__
 
 TITLE = "# A run of a Python script, as mpi_ata recorded its settings.\n\n"
 _ELSEWHERE = ("self", "n", "x0", "allocator", "update", "seed")  # parameters that are described elsewhere
+SCRIPT = "script.file"
 _LONGEST = 100  # entries of a list that is described
 
 
@@ -55,7 +57,11 @@ class ScriptRun(Description):
 
 
 def describe_run(
-    method: Method, problem: AnyProblem | None, stop: Stop, run: RunTable, times: DrawnTimes | None = None
+    method: RecordedMethod,
+    problem: AnyProblem | None,
+    stop: Stop,
+    run: RunTable,
+    times: DrawnTimes | None = None,
 ) -> ScriptRun:
     """Return the description of a run from its parts."""
     parts = {
@@ -70,7 +76,8 @@ def describe_run(
     tables |= {"times": described_times(times), "stop": _given(asdict(stop)), "run": _given(asdict(run))}
     tables = {name: table for name, table in (tables | {"script": _script()}).items() if table}
     files = {f"{name}.file": class_text(type(part)) for name, part in parts.items()}
-    texts = {name: text for name, text in (files | {"script.file": _script_text()}).items() if text}
+    files |= _script_texts() | _imported_by_class(type(problem))
+    texts = {name: text for name, text in files.items() if text}
     return ScriptRun(tables, texts, stop, run)
 
 
@@ -79,10 +86,15 @@ def _inner(update: Any) -> Any:
     return getattr(update, "inner", update)
 
 
-def run_table(workers: int | None, evaluate_every: int, *saving: Any, seed: int = 0) -> RunTable:
-    """Return the table [run] of a script, checked; `saving` are its checkpoints and the grace period."""
+def run_table(
+    workers: int | None, evaluate_every: int, *saving: Any, seed: int = 0, **travel: Any
+) -> RunTable:
+    """Return the table [run] of a script, checked.
+
+    `saving` are its checkpoints and the grace period, `travel` says how x and results travel.
+    """
     try:
-        return RunTable(workers, seed, evaluate_every, *saving)
+        return replace(RunTable(workers, seed, evaluate_every, *saving), **travel)
     except (ValueError, TypeError) as error:
         raise UsageError(one_line(error)) from None
 
@@ -130,6 +142,15 @@ def class_text(cls: type) -> str:
         return ""
 
 
+def _imported_by_class(cls: type) -> dict[str, str]:
+    """Return the texts of what the file of a user's class imports from beside it; not if it is the script."""
+    if not class_text(cls):
+        return {}
+    path = Path(inspect.getsourcefile(cls) or "").resolve()
+    script = script_path()
+    return {} if script and path == script.resolve() else imported_texts("problem.file", path)
+
+
 def script_path() -> Path | None:
     """Return the script that this process runs; None at a prompt and in a notebook."""
     file = getattr(sys.modules["__main__"], "__file__", None)
@@ -141,9 +162,10 @@ def _script() -> Table:
     return {"file": path.name, "arguments": sys.argv[1:]} if path else {}
 
 
-def _script_text() -> str:
+def _script_texts() -> dict[str, str]:
+    """Return the text of the script, and those of the files that it imports from beside it."""
     path = script_path()
     try:
-        return path.read_text() if path else ""
+        return {SCRIPT: path.read_text()} | imported_texts(SCRIPT, path) if path else {}
     except (OSError, ValueError):
-        return ""
+        return {}

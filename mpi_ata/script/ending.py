@@ -4,6 +4,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -15,6 +16,9 @@ from mpi_ata.layout import MANAGER
 from mpi_ata.script.description import script_path
 
 log = logging.getLogger("mpi_ata")
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+TORCH = "torch.distributed.distributed_c10d"  # whose hook adds the rank to tracebacks
 
 
 def end_process(stop_request: StopRequest) -> None:
@@ -47,15 +51,18 @@ def end_after_loop(stop_request: StopRequest) -> None:
 
 def report_errors_in_one_sentence() -> None:
     """Let errors of this package that nobody catches end the script without a long traceback."""
-    if sys.excepthook is sys.__excepthook__ and script_path() is not None:
-        sys.excepthook = _report
+    present = sys.excepthook
+    if (present is sys.__excepthook__ or present.__module__ == TORCH) and script_path() is not None:
+        sys.excepthook = partial(_report, present)
 
 
-def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _report(
+    others: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     if isinstance(error, UsageError | RunError):
         print(_with_place(f"Error: {error}", trace), file=sys.stderr)
     else:
-        sys.__excepthook__(kind, error, trace)
+        others(kind, error, trace)
     if not isinstance(error, LossError):  # on other workers the run may continue
         launch.note_failure(str(error))
     report_exit(2 if isinstance(error, UsageError) else 1)

@@ -8,9 +8,10 @@ from mpi_ata import launch
 from mpi_ata.errors import CONTINUE, RunError, UsageError
 from mpi_ata.job.names import UPDATES
 from mpi_ata.job.tables import Table, Tables
+from mpi_ata.script.allocator import DEFAULT
 from mpi_ata.script.description import described
 from mpi_ata.script.place import NO_SCRIPT
-from mpi_ata.script.request import DEFAULT, Prepared, Request
+from mpi_ata.script.request import Prepared, Request
 from mpi_ata.script.result import Result, saved_result
 from mpi_ata.script.toml import to_toml
 

@@ -13,12 +13,14 @@ from mpi_ata.driver.opening import start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE
+from mpi_ata.job.build import replicated_update
 from mpi_ata.job.stop import Stop
 from mpi_ata.problems import Problem
 from mpi_ata.script.description import script_path
 from mpi_ata.script.ending import end_process, report_errors_in_one_sentence, report_exit
 from mpi_ata.script.generated_job import run_generated_job
 from mpi_ata.script.place import start_ranks, starts_ranks
+from mpi_ata.script.progress import shown_progress
 from mpi_ata.script.request import Prepared, Request
 from mpi_ata.script.result import Result, result_of, saved_result
 from mpi_ata.script.together import catching_signals, is_worker, joined, opened_cluster
@@ -50,10 +52,13 @@ def minimize(
     accept_changes: bool = False,
     evaluate_every: int = 10,
     observers: Sequence[Observer] = (),
+    progress: bool = True,
     checkpoint_rounds: int | None = None,
     checkpoint_seconds: float | None = None,
     grace: float = 20.0,
     faults: FaultPolicy | None = None,
+    exchange: str = "auto",
+    replicated: bool = False,
 ) -> Result | None:
     """Minimize a problem by SGD with `budget` tasks per round, and return the result; None on workers.
 
@@ -63,9 +68,9 @@ def minimize(
     ranks last as long as drawn.  `problem` may also be named by its file: "my_problem.py:MyProblem".
 
     The run ends after `rounds`, or at a limit of `stop`.  `allocator` is a name as in job files, a function
-    of the number of workers, or an allocator; "ata-auto" if none is given.  All other arguments are those of
-    `run`, and `cluster`.  A signal ends the run after the current round; a script then exits, with code 85 if
-    the run can be resumed.
+    of the number of workers, or an allocator; "ata-auto" if none is given.  The manager shows its progress on
+    stderr, unless `progress` is False.  All other arguments are those of `run`, and `cluster`.  A signal ends
+    the run after the current round; a script then exits, with code 85 if the run can be resumed.
     """
     report_errors_in_one_sentence()
     request = Request(
@@ -89,6 +94,10 @@ def minimize(
         checkpoint_seconds=checkpoint_seconds,
         grace=grace,
         faults=faults,
+        observers=observers,
+        progress=progress,
+        exchange=exchange,
+        replicated=replicated,
     )
     with in_python():
         if starts_ranks(workers) and script_path() is None:
@@ -100,7 +109,7 @@ def minimize(
             return None if is_worker() else _finished(prepared)
         if workers is not None and starts_ranks(workers):
             start_ranks(workers)
-        return _driven(prepared, seed, faults, observers)
+        return _driven(prepared, request)
 
 
 def _finished(prepared: Prepared) -> Result:
@@ -110,20 +119,21 @@ def _finished(prepared: Prepared) -> Result:
     return saved_result(prepared.start.file.path)
 
 
-def _driven(
-    prepared: Prepared, seed: int, faults: FaultPolicy | None, observers: Sequence[Observer]
-) -> Result | None:
+def _driven(prepared: Prepared, request: Request) -> Result | None:
     """Run it on the ranks, or in a simulation."""
     problem, times, method, start = prepared.problem, prepared.times, prepared.method, prepared.start
     trace = Trace()
     with catching_signals(start.job.run.grace) as stop_request:
         log_notes(start)
-        with opened_cluster(problem, times, seed, prepared.digest, stop_request, faults) as cluster:
+        opened = problem, times, request.seed, prepared.digest, stop_request, request.faults
+        with opened_cluster(*opened, start.job.run.exchange, replicated_update(method)) as cluster:
             if cluster is None:
                 return None
             start_billing(trace, cluster)
             track_regret(trace, method, times)
-            outcome = Drive(start, method, problem, cluster, trace, observers, stop_request).outcome()
+            with shown_progress(prepared.described, request.progress) as shown:
+                observers = [*request.observers, *shown]
+                outcome = Drive(start, method, problem, cluster, trace, observers, stop_request).outcome()
             stop_request.exit_code = CONTINUE if outcome.resumable else 1
     if outcome.reason is None:
         end_process(stop_request)

@@ -1,6 +1,6 @@
 """Where a run of a script is recorded, and what it starts from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mpi_ata.driver.output import OutputOptions
@@ -18,7 +18,7 @@ from mpi_ata.script.words import python_words
 Paths = str | Path | Sequence[str | Path]
 
 FIXED = ("problem.", "method.class", "run.seed")  # keys that may not differ when a run is resumed
-IGNORED = ("script.",)  # keys that say nothing of the run itself
+IGNORED = ("script.", "run.exchange", "run.replicated")  # keys that say nothing of the run itself
 
 
 def output_options(
@@ -70,25 +70,35 @@ def _resume(described: ScriptRun, output: OutputOptions) -> Start:
     names = [name for name in differing_keys(described.tables, then) if not name.startswith(IGNORED)]
     code = _edited_code(described, record.job)
     if not output.accept_changes:
-        _check_same(file.path, described.tables, then, names, bool(code))
+        _check_same(file.path, described.tables, then, names, code)
+    changes = [f"{what}:\n{text}" for what, text in code.items()]
     notes = resume_notes(output, complaint)
     texts = [f"{name}: {value_of(then, name)} -> {value_of(described.tables, name)}" for name in names]
-    return Start(described, file, record, bool(complaint), (*texts, *code), notes=_in_python(notes))
+    return Start(described, file, record, bool(complaint), (*texts, *changes), notes=_in_python(notes))
 
 
-def _edited_code(described: ScriptRun, then: JobText) -> list[str]:
-    """Return how the class of the problem differs from before, in more than comments and formatting."""
+def _edited_code(described: ScriptRun, then: JobText) -> dict[str, str]:
+    """Return how the class of the problem, and what the script imports, differ from before, and in what.
+
+    Comments and formatting are no difference.
+    """
     before, after = (files.get("problem.file", "") for files in (then.files, described.files))
-    return [] if same_code(before, after) else [f"the class of the problem:\n{difference(before, after)}"]
+    own = {} if same_code(before, after) else {"the code of the problem's class": difference(before, after)}
+    imported = {
+        f"the file {name.partition('/')[2]}": difference(text, described.files[name])
+        for name, text in then.files.items()
+        if "/" in name and not same_code(text, described.files.get(name, text))
+    }
+    return own | imported
 
 
-def _check_same(path: Path, now: Tables, then: Tables, names: Sequence[str], edited: bool) -> None:
+def _check_same(path: Path, now: Tables, then: Tables, names: Sequence[str], edited: Iterable[str]) -> None:
     """Reject another problem, method or seed than that of the run to resume."""
     differing = [
         f"{name} ({value_of(then, name)}, now {value_of(now, name)})"
         for name in names
         if name.startswith(FIXED)
-    ] + ["the code of the problem's class"] * edited
+    ] + [*edited]
     if differing:
         raise UsageError(
             f"{path}: differs from that run in {', '.join(differing)}; resume with these changes by "

@@ -1,27 +1,27 @@
 """What a script asks of minimize(), and the parts of the run that are made from it."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from mpi_ata.allocators import Allocator
 from mpi_ata.clusters import FaultPolicy
+from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Start
-from mpi_ata.errors import UsageError, describe_error, one_line
+from mpi_ata.errors import UsageError, one_line
 from mpi_ata.job.build import bound_update, check_problem
-from mpi_ata.job.component import Component, pick
+from mpi_ata.job.component import Component
 from mpi_ata.job.demand import check_simulation, check_workers
-from mpi_ata.job.names import ALLOCATORS
 from mpi_ata.job.stop import Stop
 from mpi_ata.job.tables import Tables
 from mpi_ata.job.user_class import UserClass
 from mpi_ata.methods import SGD
+from mpi_ata.methods.replicated_sgd import ReplicatedSGD
 from mpi_ata.problems import Problem
+from mpi_ata.script.allocator import AnyAllocator, build_allocator
 from mpi_ata.script.arguments import check_arguments
 from mpi_ata.script.description import ScriptRun, describe_run, run_table
 from mpi_ata.script.place import count_workers, drawn_times
@@ -29,9 +29,6 @@ from mpi_ata.script.record import Paths, output_options, plan_script
 from mpi_ata.script.together import is_worker
 from mpi_ata.times import DrawnTimes, Law
 from mpi_ata.updates import Update
-
-AnyAllocator = str | Allocator | Callable[[int], Allocator]
-DEFAULT = "ata-auto"  # which has nothing to tune
 
 
 @dataclass(frozen=True)
@@ -57,28 +54,32 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The arguments of minimize(), but for those that only watch."""
+    """The arguments of minimize()."""
 
     problem: Problem | str
     budget: int | None
     update: Update
-    rounds: int | None
-    stop: Stop | None
-    allocator: AnyAllocator | None
-    workers: int | None
-    times: DrawnTimes | Law | None
-    seed: int
-    out: str | Path | None
-    resume: bool
-    warm_start: Paths
+    rounds: int | None = None
+    stop: Stop | None = None
+    allocator: AnyAllocator | None = None
+    workers: int | None = None
+    times: DrawnTimes | Law | None = None
+    seed: int = 0
+    out: str | Path | None = None
+    resume: bool = False
+    warm_start: Paths = ()
     prior_weight: float = 1.0
     any_problem: bool = False
-    accept_changes: bool
+    accept_changes: bool = False
     evaluate_every: int
-    checkpoint_rounds: int | None
-    checkpoint_seconds: float | None
-    grace: float
-    faults: FaultPolicy | None
+    checkpoint_rounds: int | None = None
+    checkpoint_seconds: float | None = None
+    grace: float = 20.0
+    faults: FaultPolicy | None = None
+    observers: Sequence[Observer] = ()
+    progress: bool = False
+    exchange: str = "auto"
+    replicated: bool = False
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -93,11 +94,14 @@ class Request:
         check_workers(n)
         problem = self._built_problem()
         check_problem(problem, stop)
-        method = SGD(problem.x0, self._built_allocator(n, times), bound_update(problem, self._fresh_update()))
+        kind = ReplicatedSGD if self.replicated else SGD
+        allocator = build_allocator(self.allocator, n, self.budget, self.seed, times)
+        method = kind(problem.x0, allocator, bound_update(problem, self._fresh_update()))
         if self.workers is None and times is not None:
             check_simulation(method, n)
         saving = self.checkpoint_rounds, self.checkpoint_seconds, self.grace
-        run = run_table(n, self.evaluate_every, *saving, seed=self.seed)
+        travel = {"exchange": self.exchange, "replicated": self.replicated}
+        run = run_table(n, self.evaluate_every, *saving, seed=self.seed, **travel)
         described = describe_run(method, problem, stop, run, times)
         return Prepared(problem, times, method, described, self._start(described, planned))
 
@@ -148,36 +152,3 @@ class Request:
         if isinstance(self.update, type) or not callable(self.update):
             raise UsageError(f"update={self.update!r} is no update; use one such as Adam(1e-3) or Plain(0.1)")
         return deepcopy(self.update)
-
-    def _built_allocator(self, n: int, times: DrawnTimes | None) -> Allocator:
-        chosen = DEFAULT if self.allocator is None else self.allocator
-        if isinstance(chosen, str):
-            return self._named_allocator(chosen, n, times)
-        is_built = hasattr(chosen, "allocate") and not isinstance(chosen, type)
-        # What it learns in this run must not reach the next.
-        allocator: Any = deepcopy(chosen) if is_built else self._made_allocator(chosen, n)
-        given = getattr(allocator, "n", "no"), getattr(allocator, "budget", "no")
-        if given[0] != n or given[1] == "no" or self.budget not in (None, given[1]):
-            raise UsageError(
-                f"the allocator is for {given[0]} workers and a budget of {given[1]}, but the run has {n} "
-                f"and {self.budget}; pass a function of n, as in allocator=lambda n: UTA(n, budget=8)"
-            )
-        found: Allocator = allocator
-        return found
-
-    def _made_allocator(self, chosen: Any, n: int) -> Any:
-        try:
-            return chosen(n) if callable(chosen) else None
-        except Exception as error:
-            way_out = "pass a function of n, as in allocator=lambda n: UTA(n, budget=8)"
-            raise UsageError(
-                f"allocator={chosen!r} cannot be called with n={n}: {describe_error(error)}; {way_out}"
-            ) from None
-
-    def _named_allocator(self, name: str, n: int, times: DrawnTimes | None) -> Allocator:
-        if self.budget is None:
-            raise UsageError("how many results does a round need? Give budget=23, say")
-        cls = pick("allocator", "name", {"name": name}, ALLOCATORS)
-        known = {"n": n, "seed": self.seed} | ({"means": times.means} if times else {})
-        built: Allocator = Component("allocator", cls, {"budget": self.budget}).build(**known)
-        return built

@@ -18,6 +18,7 @@ from mpi_ata.job.stop import Stop
 from mpi_ata.launch.signals import StopRequest, current_stop_request, open_stop_request
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import AnyProblem
+from mpi_ata.script.arguments import check_observers
 from mpi_ata.script.description import describe_run, run_table
 from mpi_ata.script.ending import end_after_loop, end_process
 from mpi_ata.script.record import output_options, plan_script
@@ -54,6 +55,7 @@ def run(
     """
     trace = trace or Trace()
     with in_python():
+        check_observers(observers)
         output = output_options(out, resume, warm_start, prior_weight, any_problem, accept_changes)
         _check_unused(cluster, output)
         table = run_table(cluster.n, evaluate_every, checkpoint_rounds, checkpoint_seconds, grace)

@@ -1,5 +1,6 @@
 """What all ranks of a script do together: agree on a call, and open the cluster."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Protocol, TypeVar
@@ -14,6 +15,8 @@ from mpi_ata.layout import MANAGER
 from mpi_ata.problems import AnyProblem
 from mpi_ata.script.toml import to_toml
 from mpi_ata.times import DrawnTimes
+from mpi_ata.torch.loaders import importing_script
+from mpi_ata.updates import Update
 
 
 class Agreed(Protocol):
@@ -38,6 +41,8 @@ def joined(name: str, prepare: Callable[[], T], note: Callable[[T], str] = lambd
 
     If it fails on one rank, or differs, all ranks leave, and one says why.
     """
+    if importing_script():  # the rank that waits for this process has the better message
+        sys.exit(2)
     if not launch.under_launcher():
         found = prepare()
         return found, note(found)
@@ -67,6 +72,8 @@ def opened_cluster(
     digest: bytes,
     stop_request: StopRequest,
     policy: FaultPolicy | None,
+    exchange: str = "auto",
+    update: Update | None = None,
 ) -> Iterator[Cluster | None]:
     """Yield the ranks as a cluster, or a simulation; a worker's rank serves first, then yields None."""
     if not launch.under_launcher():
@@ -74,7 +81,8 @@ def opened_cluster(
         with closing(VirtualCluster(problem, times, seed, policy=policy)) as simulated:
             yield simulated
         return
-    with opened_ranks(problem, times, seed, digest, stop_request, policy) as ranks:
+    given = seed, digest, stop_request, policy, False, exchange, update
+    with opened_ranks(problem, times, *given) as ranks:
         yield ranks
         if ranks is not None and stop_request:
             ranks.abort(stop_request.exit_code)

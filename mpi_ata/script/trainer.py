@@ -1,25 +1,24 @@
 """Training of a PyTorch model in a loop of one's own."""
 
+import inspect
+import logging
 import math
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
-from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array
-from mpi_ata.clusters import FaultPolicy
 from mpi_ata.driver.drive import Drive
 from mpi_ata.driver.evaluation import Evaluation, evaluate_in_parts
 from mpi_ata.driver.execute import log_notes
-from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.opening import start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import CONTINUE, diverged
-from mpi_ata.job.stop import Stop
+from mpi_ata.errors import CONTINUE, UsageError, did_you_mean, diverged
 from mpi_ata.methods import Round
 from mpi_ata.script.ending import end_process, report_errors_in_one_sentence, report_exit
 from mpi_ata.script.place import start_ranks, starts_ranks
@@ -27,9 +26,11 @@ from mpi_ata.script.request import Prepared, Request
 from mpi_ata.script.run import quiet
 from mpi_ata.script.together import catching_signals, joined, opened_cluster
 from mpi_ata.script.words import in_python
-from mpi_ata.times import DrawnTimes, Law
 from mpi_ata.torch import TorchProblem, TorchUpdate
+from mpi_ata.torch.evaluations import Metrics
 from mpi_ata.torch.tail import TailUpdate
+
+log = logging.getLogger("mpi_ata")
 
 NEVER = 10**9  # rounds between two evaluations that nobody asks for
 
@@ -39,8 +40,9 @@ class Trainer:
 
     Every rank must get here.  Workers serve inside, and their processes end there; the block is for rank 0
     alone.  A round is one step of the optimizer, by the mean gradient over `budget` batches.  `optimizer`,
-    `scheduler`, `scheduler_every`, `clip` and `ema` are those of TorchUpdate; `options` are those of
-    TorchProblem, such as test, metrics, collate_fn and precision; all others are those of `minimize`.
+    `scheduler`, `scheduler_every`, `clip` and `ema` are those of TorchUpdate; all other arguments are those
+    of TorchProblem, such as test, metrics, collate_fn, num_workers and precision, or those of `minimize`,
+    such as rounds, workers, out and resume.
     """
 
     def __init__(
@@ -56,50 +58,25 @@ class Trainer:
         scheduler_every: int = 1,
         clip: float | None = None,
         ema: float | None = None,
-        rounds: int | None = None,
-        stop: Stop | None = None,
         logs: Sequence[str] = ("loss",),
-        allocator: str | Allocator | Callable[[int], Allocator] | None = None,
-        workers: int | None = None,
-        times: DrawnTimes | Law | None = None,
         seed: int = 0,
-        out: str | Path | None = None,
-        resume: bool = False,
-        warm_start: str | Path | Sequence[str | Path] = (),
-        accept_changes: bool = False,
         evaluate_every: int | None = None,
-        observers: Sequence[Observer] = (),
-        checkpoint_rounds: int | None = None,
-        checkpoint_seconds: float | None = None,
-        grace: float = 20.0,
-        faults: FaultPolicy | None = None,
         **options: Any,
     ) -> None:
         report_errors_in_one_sentence()
-        self.problem = TorchProblem(
-            model, loss_fn, dataset, batch_size, logs=tuple(logs) or ("loss",), seed=seed, **options
-        )
+        running, own = _divided(options)
+        logs = tuple(logs) or ("loss",)
+        self.problem = TorchProblem(model, loss_fn, dataset, batch_size, logs=logs, seed=seed, **own)
         self._request = Request(
             problem=self.problem,
             budget=budget,
             update=TorchUpdate(optimizer, scheduler, scheduler_every, clip, ema),
-            rounds=rounds,
-            stop=stop,
-            allocator=allocator,
-            workers=workers,
-            times=times,
             seed=seed,
-            out=out,
-            resume=resume,
-            warm_start=warm_start,
-            accept_changes=accept_changes,
             evaluate_every=evaluate_every or NEVER,
-            checkpoint_rounds=checkpoint_rounds,
-            checkpoint_seconds=checkpoint_seconds,
-            grace=grace,
-            faults=faults,
+            **running,
         )
-        self._observers, self.trace = observers, Trace()
+        self.trace = Trace()
+        self._noted = False  # whether it was said that rank 0 evaluates alone
 
     def __enter__(self) -> "Trainer":
         """Open the workers; their own ranks serve here."""
@@ -117,7 +94,7 @@ class Trainer:
         self._stop_request = stack.enter_context(catching_signals(request.grace))
         log_notes(start)
         opened = prepared.problem, prepared.times, request.seed, prepared.digest, self._stop_request
-        cluster = stack.enter_context(opened_cluster(*opened, request.faults))
+        cluster = stack.enter_context(opened_cluster(*opened, request.faults, request.exchange))
         if cluster is None:
             sys.exit(0)
         self.cluster, self.method = cluster, prepared.method
@@ -130,7 +107,7 @@ class Trainer:
             problem,
             cluster,
             self.trace,
-            self._observers,
+            request.observers,
             self._stop_request,
             closes=False,
         )
@@ -181,20 +158,48 @@ class Trainer:
         """Numbers and arrays of your own, by name: they are saved in the run file and resumed with it."""
         return self.update.notes
 
-    def evaluate(self, averaged: bool = False) -> dict[str, float]:
-        """Return loss and metrics over the test samples, computed by all workers and recorded.
+    @overload
+    def evaluate(self, data: Any = None, *, averaged: bool = False) -> dict[str, float]: ...
+    @overload
+    def evaluate(self, data: Any, metric: Any, *, averaged: bool = False) -> float: ...
+    def evaluate(self, data: Any = None, metric: Any = None, *, averaged: bool = False) -> Any:
+        """Return loss and metrics over a dataset, computed by all workers; or one `metric` alone.
 
-        With `averaged`, at the running mean of the weights.  ReduceLROnPlateau sees the loss.
+        `data` is one of `test`, the first one if none is given, and `metric` one of `metrics`: the object
+        itself, or its name.  What was not passed to Trainer is evaluated by rank 0 alone, since workers do
+        not have it.  With `averaged`, at the running mean of the weights.  An evaluation of the first dataset
+        is recorded, and ReduceLROnPlateau sees its loss.
         """
-        x = self._point(averaged)
-        found = evaluate_in_parts(self.problem, x, self.cluster) or self.problem.evaluate(x)
+        x, known = self._point(averaged), self.problem.evaluations
+        name, wanted = known.name_of(data), None if metric is None else known.metric_name(metric)
+        with self.trace.shares.timed("evaluation_time"):
+            if name is None or (metric is not None and wanted is None):
+                return self._evaluate_here(x, data if name is None else known.sets[name], metric)
+            parts = known.parts(name)
+            found = evaluate_in_parts(self.problem, x, self.cluster, parts)
+            found = found or self.problem.evaluate_parts(x, parts)
+        if name == known.default:
+            self._record(found)
+        return found if wanted is None else found[wanted]
+
+    def _evaluate_here(self, x: Array, data: Any, metric: Any) -> Any:
+        if not self._noted and hasattr(self.cluster, "evaluate"):
+            self._noted = True
+            log.warning(
+                "evaluate() was given a dataset or a metric that workers do not have, so rank 0 evaluates "
+                "alone; pass them to Trainer as test= and metrics= to use all workers"
+            )
+        known = self.problem.evaluations
+        metrics = known.metrics if metric is None else {"metric": _function(known.metrics, metric)}
+        found = self.problem.evaluate_here(x, data, metrics)
+        return found if metric is None else found["metric"]
+
+    def _record(self, found: dict[str, float]) -> None:
         loss = found["loss"]
         if not math.isfinite(loss):
             raise diverged(self.method.k, loss)
-        metrics = {name: value for name, value in found.items() if name != "loss"}
-        self.trace.record(Evaluation(loss, metrics=metrics))
+        self.trace.record(Evaluation(loss, metrics={k: value for k, value in found.items() if k != "loss"}))
         self.update.evaluated(loss)
-        return found
 
     def save(self, path: str | Path, averaged: bool = False) -> None:
         """Write the model's state_dict to a file; with `averaged`, at the running mean of the weights."""
@@ -203,3 +208,18 @@ class Trainer:
     def _point(self, averaged: bool) -> Array:
         found: Array = self.update.averaged(self.x) if averaged else self.x
         return found
+
+
+def _function(metrics: Metrics, metric: Any) -> Any:
+    return metrics[metric] if isinstance(metric, str) else metric
+
+
+def _divided(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return which of these arguments are those of a run, and which those of the problem."""
+    run = {field.name for field in fields(Request)} - {"problem", "update", "progress"}
+    known = run | set(inspect.signature(TorchProblem).parameters)
+    for name in options:
+        if name not in known:
+            raise UsageError(f"Trainer has no argument {name!r}{did_you_mean(name, known)}")
+    own = {name: value for name, value in options.items() if name not in run}
+    return {name: value for name, value in options.items() if name in run}, own

@@ -83,10 +83,10 @@ def prepare_batch(
     """Return what to run; a script that mpi-ata did not write gets a submission folder here."""
     if run is not None and submission_dir is not None:
         return Batch(job, run, SubmissionDir(submission_dir), settings, **options)
-    run = run or RUNS / f"{job.stem}-{commands.own_id() or 'local'}.h5"
+    run = run or RUNS / f"{job.stem}-{launch.slurm_job() or 'local'}.h5"
     own = SubmissionDir.of_run(run)
     copied, *copy_settings = copy_job_once(job, settings, own)
-    jobs = tuple(filter(None, [commands.own_id()]))
+    jobs = tuple(filter(None, [launch.slurm_job()]))
     if not own.exists() or jobs != own.manifest().jobs:
         own.clear(run)
         own.record_jobs(jobs, [run.absolute()])

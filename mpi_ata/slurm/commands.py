@@ -1,11 +1,11 @@
 """Slurm's commands: the only file that runs them."""
 
-import os
+import math
 import re
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mpi_ata.errors import RunError, UsageError
@@ -13,6 +13,7 @@ from mpi_ata.launch import CommandResult, run_command
 from mpi_ata.slurm.slurm_job import SlurmJob, parse_job
 
 TIMEOUT = 60.0  # seconds for one command
+SHORT_TIMEOUT = 10.0  # for one whose answer is not needed
 TRIES = 3  # a controller that is being restarted answers a little later
 UNKNOWN_JOB = ("Invalid job id", "not found")  # the latter for pending members of an array
 UNREACHABLE = (  # what Slurm's commands print if they cannot reach the controller
@@ -139,7 +140,21 @@ def mpi_types() -> list[str]:
     return re.findall(r"^\s+(?:srun: )?(\w+)\s*$", result.out + result.err, re.MULTILINE)
 
 
-def own_id(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the id of the Slurm job that this process belongs to."""
-    array, member = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{member}" if array and member else environment.get("SLURM_JOB_ID")
+def consumed_energy(ids: Sequence[str]) -> float | None:
+    """Return the joules that Slurm's accounting knows of Slurm jobs, restarts included; None if it does not.
+
+    The first line of a job is about all of its steps, which overlap; some versions leave it empty there.
+    """
+    if not ids or shutil.which("sacct") is None:
+        return None
+    options = ["--noheader", "--parsable2", "--duplicates", "--format=JobID,ConsumedEnergyRaw"]
+    result = run_command(["sacct", *options, f"--jobs={','.join(ids)}"], SHORT_TIMEOUT)
+    if result.code != 0:
+        return None
+    whole: list[float] = []  # of each job, or of its largest step
+    for id, _, joules in (line.partition("|") for line in result.out.splitlines()):
+        if "." not in id:
+            whole.append(0.0)
+        if whole and joules.strip().isdecimal():
+            whole[-1] = max(whole[-1], float(joules))
+    return math.fsum(whole) if whole and all(whole) else None

@@ -1,6 +1,5 @@
 """Copies of the files of a job, so that editing them while it waits in a queue changes nothing."""
 
-import ast
 import json
 import os
 import shutil
@@ -8,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpi_ata.errors import UsageError
 from mpi_ata.job import Job
-from mpi_ata.job.tables import is_code, user_files
+from mpi_ata.job.local_imports import local_imports
+from mpi_ata.job.tables import user_files
 
 
 @dataclass(frozen=True)
@@ -53,35 +52,3 @@ def path_settings(
 def resolve_parent(path: Path) -> Path:
     """Return an absolute path whose folders are no links, though the file itself may be one."""
     return path.parent.resolve() / path.name
-
-
-def local_imports(source: Path) -> Iterator[Path]:
-    """Yield a file and, of Python code, all files next to it that it imports, directly or not."""
-    pending, seen = [source], set[Path]()
-    while pending:
-        path = pending.pop()
-        if path in seen:
-            continue
-        seen.add(path)
-        yield path
-        for name in imported_names(path):
-            module = source.parent / name
-            pending += [module.with_suffix(".py")] if module.with_suffix(".py").is_file() else []
-            pending += sorted(module.rglob("*.py")) if module.is_dir() else []
-
-
-def imported_names(path: Path) -> set[str]:
-    """Return the top-level names of the modules that a file imports; data imports nothing."""
-    if not is_code(path):
-        return set()
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
-    names = set[str]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {name.name.split(".")[0] for name in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            names.add((node.module or "").split(".")[0])
-    return names

@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 from mpi_ata.errors import CONTINUE, RunError, UsageError
-from mpi_ata.launch import allocated_cores
+from mpi_ata.launch import allocated_cores, slurm_job
 from mpi_ata.runfile.hosts import ended_by_loss
 from mpi_ata.runfile.progress import Progress, read_progress
 from mpi_ata.slurm import commands
@@ -28,7 +28,7 @@ def run_batch(batch: Batch, echo: Echo) -> int:
 
 def start(batch: Batch, echo: Echo) -> int:
     """Start the ranks unless there is nothing to do, and wait for their end."""
-    watch = Watch(batch, id := commands.own_id(), echo)
+    watch = Watch(batch, id := slurm_job(), echo)
     before = read_progress(batch.run, verified=True)
     if before.finished:
         echo(f"{batch.run} is already finished, after {before.rounds:,} rounds")

@@ -9,6 +9,7 @@ from contextlib import suppress
 from mpi_ata import launch
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.held_signals import SIGNAL_VARIABLE
+from mpi_ata.launch.job_start import STARTED, job_start, slurm_job_start
 from mpi_ata.launch.verdict import VARIABLE as VERDICT_VARIABLE
 from mpi_ata.launch.verdict import read_verdict
 from mpi_ata.runfile.progress import read_progress
@@ -42,6 +43,7 @@ class Watch:
             launch.FAILURE: str(self._batch.failure_file.absolute()),
             SIGNAL_VARIABLE: self._batch.signal,
             VERDICT_VARIABLE: str(verdict.absolute()),
+            STARTED: str(min(job_start(), slurm_job_start())),
         }
         launch.set_mpi_defaults(environment)
         self._child = subprocess.Popen(self._batch.command(), env=environment)  # noqa: S603

@@ -35,10 +35,14 @@ def device_of(torch: Any, name: str) -> Any:
     return device
 
 
-def on_device(device: Any, values: Any) -> Any:
-    """Move a tensor, or lists and dicts of them, to the device."""
+def on_device(device: Any, values: Any, pinned: bool = False) -> Any:
+    """Move a tensor, or lists and dicts of them, to the device; to a GPU if `pinned` by locked memory."""
     if isinstance(values, Mapping):
-        return {name: on_device(device, value) for name, value in values.items()}
+        return {name: on_device(device, value, pinned) for name, value in values.items()}
     if isinstance(values, list | tuple):
-        return [on_device(device, value) for value in values]
-    return values.to(device) if hasattr(values, "to") else values
+        return [on_device(device, value, pinned) for value in values]
+    if not hasattr(values, "to"):
+        return values
+    if pinned and device.type == "cuda" and hasattr(values, "pin_memory"):
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)

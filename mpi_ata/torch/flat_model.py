@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mpi_ata.arrays import Array
 from mpi_ata.errors import RunError
+from mpi_ata.torch.exported import describe_model
 from mpi_ata.torch.layout import NOT_LOGGED, Layout
+from mpi_ata.torch.statistics import running_statistics
 
 if TYPE_CHECKING:
     import torch
@@ -37,11 +40,17 @@ class FlatModel:
         _become_views([*weights, *floats], self._values)
         _become_views(counters, self._counts)
         _give_gradients(weights, self._results)
-        self._start = self._values[: self.layout.weight].clone()  # buffers and counters before a task
+        tail = slice(self.layout.weights, self.layout.weight)  # buffers and counters
+        self._tail, self._tail_results = self._values[tail], self._results[tail]
+        self._start = self._tail.clone()  # before a task
         self._staging = self._values.cpu()  # the values themselves, if they are in main memory
         self._host = self._staging.numpy()
-        self._moving = moving
+        self._moving, self._parts = moving, [*weights, *floats, *counters]
         self._constants: dict[str, tuple[Any, int]] | None = _versions(model)
+
+    def description(self) -> npt.NDArray[np.bytes_]:
+        """Return which part of x each tensor of the model's state_dict is, for run files."""
+        return describe_model(self.model, self._parts)
 
     def point(self) -> Array:
         """Return the point at which the model is, without logs."""
@@ -67,7 +76,7 @@ class FlatModel:
         np.copyto(self._host, x)
         if self._staging is not self._values:
             self._values.copy_(self._staging)
-        self._start.copy_(self._values[: layout.weight])
+        self._start.copy_(self._tail)
         self._reset_counters()
 
     def scale(self) -> "torch.Tensor":
@@ -99,18 +108,16 @@ class FlatModel:
         self._results[layout.weight] += weight
         for at, name in enumerate(layout.logs, layout.first_log):
             self._results[at] += weight * logs[name]
-        if layout.buffers:
-            here = layout.of_buffers
-            self._results[here].add_(self._values[here] - self._start[here], alpha=weight)
-            self._values[here].copy_(self._start[here])
         if layout.counters:
-            here = layout.of_counters
-            self._results[here].add_(self._counts - self._start[here], alpha=weight)
+            self._tail[layout.buffers :].copy_(self._counts)
+        if layout.buffers or layout.counters:
+            self._tail_results.add_(self._tail - self._start, alpha=weight)
+            self._tail.copy_(self._start)
             self._reset_counters()
 
     def _reset_counters(self) -> None:
         if self.layout.counters:
-            self._counts.copy_(self._start[self.layout.of_counters])
+            self._counts.copy_(self._start[self.layout.buffers :])
 
     def check_buffers(self) -> None:
         """Raise RunError if the first task has changed a buffer that is not part of x."""
@@ -158,12 +165,7 @@ def _moving(torch: Any, model: Any, names: Sequence[str]) -> dict[str, Any]:
         raise ValueError(
             f"the model has no buffer {unknown.pop()!r}; it has: {', '.join(sorted(known)) or 'none'}"
         )
-    norms = {
-        id(buffer)
-        for module in model.modules()
-        if isinstance(module, torch.nn.modules.batchnorm._NormBase)
-        for buffer in module.buffers(recurse=False)
-    }
+    norms = {id(buffer) for buffer in running_statistics(torch, model)}
     found = {name: buffer for name, buffer in known.items() if name in names or id(buffer) in norms}
     for name, buffer in found.items():
         if buffer.dtype not in (torch.float32, torch.int64):

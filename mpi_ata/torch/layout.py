@@ -6,6 +6,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 
+GRADIENT_NORM = "gradient_norm"  # a log that the update knows: the norm of the mean gradient, before clipping
 NOT_LOGGED = -0.0  # in x0, which must be finite; no sum of results, which begin with 0.0, is this
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mpi_ata.errors import RunError
+from mpi_ata.torch.layout import GRADIENT_NORM
 
 
 class Loss(NamedTuple):
@@ -29,16 +30,17 @@ def forward(model: Any, batch: Any) -> tuple[Any, Any]:
     return model(single), single
 
 
-def parts(value: Any, logs: tuple[str, ...], has_tail: bool) -> Loss:
+def loss_parts(value: Any, logs: tuple[str, ...], has_tail: bool) -> Loss:
     """Return the loss that a loss function returned: a tensor, or a dict with an entry "loss".
 
     An entry "weight" says over how many things, such as tokens, that loss is a mean.
     """
-    entries = value if isinstance(value, Mapping) else {"loss": value}
+    entries = {GRADIENT_NORM: 0.0, **(value if isinstance(value, Mapping) else {"loss": value})}
     if missing := {"loss", *logs}.difference(entries):
+        there = ", ".join(name for name in entries if name != GRADIENT_NORM)
         raise RunError(
-            f"the loss has no entry {missing.pop()!r}; it has: {', '.join(entries)}; return a dict with "
-            "'loss' and everything that logs= names"
+            f"the loss has no entry {missing.pop()!r}; it has: {there}; return a dict with 'loss' and "
+            "everything that logs= names"
         )
     weight = float(entries.get("weight", 1.0))
     if weight != 1 and not has_tail:

@@ -1,28 +1,29 @@
 """A PyTorch model as a problem: what a training script does between two steps of its optimizer."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from mpi_ata.arrays import Array, IntArray
-from mpi_ata.errors import UsageError
+from mpi_ata.arrays import Array
 from mpi_ata.problems.interface import Task
-from mpi_ata.problems.shards import shard
+from mpi_ata.torch.batches import Batches
 from mpi_ata.torch.devices import device_of, import_torch, on_device
-from mpi_ata.torch.epochs import Epochs
+from mpi_ata.torch.epochs import sequence
+from mpi_ata.torch.evaluations import UNNAMED, Evaluations, Metrics, means, sums
 from mpi_ata.torch.flat_model import FlatModel
-from mpi_ata.torch.losses import Loss, forward, parts, weighted
+from mpi_ata.torch.losses import Loss, forward, loss_parts
+from mpi_ata.torch.reading import TRAINING, Reader
 from mpi_ata.torch.tail import TailUpdate
+from mpi_ata.torch.weight_files import load_weights, write_weights
 from mpi_ata.updates import Update
 
 if TYPE_CHECKING:
     import torch
 
 PRECISIONS = {"float32": None, "bf16": "bfloat16", "fp16": "float16"}
+WIRES = {"float32": False, "bfloat16": True}  # whether numbers travel as bfloat16
 
 
 class TorchProblem:
@@ -34,10 +35,12 @@ class TorchProblem:
     batch counts, and what `logs` names is averaged over the tasks of an update: see `logged`.
     `dataset` has a length, and samples by number, which `collate_fn` makes a batch, or a method
     batch(numbers) for many.  Samples are drawn with replacement, or, with `shuffle` = "epoch", each once per
-    epoch, whoever draws it.  If they are `sharded`, worker i draws from the i-th of n equal parts of the
-    dataset, in its order.  `test` is another dataset, on which loss and
-    metrics are evaluated, `evaluation_batch` samples at a time.  With `precision` "bf16" or "fp16", models
-    compute in it where PyTorch's autocast thinks it safe; "fp16" scales the loss.
+    epoch, whoever draws it, or as a `sampler` or `batch_sampler` of PyTorch says.  If they are `sharded`,
+    worker i draws from the i-th of n equal parts of the dataset, in its order.  `num_workers` processes per
+    worker read batches ahead, which changes no result.  `test` is another dataset, or several by name, on
+    which loss and metrics are evaluated, `evaluation_batch` samples at a time.  With `precision` "bf16" or
+    "fp16", models compute in it where PyTorch's autocast thinks it safe; "fp16" scales the loss.  With `wire`
+    = "bfloat16", gradients travel as bfloat16, and with `wire_x` the weights that tasks get.
 
     All trained weights are views into one float32 array, and their gradients into another.  So besides
     forward and backward a task passes over the weights three times: to copy x in, to zero the gradients,
@@ -59,51 +62,52 @@ class TorchProblem:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         evaluation_batch: int = 250,
         shuffle: str = "replacement",
+        sampler: Any = None,
+        batch_sampler: Any = None,
         sharded: bool = False,
+        num_workers: int = 0,
+        pin_memory: bool = False,
         start: str | Path | None = None,
         device: str = "cpu",
         precision: str = "float32",
+        wire: str = "float32",
+        wire_x: str = "float32",
         threads: int | None = None,
         seed: int = 0,
     ) -> None:
+        if batch_size < 1 or (threads is not None and threads < 1):
+            name, value = ("batch_size", batch_size) if batch_size < 1 else ("threads", threads)
+            raise ValueError(f"{name}={value} must be at least 1")
+        _check_choice("precision", precision, PRECISIONS)
+        _check_choice("wire", wire, WIRES)
+        _check_choice("wire_x", wire_x, WIRES)
         self._torch = torch = import_torch()
-        for name, value in {"batch_size": batch_size, "evaluation_batch": evaluation_batch}.items():
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
-        if threads is not None and threads < 1:
-            raise ValueError(f"{threads=} must be at least 1")
-        if precision not in PRECISIONS:
-            raise ValueError(f"{precision=} must be one of {', '.join(PRECISIONS)}")
-        if shuffle not in ("replacement", "epoch"):
-            raise ValueError(f"{shuffle=} must be 'replacement' or 'epoch'")
-        if shuffle == "epoch" and sharded:
-            raise ValueError("sharded datasets are drawn from with replacement; remove shuffle='epoch'")
-        if not len(dataset) or (test is not None and not len(test)):
-            raise ValueError("a dataset for training or testing must have at least one sample")
+        tests = {} if test is None else test if isinstance(test, Mapping) else {UNNAMED: test}
+        reader = Reader([dataset, *tests.values()], collate_fn)
+        self._first_test = TRAINING + bool(tests)
+        drawn = sequence(len(dataset), batch_size, seed, shuffle, sampler, batch_sampler)
+        self._batches = Batches(reader, batch_size, drawn, sharded, num_workers)
+        self.shares_draws = drawn is not None
+        measured = {**(metrics or {}), "loss": loss_fn}
+        self.evaluations = Evaluations(tests or {UNNAMED: dataset}, measured, evaluation_batch)
         if not isinstance(model, torch.nn.Module):
             torch.default_generator.manual_seed(seed)
             model = model()
-        self.device = device_of(torch, device)
+        self.device, self._pinned = device_of(torch, device), pin_memory
         self.model = model.to(self.device)
-        self._dataset, self._test, self._batch_size = dataset, dataset if test is None else test, batch_size
-        self._own_collate, self._collate = (
-            collate_fn is not None,
-            collate_fn or torch.utils.data.default_collate,
-        )
-        self._loss_fn, self._metrics = loss_fn, {**(metrics or {}), "loss": loss_fn}
-        self._at_once, self._half = evaluation_batch, PRECISIONS[precision]
-        self._epochs = Epochs(len(dataset), batch_size, seed) if shuffle == "epoch" else None
-        self.shares_draws = shuffle == "epoch"
-        self._sharded, self._threads, self._n = sharded, threads, 0
+        self._loss_fn, self._collate, self._half = loss_fn, collate_fn, PRECISIONS[precision]
+        self._threads = threads
         self._flat = FlatModel(torch, self.model, self.device, buffers, logs, scaled=precision == "fp16")
         self.layout = self._flat.layout
+        self.halved_results = self.layout.weights if WIRES[wire] else 0
+        self.halved_x = self.layout.weights if WIRES[wire_x] else 0
         self.x0: Array = self._flat.point() if start is None else self.load(start)
 
     def bind(self, update: Update) -> Update:
         """Return an update that moves the weights of this model by another one, and averages what follows."""
         if hasattr(update, "bind"):
             update.bind(self.model)
-        return TailUpdate(update, self.layout) if self.layout.has_tail else update
+        return TailUpdate(update, self.layout, self._flat.description())
 
     def logged(self, x: Array) -> dict[str, float]:
         """Return what the tasks of the update that led to x have logged, on average."""
@@ -113,13 +117,11 @@ class TorchProblem:
         """Use one thread, unless the user wants more, and set the number of workers that share the data."""
         if self._threads is not None or "OMP_NUM_THREADS" not in os.environ:
             self._torch.set_num_threads(self._threads or 1)
-        self._n = n
-        self._draws_from(worker or 0)
+        self._batches.open(worker, n)
 
-    def _draws_from(self, worker: int) -> tuple[int, int]:
-        """Return the first sample a worker may draw, and the one after the last."""
-        size = len(self._dataset)
-        return shard(size, worker, self._n) if self._sharded else (0, size)
+    def expect(self, tasks: Iterable[Task]) -> None:
+        """Read the batches of these tasks ahead, if there are loader processes."""
+        self._batches.expect(tasks)
 
     def gradient(self, x: Array, task: Task) -> Array:
         """Return the gradient over one batch."""
@@ -141,8 +143,10 @@ class TorchProblem:
 
     def _add_gradient(self, task: Task) -> bool:
         """Add one task's gradient to the result, unless it is stopped."""
+        batch, seed = self._batches.of_task(task)
+        self._seed(seed)  # what the model draws depends on the task alone, whoever has read the batch
         with self._autocast():
-            loss = self._loss(self._batch(task))
+            loss = self._loss(on_device(self.device, batch, self._pinned))
         if task.stopped():
             return False
         total = loss.total * loss.weight if loss.weight != 1 else loss.total
@@ -152,36 +156,17 @@ class TorchProblem:
 
     def _loss(self, batch: Any) -> Loss:
         value = self._loss_fn(*forward(self.model, batch))
-        return parts(value, self.layout.logs, self.layout.has_tail)
+        return loss_parts(value, self.layout.logs, self.layout.has_tail)
 
     def _autocast(self) -> Any:
         if self._half is None:
             return nullcontext()
         return self._torch.autocast(self.device.type, getattr(self._torch, self._half))
 
-    def _batch(self, task: Task) -> Any:
-        """Return a batch and seed torch, so that both depend on the task alone."""
-        if self._epochs is not None and task.index is not None:
-            numbers = self._epochs.batch(task.index)
-        else:
-            numbers = task.rng.integers(*self._draws_from(task.worker), self._batch_size)
-        self._seed(int(task.rng.integers(2**63)))
-        return self._samples(self._dataset, numbers)
-
     def _seed(self, seed: int) -> None:
-        self._torch.default_generator.manual_seed(seed)  # torch.manual_seed costs as much as a small task
+        self._torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             self._torch.cuda.manual_seed(seed)
-
-    def _samples(self, dataset: Any, numbers: IntArray) -> Any:
-        torch = self._torch
-        if hasattr(dataset, "batch"):
-            batch = dataset.batch(numbers)
-        elif isinstance(dataset, torch.utils.data.TensorDataset) and not self._own_collate:
-            batch = dataset[torch.from_numpy(numbers)]
-        else:
-            batch = self._collate([dataset[number] for number in numbers.tolist()])
-        return on_device(self.device, batch)
 
     def loss(self, x: Array) -> float:
         """Return the mean loss over the test samples."""
@@ -189,33 +174,44 @@ class TorchProblem:
 
     def evaluate(self, x: Array) -> dict[str, float]:
         """Return the means of loss and metrics over the test samples, and what the last tasks have logged."""
-        parts = range(self._parts())
-        return self.combine_parts(x, [number for part in parts for number in self.evaluate_part(x, part)])
+        return self.evaluate_parts(x, self.evaluations.parts(self.evaluations.default))
 
-    def _parts(self) -> int:
-        return -(-len(self._test) // self._at_once)
+    def evaluate_parts(self, x: Array, parts: range) -> dict[str, float]:
+        """Return the same for these parts, evaluated in this process."""
+        return self.combine_parts(x, [number for part in parts for number in self.evaluate_part(x, part)])
 
     @property
     def evaluation_parts(self) -> int:
         """Return into how many parts an evaluation can be divided; 0 where evaluate() is the user's own."""
-        return self._parts() if type(self).evaluate is TorchProblem.evaluate else 0
+        own = type(self).evaluate is TorchProblem.evaluate
+        return len(self.evaluations.parts(self.evaluations.default)) if own else 0
 
     def evaluate_part(self, x: Array, part: int) -> list[float]:
         """Return the sums of loss and metrics over one batch of test samples, each with its weight."""
+        position, number = self.evaluations.place(part)
+        batch, size = self._batches.of_part(self._first_test + position, number, self.evaluations.size)
+        return self._sums(x, batch, size, number, self.evaluations.metrics)
+
+    def _sums(self, x: Array, batch: Any, size: int, seed: int, metrics: Metrics) -> list[float]:
         self._flat.move_to(x)
         self.model.eval()
-        self._seed(part)
-        numbers = np.arange(part * self._at_once, min((part + 1) * self._at_once, len(self._test)))
+        self._seed(seed)
         with self._torch.no_grad(), self._autocast():
-            outputs, targets = forward(self.model, self._samples(self._test, numbers))
-            means = [function(outputs, targets) for function in self._metrics.values()]
-        return [number for mean in means for number in weighted(mean, len(numbers))]
+            outputs, targets = forward(self.model, on_device(self.device, batch, self._pinned))
+            return sums(metrics, outputs, targets, size)
 
     def combine_parts(self, x: Array, numbers: Sequence[float]) -> dict[str, float]:
         """Return the means over all parts, and what the last tasks have logged."""
-        sums = np.reshape(numbers, (-1, len(self._metrics), 2)).sum(axis=0)
-        means = dict(zip(self._metrics, (sums[:, 0] / sums[:, 1]).tolist(), strict=True))
-        return means | {f"train_{name}": value for name, value in self.logged(x).items()}
+        found = means(self.evaluations.metrics, numbers)
+        return found | {f"train_{name}": value for name, value in self.logged(x).items()}
+
+    def evaluate_here(self, x: Array, dataset: Any, metrics: Metrics) -> dict[str, float]:
+        """Return the means of metrics over a dataset that workers do not know, in this process alone."""
+        reader, size, found = Reader([dataset], self._collate), self.evaluations.size, list[float]()
+        for part in range(-(-len(dataset) // size)):
+            request = reader.part(0, part, size)
+            found += self._sums(x, reader.read(request), len(request.numbers), part, metrics)
+        return means(metrics, found)
 
     @staticmethod
     def accuracy(outputs: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
@@ -229,25 +225,14 @@ class TorchProblem:
 
     def save(self, x: Array, path: str | Path) -> None:
         """Write the state_dict at the point x to a file, as torch.save does."""
-        partial = Path(f"{path}.{os.getpid()}.part")
-        try:
-            self._torch.save(self.state_dict(x), partial)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_weights(self.state_dict(x), path)
 
     def load(self, path: str | Path) -> Array:
         """Return the point x whose state_dict is in a file; only tensors are unpickled."""
-        try:
-            state = self._torch.load(path, map_location="cpu", weights_only=True)
-        except OSError as error:
-            raise UsageError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-        except Exception:
-            way = "write one with torch.save(model.state_dict(), ...)"
-            raise UsageError(f"{str(path)!r} is not a file of tensors alone; {way}") from None
-        try:
-            self.model.load_state_dict(state)
-        except Exception as error:
-            why = " ".join(str(error).split())
-            raise UsageError(f"{str(path)!r} is not a state_dict of this model: {why}") from None
+        load_weights(self.model, path)
         return self._flat.point()
+
+
+def _check_choice(name: str, value: str, choices: Mapping[str, Any]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}")

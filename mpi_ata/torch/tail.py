@@ -1,4 +1,4 @@
-"""An update for points with a tail: the weights move as its inner update says, the rest is averaged."""
+"""An update for points of models: the weights move as its inner update says, what follows is averaged."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from mpi_ata.arrays import Array, State, entry
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.torch.layout import Layout
+from mpi_ata.torch.layout import GRADIENT_NORM, Layout
 from mpi_ata.updates import Update
 
 GROWTH_INTERVAL = (
@@ -37,20 +37,25 @@ class TailUpdate:
     Where a task has overflowed in half precision, the weights stay as they are and the loss scale is halved.
     """
 
-    def __init__(self, inner: Update, layout: Layout) -> None:
+    def __init__(self, inner: Update, layout: Layout, model: npt.NDArray[np.bytes_]) -> None:
         self.inner, self.layout = inner, layout
+        self._model = model  # which part of x is which tensor, for who reads the run file
         self.notes: dict[str, Any] = {}  # numbers and arrays of the user's own, saved with the update
         self._fine = 0  # updates since the loss scale changed
 
     def __call__(self, x: Array, g: Array) -> Array:
         """Return the next point; g is overwritten."""
         layout = self.layout
+        if not layout.has_tail:
+            return self.inner(x, g)
         weight = g.item(layout.weight)
         if not weight > 0:
             raise RunError(f"the weights of the tasks have the mean {weight}, but it must be above 0")
         if weight != 1:
             g /= weight
         tail = self._tail(x, g)
+        if GRADIENT_NORM in layout.logs:
+            tail[layout.logs.index(GRADIENT_NORM) - len(layout.logs)] = np.linalg.norm(g[: layout.weights])
         overflow = layout.scaled and g[layout.scale + 1] > 0
         moved = x.copy() if overflow else self._moved(x, g)
         moved[layout.weights :] = tail
@@ -92,7 +97,9 @@ class TailUpdate:
 
     def state(self) -> State:
         """Return the state of the inner update, how long the loss scale has been fine, and the notes."""
-        own = {"loss_scale_age": np.array(self._fine)} if self.layout.scaled else {}
+        own: State = {"model": self._model}
+        if self.layout.scaled:
+            own["loss_scale_age"] = np.array(self._fine)
         return self.inner.state() | own | {f"{NOTE}{name}": _saved(name, v) for name, v in self.notes.items()}
 
     def restore(self, state: State) -> None:
@@ -102,7 +109,7 @@ class TailUpdate:
         notes = {name: array for name, array in state.items() if name.startswith(NOTE)}
         self.notes.clear()
         self.notes |= {name.removeprefix(NOTE): _restored(array) for name, array in notes.items()}
-        own = {"loss_scale_age", *notes}
+        own = {"model", "loss_scale_age", *notes}
         self.inner.restore({name: array for name, array in state.items() if name not in own})
 
     def __getattr__(self, name: str) -> Any:

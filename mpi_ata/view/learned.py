@@ -14,7 +14,7 @@ from mpi_ata.arrays import Array, BoolArray, IntArray, State
 from mpi_ata.errors import UsageError
 from mpi_ata.job.build import build_law
 from mpi_ata.job.component import choose
-from mpi_ata.job.names import ALLOCATORS, LAWS
+from mpi_ata.job.names import ALLOCATORS, LAWS, METHODS
 from mpi_ata.job.schema import tables_of
 from mpi_ata.job.tables import Tables
 from mpi_ata.job.times_table import read_times
@@ -45,7 +45,7 @@ class Learned:
 
 def learned(record: Record) -> Learned:
     """Return what a run has learned, from its record alone: no code of the user's is executed."""
-    tables, n = tables_of(record.job), len(record.identities)
+    tables, n = named_tables(record), len(record.identities)
     allocator, available = restored(record), available_workers(record)
     means, errors = measured(record.workers)
     bounds = np.maximum(means - SURE * errors, 0.0)
@@ -59,9 +59,21 @@ def learned(record: Record) -> Learned:
     return Learned(tables, allocator, available, tasks, means, bounds, quota)
 
 
+def named_tables(record: Record) -> Tables:
+    """Return the settings of a run as a job file has them; a script names the classes of this package."""
+    tables = dict(tables_of(record.job))
+    for table, names in (("allocator", ALLOCATORS), ("method", METHODS)):
+        keys = dict(tables.get(table, {}))
+        if "class" in keys and "file" not in keys and f"{table}.file" not in record.job.files:
+            known = {getattr(cls, "__qualname__", ""): name for name, cls in names.items()}
+            if keys["class"] in known:
+                tables[table] = {"name": known[keys.pop("class")]} | keys
+    return tables
+
+
 def restored(record: Record) -> Allocator | None:
     """Return the allocator of a run as it was saved; None where the run file alone cannot say."""
-    tables, n = tables_of(record.job), len(record.identities)
+    tables, n = named_tables(record), len(record.identities)
     keys = tables.get("allocator")
     if keys is None or "file" in keys:
         return None

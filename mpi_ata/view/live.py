@@ -11,7 +11,10 @@ from mpi_ata.clusters.interface import named
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job.stop import Stop
+from mpi_ata.job.tables import Tables
+from mpi_ata.launch.terminal import behind_terminal
 from mpi_ata.methods import Method, Round
+from mpi_ata.runfile.progress import job_title
 from mpi_ata.view.progress import ProgressLine
 from mpi_ata.view.screen import Screen, has_room
 from mpi_ata.view.snapshot import EVENTS, snapshot_of_run, workers_of_cluster
@@ -59,6 +62,11 @@ class LiveView(Screen, Observer):
         before = tasks if now - began > RECENT else None
         workers = workers_of_cluster(self._cluster, self._identities, before, since)
         return snapshot_text(snapshot_of_run(self._title, self._stop, trace, workers, self._events))
+
+
+def view_of(tables: Tables, stop: Stop, stream: TextIO | None, label: str = "") -> ProgressLine | LiveView:
+    """Return what shows the progress of the run that these tables describe."""
+    return progress_view(job_title(tables), stop, stream, label, behind_terminal(stream))
 
 
 def progress_view(

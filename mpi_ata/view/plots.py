@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpi_ata.errors import UsageError
-from mpi_ata.view.plots_curves import curve_panels, draw_curves
+from mpi_ata.view.plots_curves import METRICS, curve_panels, draw_curves
 from mpi_ata.view.plots_data import PlottedRun
 from mpi_ata.view.plots_style import new_figure, save_figure, styled
 from mpi_ata.view.plots_workers import draw_map, draw_means, draw_times
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.gridspec import SubplotSpec
 
-CURVES = ("clock", "worker-time", "billed", "rounds", "regret")
+CURVES = ("clock", "worker-time", "billed", "rounds", "regret", METRICS)
 WORKERS = ("means", "times", "map")
 PANELS = (*CURVES, *WORKERS)
 COLUMNS = 4  # panels in a row, at most
@@ -50,15 +50,18 @@ def check_panels(panels: Sequence[str]) -> None:
 
 
 def _curve_rows(runs: Sequence[PlottedRun], panels: Sequence[str]) -> list[list[Drawing]]:
-    """Return the panels about all runs together, up to four in a row."""
+    """Return the panels about all runs together, up to four in a row, in rows of similar length."""
 
     def drawing(name: str) -> Drawing:
         return lambda figure, place: draw_curves(figure.add_subplot(place), found[name], runs)
 
     found = curve_panels(runs)
-    drawings = [drawing(name) for name in CURVES if name in found and name in panels]
-    half = len(drawings) if len(drawings) <= COLUMNS else (len(drawings) + 1) // 2
-    return [row for row in (drawings[:half], drawings[half:]) if row]
+    drawings = [drawing(name) for name in found if name.partition(":")[0] in panels]
+    if not drawings:
+        return []
+    rows = -(-len(drawings) // COLUMNS)
+    length = -(-len(drawings) // rows)
+    return [drawings[i : i + length] for i in range(0, len(drawings), length)]
 
 
 def _worker_rows(runs: Sequence[PlottedRun], panels: Sequence[str]) -> list[list[Drawing]]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Curve = tuple[Array, Array]
+METRICS = "metrics"  # begins the names of panels of what evaluate() of the problem returned
 WIDE = 30.0  # a range beyond this ratio is drawn on a logarithmic axis
 
 
@@ -38,12 +39,21 @@ def curve_panels(runs: Sequence[PlottedRun]) -> dict[str, CurvePanel]:
         ),
         "rounds": CurvePanel("round", "time of a round [s]", round_times),
         "regret": CurvePanel("round", "regret, total [s]", _regret),
+        **{f"{METRICS}:{name}": _metric_panel(name) for name in _metric_names(runs)},
     }
     return {key: panel for key, panel in panels.items() if any(_drawable(panel, run) for run in runs)}
 
 
 def _drawable(panel: CurvePanel, run: PlottedRun) -> bool:
     return len(known_points(panel, run)[0]) > 0
+
+
+def _metric_names(runs: Sequence[PlottedRun]) -> list[str]:
+    return list(dict.fromkeys(name for run in runs for name in run.metrics))
+
+
+def _metric_panel(name: str) -> CurvePanel:
+    return CurvePanel("clock [s]", name, lambda run: (run.column("clock"), run.metric(name)))
 
 
 def _regret(run: PlottedRun) -> Curve:
@@ -67,7 +77,7 @@ def draw_curves(axes: "Axes", panel: CurvePanel, runs: Sequence[PlottedRun]) -> 
             axes.plot(*curves[0], label=name, **line_style(number))
         elif curves:
             _draw_spread(axes, curves, name, number)
-    axes.set(xlabel=panel.x, ylabel=panel.y)
+    axes.set(xlabel=panel.x, ylabel=panel.y.replace("$", r"\$"))  # names are no formulas
     _scale(axes)
 
 
@@ -90,5 +100,5 @@ def _scale(axes: "Axes") -> None:
     if len(positive) == len(values) and np.median(values) * WIDE < values.max() * WIDE**0.5:
         axes.set_yscale("log")
         plain_log_ticks(axes.yaxis)
-    elif len(values) and values.min() >= 0:
+    elif len(values) and 0 <= values.min() < values.max() / 2:
         axes.set_ylim(bottom=0.0)

@@ -10,6 +10,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State
 from mpi_ata.driver.task_map import group_size
+from mpi_ata.runfile.describe import LATEST
 from mpi_ata.runfile.record import Record
 from mpi_ata.view.learned import Learned, learned
 
@@ -27,6 +28,11 @@ class PlottedRun:
     workers: Learned | None = None
     times: Array = field(default_factory=lambda: np.zeros((0, 0)))  # sampled task times, a row per worker
     task_map: State = field(default_factory=dict)
+    metrics: State = field(default_factory=dict)  # what else was evaluated, along the history
+
+    def metric(self, name: str) -> Array:
+        """Return what was evaluated under a name at each row of the history; NaN where nothing was."""
+        return np.asarray(self.metrics.get(name, np.full(len(self.history["round"]), np.nan)), np.float64)
 
     def column(self, name: str) -> Array:
         """Return a column of the history, as floats; `billed` is cores x elapsed."""
@@ -60,6 +66,7 @@ def plotted(record: Record, name: str) -> PlottedRun:
         learned(record),
         record.workers.get("times", np.zeros((0, 0))),
         record.task_map,
+        {name: values for name, values in record.metrics.items() if not name.startswith(LATEST)},
     )
 
 

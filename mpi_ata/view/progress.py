@@ -4,7 +4,7 @@ import io
 import math
 import shutil
 import time
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
@@ -83,7 +83,14 @@ class ProgressLine(Line, Observer):
             self.show(self._label + progress_text(trace, self._stop))
 
 
-def progress_text(totals: Totals, stop: Stop) -> str:
+class TotalsSoFar(Totals, Protocol):
+    """The totals of a run, from which the time left is estimated."""
+
+    @property
+    def setup_time(self) -> float: ...
+
+
+def progress_text(totals: TotalsSoFar, stop: Stop) -> str:
     """Return the progress of a run in one line."""
     of = f" of {stop.rounds:,}" if stop.rounds else ""
     parts = [f"round {totals.round:,}{of}"]
@@ -93,13 +100,22 @@ def progress_text(totals: Totals, stop: Stop) -> str:
         parts.append(f"gap {totals.gap:.2e}")
     elif not math.isnan(totals.loss):
         parts.append(f"loss {totals.loss:.5g}")
-    return ", ".join([*parts, rate(totals.round, totals.elapsed), f"clock {significant(totals.clock, 4)} s"])
+    parts += [rate(totals.round, after_setup(totals)), f"clock {significant(totals.clock, 4)} s"]
+    return ", ".join(parts)
 
 
-def time_left(totals: Totals, stop: Stop) -> float:
+def time_left(totals: TotalsSoFar, stop: Stop) -> float:
     """Return the seconds until the first limit that a run reaches for sure; infinity if there is none."""
-    done = part_done(totals, stop)
-    return totals.elapsed * max(1 / done - 1, 0.0) if done else math.inf
+    growing = [(totals.round, stop.rounds), (totals.clock, stop.clock)]
+    ratios = [max(limit / so_far - 1, 0.0) for so_far, limit in growing if limit and so_far]
+    left = [after_setup(totals) * ratio for ratio in ratios]
+    left += [max(stop.elapsed - totals.elapsed, 0.0)] if stop.elapsed else []
+    return min(left, default=math.inf)
+
+
+def after_setup(totals: TotalsSoFar) -> float:
+    """Return the wall time since the first round began."""
+    return max(totals.elapsed - totals.setup_time, 0.0)
 
 
 def part_done(totals: Totals, stop: Stop) -> float:

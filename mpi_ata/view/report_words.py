@@ -10,12 +10,13 @@ from mpi_ata.arrays import BoolArray, IntArray, State
 from mpi_ata.clusters.identity import VIRTUAL
 from mpi_ata.job.schema import tables_of
 from mpi_ata.layout import ranks_for
+from mpi_ata.runfile.describe import SLURM_ENERGY, latest_metrics
 from mpi_ata.runfile.hosts import flagged, report_hosts
 from mpi_ata.runfile.prior import counted, match_prior
 from mpi_ata.runfile.record import Record
 from mpi_ata.view.explain_rules import depends_on_means, planned
 from mpi_ata.view.learned import learned
-from mpi_ata.view.text import duration, share
+from mpi_ata.view.text import duration, elapsed_shares, share, significant
 
 RARELY = 0.1  # of an equal share of the tasks: a worker below this hardly did any
 SPARE_TIME = 1.5  # the time limit to request, over the expected elapsed time
@@ -33,7 +34,7 @@ class Section(NamedTuple):
 
 def run_summary(record: Record, path: Path) -> Section:
     """Return the summary of a run in plain words."""
-    parts = (_worker_time, _billed, _idle, _hosts, _history)
+    parts = (_metrics, _worker_time, _elapsed, _billed, _energy, _idle, _hosts, _history)
     found = [sentence for part in parts for sentence in part(record)]
     return Section([_state(record), *found], _request(record, path))
 
@@ -42,9 +43,16 @@ def _state(record: Record) -> str:
     summary = record.summary
     known = [name for name in ("gap", "loss") if summary.get(name) is not None]
     loss = f", {known[0]} {summary[known[0]]:.4g}" if known else ""
-    state = f"finished at {record.reason}" if record.reason else "is not finished"
     rounds = counted(summary["rounds"], "round")
+    limit = "" if record.reason == rounds else f" at {record.reason}"
+    state = f"is finished{limit}" if record.reason else "is not finished"
     return f"The run {state}: {rounds} in {duration(summary['clock'])} on the clock{loss}."
+
+
+def _metrics(record: Record) -> list[str]:
+    """Return what evaluate() of the problem said last."""
+    known = [f"{name} {value:.4g}" for name, value in latest_metrics(record).items() if value is not None]
+    return [f"Evaluated last: {listed(known)}."] if known else []
 
 
 def _worker_time(record: Record) -> list[str]:
@@ -56,6 +64,13 @@ def _worker_time(record: Record) -> list[str]:
     used = f"{share(spent - waste, spent)} went into finished tasks, {share(waste, spent)} into stopped ones"
     busy = f"workers computed during {share(spent, capacity)} of the clock"
     return [f"Of {duration(spent)} of worker time, {used}; {busy}."]
+
+
+def _elapsed(record: Record) -> list[str]:
+    """Return where the wall time went, if the run used real ranks."""
+    parts = elapsed_shares(record.summary)
+    shares = ", ".join(f"{what} {part}" for what, part in parts)
+    return [f"Of {duration(record.summary['elapsed'])} elapsed: {shares}."] if parts else []
 
 
 def _billed(record: Record) -> list[str]:
@@ -71,6 +86,17 @@ def _billed(record: Record) -> list[str]:
         f"{share(rest, billed)} by the manager, and by everyone during start, evaluations and saving",
     ]
     return [f"Of {duration(billed)} of billed core time, {'; '.join(parts)}."]
+
+
+def _energy(record: Record) -> list[str]:
+    """Return the joules of the run, where its counters or Slurm know them."""
+    own, of_jobs = record.summary.get("energy"), record.summary.get(SLURM_ENERGY)
+    joules = of_jobs if own is None else own
+    if joules is None:
+        return []
+    who = "The nodes of the run" if own is not None else f"Its Slurm jobs ({listed([*record.slurm_jobs])})"
+    per_task = significant(joules / max(record.summary["tasks_used"], 1), 3)
+    return [f"{who} used {significant(joules, 4)} J, {per_task} J per used task, idle cores included."]
 
 
 def _simulated(record: Record) -> bool:

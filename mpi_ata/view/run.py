@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from mpi_ata.arrays import State
 from mpi_ata.launch.signals import signal_word
+from mpi_ata.runfile.describe import SLURM_ENERGY
 from mpi_ata.runfile.hosts import HostReport
 from mpi_ata.runfile.prior import counted
 from mpi_ata.view.hosts import flagged_text, hosts_text
-from mpi_ata.view.text import aligned, duration, share, significant, table, when
+from mpi_ata.view.text import aligned, duration, elapsed_shares, share, significant, table, when
 
 if TYPE_CHECKING:
     from mpi_ata.driver.execute import Outcome
@@ -59,7 +60,7 @@ def summary_rows(summary: dict[str, Any], stale: str = "") -> list[tuple[str, st
         ("loss", "not known" if summary["loss"] is None else f"{summary['loss']:.8g}{stale}"),
         ("gap", "not known" if summary["gap"] is None else f"{summary['gap']:.3g}"),
         *((name, _evaluation(value)) for name, value in summary["evaluation"].items()),
-        ("elapsed", duration(summary["elapsed"])),
+        ("elapsed", duration(summary["elapsed"]) + _shares(summary)),
         *_billed_row(summary),
     ]
 
@@ -89,14 +90,24 @@ def _billed_row(summary: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     return [
         ("billed", f"{duration(summary['billed'])}: cores x elapsed, idle ones included"),
-        ("energy", _energy(summary["energy"])),
+        ("energy", _energy(summary)),
     ]
 
 
-def _energy(joules: float | None) -> str:
+def _shares(summary: dict[str, Any]) -> str:
+    """Return where the wall time went, if the run used real ranks."""
+    parts = elapsed_shares(summary)
+    return f": {', '.join(f'{what} {part}' for what, part in parts)}" if parts else ""
+
+
+def _energy(summary: dict[str, Any]) -> str:
+    joules, of_jobs = summary["energy"], summary.get(SLURM_ENERGY)
+    if joules is None and of_jobs is not None:
+        jobs = ", ".join(summary["slurm_jobs"])
+        return f"{significant(of_jobs, 4)} J: of Slurm job {jobs}, with all that ran in it"
     if joules is None:
-        return "not known: no counter of the manager's node can be read"
-    return f"{significant(joules, 4)} J: the manager's node, with all that runs on it"
+        return "not known: not every node has a counter that can be read"
+    return f"{significant(joules, 4)} J: all nodes of the run, with all that runs on them"
 
 
 def _evaluation(value: float | None) -> str:

@@ -1,6 +1,7 @@
 """A run at one moment, as a live view shows it: of the run in this process, or of one in a run file."""
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,12 +13,15 @@ from mpi_ata.driver.trace import Trace
 from mpi_ata.job.schema import tables_of
 from mpi_ata.job.stop import Stop
 from mpi_ata.job.values import build_table
+from mpi_ata.runfile.checkpoints import LONGEST
 from mpi_ata.runfile.progress import job_title
 from mpi_ata.runfile.record import Record
 from mpi_ata.view.learned import available_workers, measured
 from mpi_ata.view.text import when
 
 EVENTS = 3  # that are shown, the latest
+QUIET = "not saved since"  # the state of a run that should have been saved again by now
+PATIENCE = 2.0  # times the longest pause between two saves
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Snapshot:
     round: int
     clock: float
     elapsed: float
+    setup_time: float
     worker_time: float
     waste: float
     billed: float | None  # None: the workers are simulated
@@ -55,11 +60,17 @@ class Snapshot:
     workers: Workers
     events: Sequence[str]
     state: str = ""  # of a run that is read from its file: finished, failed, stopped, or when it was saved
+    quiet_at: float = math.inf  # when it should have been saved again
+
+    @property
+    def over(self) -> bool:
+        """Return whether a run is finished or has failed: it will not be requeued."""
+        return self.state.startswith(("finished", "failed"))
 
     @property
     def at_rest(self) -> bool:
         """Return whether a run does not change any more, unless it is resumed."""
-        return self.state.startswith(("finished", "failed", "stopped"))
+        return self.over or self.state.startswith(("stopped", QUIET))
 
 
 def snapshot_of_run(
@@ -73,6 +84,7 @@ def snapshot_of_run(
         round=trace.round,
         clock=trace.clock,
         elapsed=trace.elapsed,
+        setup_time=trace.setup_time,
         worker_time=trace.worker_time,
         waste=trace.waste,
         billed=trace.billed or None,
@@ -109,6 +121,7 @@ def snapshot_of_record(record: Record, saved: float) -> Snapshot:
         stop=build_table("stop", Stop, tables.get("stop", {})),
         round=int(summary["rounds"]),
         **{name: float(summary[name]) for name in ("clock", "elapsed", "worker_time", "waste")},
+        setup_time=float(summary.get("setup_time", 0.0)),
         billed=summary.get("billed"),
         loss=float(summary.get("loss", math.nan)),
         gap=float(summary.get("gap", math.nan)),
@@ -116,6 +129,7 @@ def snapshot_of_record(record: Record, saved: float) -> Snapshot:
         workers=_workers_of_record(record),
         events=[_event_text(event.time, event.kind, event.text) for event in record.events[-EVENTS:]],
         state=_state(record, saved),
+        quiet_at=_quiet_at(record, saved),
     )
 
 
@@ -153,8 +167,19 @@ def _state(record: Record, saved: float) -> str:
         return f"finished at {record.reason}"
     if record.events and (last := record.events[-1]).kind == "ended":  # "early, by Ctrl-C"
         return f"stopped {last.text.replace(',', '', 1)}; resume it with --resume"
+    if time.time() > _quiet_at(record, saved):
+        return f"{QUIET} {when(saved)}: it was killed, or waits; resume it with --resume if it was"
     return f"as saved at {when(saved)}"
 
 
-def _event_text(time: float, kind: str, text: str) -> str:
-    return f"{when(time)} {kind}: {text.splitlines()[0] if text else ''}"
+def _quiet_at(record: Record, saved: float) -> float:
+    """Return when a run that is alive would have been saved again; one at rest has no such time."""
+    if record.reason or record.failure or (record.events and record.events[-1].kind == "ended"):
+        return math.inf
+    given = tables_of(record.job).get("run", {}).get("checkpoint_seconds") or 0.0
+    round = float(record.summary["elapsed"]) / max(int(record.summary["rounds"]), 1)
+    return saved + PATIENCE * (max(LONGEST, given) + round)
+
+
+def _event_text(seconds: float, kind: str, text: str) -> str:
+    return f"{when(seconds)} {kind}: {text.splitlines()[0] if text else ''}"

@@ -7,7 +7,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array, BoolArray, IntArray
 from mpi_ata.runfile.prior import counted
-from mpi_ata.view.progress import part_done, time_left
+from mpi_ata.view.progress import after_setup, part_done, time_left
 from mpi_ata.view.screen import curve
 from mpi_ata.view.snapshot import Snapshot, Workers
 from mpi_ata.view.text import aligned, duration, rate, share, significant
@@ -34,7 +34,7 @@ def _printable(line: str) -> str:
 
 def _round(run: Snapshot) -> str:
     of = f" of {run.stop.rounds:,}" if run.stop.rounds else ""
-    parts = [f"{run.round:,}{of}", rate(run.round, run.elapsed)]
+    parts = [f"{run.round:,}{of}", rate(run.round, after_setup(run))]
     if done := part_done(run, run.stop):
         parts.insert(1, f"{100 * done:.1f} %")
     if not run.at_rest and (left := time_left(run, run.stop)) < math.inf:

@@ -1,8 +1,17 @@
 """Numbers and tables as text."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+ELAPSED = {  # what the wall time of a run on real ranks goes into, and the key of its summary
+    "set-up": "setup_time",
+    "rounds": "clock",
+    "decision": "decision_time",
+    "update": "update_time",
+    "evaluation": "evaluation_time",
+    "saving": "saving_time",
+}
 
 
 def duration(seconds: float) -> str:
@@ -54,6 +63,15 @@ def ratio(a: float, b: float) -> str:
 def share(part: float, whole: float) -> str:
     """Return a part of a whole as a percentage."""
     return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
+
+
+def elapsed_shares(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return into what the wall time of a run on real ranks went, and which part; nothing if not known."""
+    if summary.get("setup_time") is None:
+        return []
+    elapsed, seconds = summary["elapsed"], {what: summary[key] for what, key in ELAPSED.items()}
+    seconds["other"] = max(elapsed - sum(seconds.values()), 0.0)
+    return [(what, share(spent, elapsed)) for what, spent in seconds.items()]
 
 
 def table(rows: Sequence[Sequence[Any]], header: Sequence[str] = ()) -> str:

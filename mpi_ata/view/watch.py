@@ -15,18 +15,18 @@ from mpi_ata.view.snapshot_text import snapshot_text
 LOOK = 1.0  # seconds between looks at the file
 
 
-def watch(path: Path, stream: TextIO, look: float = LOOK) -> None:
-    """Show a run whenever it is saved, until it is finished or has failed."""
+def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK) -> None:
+    """Show a run whenever it is saved, until it has ended; with `follow`, until nobody would resume it."""
     screen = Screen(stream) if has_room(stream) else Line(stream)
     small = stream.isatty() and not has_room(stream)
     saved, run = saved_at(path), seen(path)
     fresh = first = True
-    while not ended(run):
+    while not (run.over if follow else run.at_rest):
         if fresh and (screen.due() or first):
             screen.show(progress_text(run, run.stop) if small else snapshot_text(run))
             fresh = first = False
         time.sleep(look)
-        if saved_at(path) != saved:
+        if saved_at(path) != saved or run.quiet_at < time.time():
             saved, run, fresh = saved_at(path), seen(path), True
     screen.clear()
     stream.write(f"{snapshot_text(run)}\n")
@@ -36,11 +36,6 @@ def seen(path: Path) -> Snapshot:
     """Return the run in a file as it is shown."""
     saved = saved_at(path)
     return snapshot_of_record(load_named(RunFile(path))[0], saved)
-
-
-def ended(run: Snapshot) -> bool:
-    """Return whether a run will not change any more, unless it is resumed."""
-    return run.state.startswith(("finished", "failed"))
 
 
 def saved_at(path: Path) -> float:

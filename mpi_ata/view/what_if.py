@@ -14,7 +14,6 @@ from mpi_ata.methods import Method, Round
 from mpi_ata.problems.no_work import NoWork
 from mpi_ata.randomness import Purpose, Streams
 from mpi_ata.runfile.record import Record
-from mpi_ata.times import DrawnTimes, Recorded
 from mpi_ata.view.what_if_question import Question, chosen_workers, own_name, replayed_jobs
 from mpi_ata.view.what_if_recording import Recording, recording
 
@@ -99,25 +98,26 @@ def replay(job: Job, recorded: Recording, rounds: int) -> Totals:
     """Run a job for some rounds on the virtual clock, with recorded times."""
     n, problem = len(recorded.workers), NoWork()
     method = build_parts(job, n, problem).method
-    times = DrawnTimes(Recorded(n, recorded.samples), job.run.seed)
-    cluster = VirtualCluster(problem, times, job.run.seed, overhead=recorded.overhead)
+    cluster = VirtualCluster(
+        problem, recorded.times(job.run.seed), job.run.seed, overhead=recorded.overhead_in
+    )
     allocator = allocator_of(method)
     if recorded.prior is not None and allocator is not None:
         allocator.inherit(recorded.prior.rounds, recorded.prior.columns)
     length = min(rounds, LONGEST)
-    half = _rounds(method, cluster, length // 2)
-    rest = _rounds(method, cluster, length - length // 2)
+    half = _rounds(method, cluster, recorded, length // 2)
+    rest = _rounds(method, cluster, recorded, length - length // 2)
     weight = 1.0 + (rounds - length) / (length - length // 2)
     return Totals(*(first + weight * second for first, second in zip(half, rest, strict=True)))
 
 
-def _rounds(method: Method, cluster: VirtualCluster, count: int) -> Totals:
+def _rounds(method: Method, cluster: VirtualCluster, recorded: Recording, count: int) -> Totals:
     """Return what the next rounds take."""
     before = cluster.ledger.worker_time.sum()
-    rounds = [_counts(method.step(cluster)) for _ in range(count)]
+    rounds = [_counts(method.step(cluster), recorded) for _ in range(count)]
     clock, used, wasted = np.sum(rounds, axis=0) if rounds else np.zeros(3)
     return Totals(clock, cluster.ledger.worker_time.sum() - before, used, wasted)
 
 
-def _counts(round: Round) -> tuple[float, int, int]:
-    return round.duration, total(round.used), total(round.wasted)
+def _counts(round: Round, recorded: Recording) -> tuple[float, int, int]:
+    return round.duration + recorded.gap(round.number), total(round.used), total(round.wasted)

@@ -1,5 +1,6 @@
 """The task times that a run has recorded, as something that can be replayed and resampled."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,10 +10,16 @@ from numpy.random import Generator
 from mpi_ata.arrays import Array, IntArray, State
 from mpi_ata.errors import UsageError
 from mpi_ata.job.recorded_times import recorded_samples
-from mpi_ata.job.schema import tables_of
 from mpi_ata.job.tables import Tables
 from mpi_ata.runfile.prior import Prior, match_prior
 from mpi_ata.runfile.record import Record
+from mpi_ata.times import DrawnTimes, Recorded
+from mpi_ata.times.replayed import RecordedRounds, ReplayedTimes, recorded_rounds
+from mpi_ata.view.learned import named_tables
+
+RARE = 0.02  # stopped tasks per finished one, up to which rounds are replayed as they were recorded
+FEWEST = 50  # recorded rounds that stand for all of a longer run
+Correction = Callable[[int, Array], Array]  # of a worker's times
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,7 @@ class Recording:
     overhead: Array  # seconds that an order of each spends on the way, on average
     rounds: int  # of the run
     prior: Prior | None  # with which it started
+    log: RecordedRounds | None = None  # what rounds on ranks took, one by one
     untried: int = 0  # workers left out, since nothing is known of them
 
     @property
@@ -43,12 +51,29 @@ class Recording:
             tasks=self.tasks[rows],
             overhead=self.overhead[rows],
             prior=self.prior and self.prior._replace(columns=_rows(self.prior.columns, rows)),
+            log=self.log and self.log.only(rows),
         )
+
+    def times(self, seed: int) -> DrawnTimes:
+        """Return the task times of a replay: those of recorded rounds, or else draws from the samples."""
+        law = Recorded(len(self.workers), self.samples)
+        return DrawnTimes(law, seed) if self.log is None else ReplayedTimes(law, seed, self.log)
+
+    def overhead_in(self, round: int) -> Array:
+        """Return the seconds that an order of each worker spends on the way, in a round of a replay."""
+        if self.log is None:
+            return self.overhead
+        return self.log.overhead.at(self.log.row(round), otherwise=self.overhead)
+
+    def gap(self, round: int) -> float:
+        """Return the seconds of a round of a replay that are the manager's."""
+        return 0.0 if self.log is None else self.log.gap(round)
 
     def resampled(self, rng: Generator) -> "Recording":
         """Return what might as well have been recorded: a bootstrap of each worker's times."""
         pairs = zip(self.samples, self.tasks.tolist(), strict=True)
-        return replace(self, samples=[_resampled(sample, tasks, rng) for sample, tasks in pairs])
+        samples = [_resampled(sample, tasks, rng) for sample, tasks in pairs]
+        return replace(self, samples=samples, log=self.log and self.log.resampled(rng))
 
 
 def recording(record: Record, path: Path) -> Recording:
@@ -61,22 +86,33 @@ def recording(record: Record, path: Path) -> Recording:
     if not len(known) or not rounds:
         raise UsageError(f"{path}: there is no finished task to replay yet; wait for some rounds")
     stopped = record.cluster.get("undelivered", np.zeros(len(samples)))
+    correct = _correction(workers, stopped)
     everyone = Recording(
         path,
-        tables_of(record.job),
+        named_tables(record),
         np.arange(len(samples)),
-        _corrected(samples, workers, stopped),
+        [correct(worker, sample) if len(sample) else sample for worker, sample in enumerate(samples)],
         workers["tasks"],
         workers["overhead"] / orders,
         rounds,
         prior,
+        _log(record, rounds, correct) if stopped.sum() <= RARE * workers["tasks"].sum() else None,
         untried=len(samples) - len(known),
     )
     return everyone.only(known)
 
 
-def _corrected(samples: list[Array], workers: State, stopped: Array | IntArray) -> list[Array]:
-    """Return samples with the mean of all tasks that they were drawn from, stopped ones included.
+def _log(record: Record, rounds: int, correct: Correction) -> RecordedRounds | None:
+    """Return the recorded rounds; None in a simulation, and where there are too few to stand for all."""
+    columns = record.rounds
+    if not columns or len(columns["round"]) < min(rounds, FEWEST):
+        return None
+    found = recorded_rounds(columns, len(record.identities))
+    return replace(found, seconds=found.seconds.changed(correct))
+
+
+def _correction(workers: State, stopped: Array | IntArray) -> Correction:
+    """Return what gives a worker's sample the mean of all tasks that it is part of, stopped ones included.
 
     Finished tasks are the shorter ones where others were stopped.  What a task takes beyond the least time s
     is taken to be exponential: then its mean is the time that all tasks spent beyond s, over the number of
@@ -87,8 +123,7 @@ def _corrected(samples: list[Array], workers: State, stopped: Array | IntArray) 
     mean_stopped = workers["unfinished"] / np.maximum(stopped, 1)
     beyond = np.square(np.maximum(2 * mean_stopped - least, 0.0)) / np.maximum(4 * mean_stopped, 1e-300)
     excess = workers["seconds"] / tasks - least + stopped * beyond / tasks
-    rows = zip(samples, least.tolist(), excess.tolist(), strict=True)
-    return [_stretched(sample, least, excess) if len(sample) else sample for sample, least, excess in rows]
+    return lambda worker, sample: _stretched(sample, least.item(worker), excess.item(worker))
 
 
 def _stretched(sample: Array, least: float, excess: float) -> Array:

@@ -75,7 +75,7 @@ def _doubts(answer: dict[str, Any]) -> list[str]:
     if abs(off) >= AGREES:
         lines += [
             f"The clock of what really ran is predicted with an error of {100 * off:+.0f} %, as where",
-            "overhead (only its mean is recorded) or speeds vary.",
+            "overhead or speeds vary, or many tasks were stopped.",
         ]
     if overhead > 1:
         lines.append(f"Overhead is {overhead:.2g} times as long as the tasks themselves.")

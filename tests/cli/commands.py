@@ -36,6 +36,11 @@ KEYS = {
     "evaluation",
     "mean_delay",
     "largest_delay",
+    "setup_time",
+    "decision_time",
+    "update_time",
+    "evaluation_time",
+    "saving_time",
     "workers",
     "finished",
     "out",
@@ -73,6 +78,12 @@ def use_own_problem(job: str, body: str) -> None:
     Path(job).with_name("mine.py").write_text("\n".join(["import numpy as np", *lines]))
     by_file = 'file = "mine.py"\nclass = "Mine"'
     Path(job).write_text(JOB.replace('name = "quadratic"\ndimension = 10', by_file))
+
+
+def use_metrics(job: str, *names: str) -> None:
+    """Give the job a problem that evaluates these metrics, which grow from round to round."""
+    returned = ", ".join(f"{name!r}: 1 - abs(float(x[0]))" for name in names)
+    use_own_problem(job, f"return x\n    def evaluate(self, x):\n        return {{{returned}}}")
 
 
 def call(*arguments: str) -> Result:

@@ -61,11 +61,11 @@ def example_of(command: click.Command) -> str:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_line_of_the_readme_completes_commands_in_a_shell(
+def test_the_documented_line_completes_commands_in_a_shell(
     shell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
-    assert f"_MPI_ATA_COMPLETE={shell}_source mpi-ata" in readme
+    page = (Path(__file__).parent.parent.parent / "docs" / "installation.md").read_text()
+    assert f"_MPI_ATA_COMPLETE={shell}_source mpi-ata" in page
     monkeypatch.setenv("_MPI_ATA_COMPLETE", f"{shell}_source")
     assert f"_MPI_ATA_COMPLETE={shell}_complete" in start().stdout
     monkeypatch.setenv("_MPI_ATA_COMPLETE", f"{shell}_complete")

@@ -53,8 +53,18 @@ def test_runs_are_listed_the_newest_first_with_job_state_rounds_age_and_size(run
 
 
 def test_a_folder_without_runs_is_no_error() -> None:
-    done = call("runs", "nowhere")
-    assert (done.exit_code, done.stdout) == (0, "there are no run files in nowhere\n")
+    Path("empty").mkdir()
+    for arguments, name in (([], "runs"), (["empty"], "empty")):
+        done = call("runs", *arguments)
+        assert (done.exit_code, done.stdout) == (0, f"there are no run files in {name}\n")
+
+
+def test_a_folder_that_does_not_exist_is_named_in_one_sentence() -> None:
+    Path("file").write_text("")
+    for name, what in (("nowhere", "does not exist"), ("file", "is a file")):
+        done = call("runs", name)
+        rule = "name a folder with run files, or none for runs/"
+        assert (done.exit_code, done.stderr) == (2, f"Error: {name} {what}; {rule}\n")
 
 
 def test_the_oldest_finished_runs_are_removed_after_a_question(runs: Path) -> None:

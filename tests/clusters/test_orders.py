@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mpi_ata.clusters.orders import Order, Orders
+from mpi_ata.clusters.wire import Wire
 
 WITHIN = 0.5  # seconds that this process may lose between two lines
 
@@ -14,7 +15,7 @@ WITHIN = 0.5  # seconds that this process may lose between two lines
 def stopping_since(seconds: float) -> Orders:
     """Orders of which worker 0 has not confirmed a stop."""
     nobody: Any = None  # nothing is sent
-    orders, now = Orders(nobody), time.perf_counter()
+    orders, now = Orders(nobody, None, Wire(np.zeros(1), 0)), time.perf_counter()
     orders.stopping[0] = order = Order(1, np.zeros(1), 1, 1, False, 1)
     order.sent = order.latest = order.stopped = now - seconds
     return orders

@@ -13,6 +13,7 @@ from mpi_ata import (
     Adam,
     Array,
     ATAEmpirical,
+    CSVLogger,
     Observer,
     Plain,
     Quadratic,
@@ -112,10 +113,10 @@ def test_another_problem_or_seed_cannot_be_resumed(options: dict[str, Any], what
     assert f"runs/mine.h5: differs from that run in {what}; resume" in str(error.value)
 
 
-def fitted(factor: str, comment: str = "", **options: Any) -> Result:
+def fitted(factor: str, comment: str = "", imports: str = "sys", **options: Any) -> Result:
     """Minimize a problem in a file, which is written anew."""
     lines = f"class Mine(mpi_ata.Quadratic):{comment}\n    factor = {factor}\n"
-    Path("my.py").write_text(f"import mpi_ata\n{lines}")
+    Path("my.py").write_text(f"import mpi_ata\nimport {imports}\n{lines}")
     return minimized(problem="my.py:Mine", out=OUT, resume=True, **options)
 
 
@@ -126,6 +127,14 @@ def test_edited_code_of_the_problem_is_resumed_on_request_and_comments_do_not_ma
         fitted("2", rounds=32)
     assert fitted("2", rounds=32, accept_changes=True).summary["rounds"] == 32
     assert "factor = 2" in load(OUT).events[-2]["text"]
+
+
+def test_an_edited_file_that_the_problem_imports_from_beside_it_is_resumed_on_request() -> None:
+    Path("beside.py").write_text("NUMBER = 1\n")
+    fitted("beside.NUMBER", imports="beside")
+    Path("beside.py").write_text("NUMBER = 2\n")
+    with pytest.raises(UsageError, match=r"in the file beside.py; .* by accept_changes=True, or"):
+        fitted("beside.NUMBER", imports="beside", rounds=31)
 
 
 def test_a_warm_start_takes_over_what_earlier_runs_learned_of_the_same_problem() -> None:
@@ -252,6 +261,10 @@ class NoStart:
         ({"out": 5}, "out=5 must be a path"),
         ({"stop": Stop, "rounds": None}, "must be limits, as in stop=Stop"),
         ({"faults": 3}, "faults=3 must be a policy"),
+        ({"observers": 5}, r"observers=5 must be a list of observers, as in observers=\[CSVLogger\(\)\]"),
+        ({"observers": CSVLogger()}, "observers=.*CSVLogger.* must be a list of observers"),
+        ({"observers": [CSVLogger]}, "is no observer; observers must be a list"),
+        ({"progress": "no"}, "progress='no' must be True or False"),
         (
             {"allocator": WithoutSize()},
             "the allocator is for no workers and a budget of 8, but the run",

@@ -218,6 +218,42 @@ def test_another_problem_file_is_refused(tmp_path: Path) -> None:
     run(job, "--resume")
 
 
+def helpers(folder: Path, number: str) -> None:
+    """Two files beside the problem's: it imports the first, which imports the second."""
+    (folder / "first.py").write_text("import second\n")
+    (folder / "second.py").write_text(f"NUMBER = {number}\n")
+    (folder / "not_imported.py").write_text(f"NUMBER = {number}\n")
+
+
+def test_another_file_that_the_problem_imports_from_beside_it_is_refused(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "import first"))
+    helpers(tmp_path, "1")
+    run(job, "--set", "stop.rounds=5")
+    same = load_job(job).digest
+    helpers(tmp_path, "2")
+    assert refused(job).endswith(
+        "differs from the job of that run in the file second.py; resume with these changes by "
+        "--accept-changes, or start a new run with another --out\n"
+    )
+    assert load_job(job).digest != same, "the ranks compare it, too"
+    said = run(job, "--resume", "--set", "stop.rounds=6", "--accept-changes")
+    assert "Note: changed the file second.py:\n@@ -1 +1 @@\n-NUMBER = 1\n+NUMBER = 2" in said
+    helpers(tmp_path, "2  # a comment")
+    assert "second.py" not in run(job, "--resume", "--set", "stop.rounds=7")
+
+
+def test_many_long_files_beside_the_problem_are_kept_as_checksums(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "import package"))
+    (tmp_path / "package").mkdir()
+    for number in range(20):
+        (tmp_path / "package" / f"m{number}.py").write_text(f"TEXT = '{number * 1000:0100000}'\n")
+    (tmp_path / "package" / "__init__.py").write_text("")
+    files = load_job(job).source.files
+    assert len(files) == 22
+    assert all(text.startswith("sha256 ") for name, text in files.items() if "/" in name)
+    assert "import package" in files["problem.file"]
+
+
 def test_a_limit_below_what_was_reached_says_that_the_run_is_finished(job: Path) -> None:
     run(job)
     before = Path(OUT).read_bytes()

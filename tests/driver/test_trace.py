@@ -260,14 +260,31 @@ def test_energy_is_not_known_without_counters_or_where_a_part_of_the_run_had_non
     assert second.summary()["energy"] is None
 
 
-def test_the_meter_is_read_at_evaluations_though_not_at_all_of_them() -> None:
-    trace, readings = Trace(), [0.0]
+def test_a_run_on_ranks_counts_from_the_start_of_its_job_and_resumed_ones_add_up() -> None:
+    first = Trace()
+    first.cores = 2
+    first.begin_earlier(100.0)
+    first.end_setup()
+    first.shares.add_round(3.0, duration=1.0, decision=0.5)
+    first.end()
+    summary = first.summary()
+    assert summary["elapsed"] == pytest.approx(100.0, abs=5)
+    assert summary["billed"] == pytest.approx(2 * summary["elapsed"])
+    assert summary["setup_time"] == pytest.approx(100.0, abs=5)
+    assert (summary["decision_time"], summary["update_time"]) == (0.5, 1.5)
+    second = Trace()
+    second.cores = 1
+    second.begin_earlier(50.0)
+    second.restore(first.totals(), first.history(), first.evaluations())
+    second.end_setup()
+    assert second.elapsed == pytest.approx(summary["elapsed"] + 50.0, abs=5)
+    assert second.billed == pytest.approx(summary["billed"] + 50.0, abs=5)
+    assert second.setup_time == pytest.approx(150.0, abs=10)
+    assert second.shares.update_time == 1.5
 
-    def read() -> float:
-        readings.append(0.0)
-        return 0.0
 
-    trace.meter = read
-    for _ in range(100):
-        trace.record()
-    assert len(readings) == 2, "a hundred evaluations take less than ten seconds"
+def test_the_shares_of_a_simulation_are_not_known_and_not_saved() -> None:
+    trace = Trace()
+    trace.end_setup()
+    assert trace.summary()["setup_time"] is None
+    assert "setup_time" not in trace.totals()

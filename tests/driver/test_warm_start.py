@@ -1,8 +1,6 @@
 """A run that starts from what earlier runs learned of the workers: what is taken over, refused and told."""
 
 import json
-import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -431,19 +429,3 @@ def test_the_json_of_show_tells_places_and_the_warm_start(start: Start) -> None:
     found = json.loads(shown.stdout.splitlines()[-1])
     assert [event["kind"] for event in found["events"]] == ["started", "warm-started", "ended"]
     assert found["workers_table"][3] | {"host": "virtual", "slot": 3, "ranks": 1} == found["workers_table"][3]
-
-
-ROOT = Path(__file__).parents[2]
-BLOCKS = re.compile(r"```console\n\$ mpi-ata (.*)\n((?:(?!```).*\n)*)```")
-
-
-@pytest.mark.slow
-def test_commands_print_what_the_document_shows() -> None:
-    shutil.copytree(ROOT / "jobs", "jobs")
-    Path("runs").mkdir()
-    blocks = BLOCKS.findall((ROOT / "docs" / "warm-start.md").read_text())
-    assert len(blocks) >= 3
-    for command, shown in blocks:
-        done = CliRunner().invoke(main, shlex.split(command))
-        printed = re.sub(r"(?m)^(elapsed|saved) .*\n", "", done.stderr + done.stdout)
-        assert (command, printed) == (command, shown)

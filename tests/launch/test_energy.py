@@ -1,20 +1,22 @@
 """Energy is what the counters of a node say, and not known where they say nothing."""
 
 import math
+import time
 from pathlib import Path
 
 import pytest
 
+from mpi_ata.launch import energy
 from mpi_ata.launch.energy import EnergyMeter
 
 
-def processor(system: Path, folder: str, name: str, energy: int, span: int = 1000_000_000) -> Path:
+def processor(system: Path, folder: str, name: str, value: int, span: int = 1000_000_000) -> Path:
     """Write the counter of a processor, in microjoules, and return its file."""
     domain = system / "class/powercap" / folder
     domain.mkdir(parents=True)
     (domain / "name").write_text(f"{name}\n")
     (domain / "max_energy_range_uj").write_text(f"{span}\n")
-    (domain / "energy_uj").write_text(f"{energy}\n")
+    (domain / "energy_uj").write_text(f"{value}\n")
     return domain / "energy_uj"
 
 
@@ -31,8 +33,8 @@ def test_the_packages_and_their_memory_are_added_up(tmp_path: Path) -> None:
     memory = processor(tmp_path, "intel-rapl:0:1", "dram", 0)
     meter = EnergyMeter(tmp_path)
     assert meter.joules() == 0.0
-    for file, energy in ((first, 6_000_000), (second, 9_000_000), (memory, 4_000_000)):
-        file.write_text(f"{energy}\n")
+    for file, value in ((first, 6_000_000), (second, 9_000_000), (memory, 4_000_000)):
+        file.write_text(f"{value}\n")
     assert meter.joules() == pytest.approx(7.0)
     assert meter.joules() == pytest.approx(7.0)
 
@@ -51,9 +53,22 @@ def test_what_is_part_of_a_package_or_contains_it_is_not_counted_twice(tmp_path:
 def test_a_counter_that_starts_again_is_counted_on(tmp_path: Path) -> None:
     file = processor(tmp_path, "intel-rapl:0", "package-0", 90_000_000, span=100_000_000)
     meter = EnergyMeter(tmp_path)
-    for energy, joules in ((95_000_000, 5.0), (15_000_000, 25.0), (10_000_000, 120.0)):
-        file.write_text(str(energy))
+    for value, joules in ((95_000_000, 5.0), (15_000_000, 25.0), (10_000_000, 120.0)):
+        file.write_text(str(value))
         assert meter.joules() == pytest.approx(joules)
+
+
+def test_a_counter_that_starts_again_more_than_once_is_noticed_though_nobody_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(energy, "INTERVAL", 0.01)
+    file = processor(tmp_path, "intel-rapl:0", "package-0", 0, span=100_000_000)
+    meter = EnergyMeter(tmp_path)
+    for value in (60_000_000, 20_000_000, 80_000_000, 40_000_000):
+        (tmp_path / "new").write_text(str(value))
+        (tmp_path / "new").replace(file)
+        time.sleep(0.5)
+    assert meter.joules() == pytest.approx(240.0)
 
 
 def test_crays_counter_of_the_whole_node_comes_first(tmp_path: Path) -> None:

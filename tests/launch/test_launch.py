@@ -42,6 +42,13 @@ def test_each_worker_of_a_slurm_job_has_its_own_gpus(
     assert environment["CUDA_VISIBLE_DEVICES"] == expected
 
 
+def test_ranks_of_torch_distributed_keep_all_gpus_rank_0_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    environment = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0,1", "MASTER_ADDR": "node1"}
+    launch.assign_gpus(environment)
+    assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
 def test_outside_slurm_the_visible_gpus_stay_as_they_are() -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "0,1"}
     launch.assign_gpus(environment)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,13 +44,27 @@ def started(
 ) -> "Iterator[subprocess.Popen[str]]":
     """Start a command in its own session, of which nothing is left in the end."""
     with subprocess.Popen(
-        command, stdout=out, stderr=err, text=True, env=environment(), cwd=folder, start_new_session=True
+        command,
+        stdout=out,
+        stderr=err,
+        text=True,
+        env=_variables(command),
+        cwd=folder,
+        start_new_session=True,
     ) as process:
         try:
             yield process
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def _variables(command: list[str]) -> dict[str, str]:
+    """Return the environment of a command, in which a killed mpirun leaves no files to later ones."""
+    variables = environment()
+    if command[0] == launch.find_mpirun():
+        variables["PRTE_MCA_prte_tmpdir_base"] = tempfile.mkdtemp(dir=Path.cwd())
+    return variables
 
 
 def ranks_of(marker: str) -> list[int]:

@@ -1,6 +1,7 @@
 """Networks on real ranks: the same numbers as simulated, and errors that end all ranks."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,71 @@ def test_missing_files_are_reported_once_before_ranks_are_started(tmp_path: Path
     assert "has no file 'train.bin'" in done.stderr
 
 
+LOADING = """
+import sys
+import mpi_ata, torch
+from tests.torch.datasets import Noisy
+
+def share(outputs, targets):
+    return targets.float().mean()
+
+def main():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2000), torch.nn.Dropout(0.5), torch.nn.Linear(2000, 2))
+    test, valid, other = Noisy(30), Noisy(20), Noisy(10)
+    with mpi_ata.Trainer(
+        model, torch.nn.CrossEntropyLoss(), Noisy(), 4, budget=4, rounds=6, shuffle="epoch", allocator="uta",
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-3), test={"test": test, "valid": valid},
+        metrics={"share": share}, evaluation_batch=4, num_workers=int(sys.argv[1]), wire="bfloat16",
+        wire_x="bfloat16", times=mpi_ata.Constant(2) if sys.argv[2:] else None,
+    ) as trainer:
+        for round in trainer:
+            pass
+        found = trainer.evaluate(), trainer.evaluate(valid), trainer.evaluate(valid, share)
+        print(trainer.x.tobytes().hex()[:64], float(trainer.x.sum()), *found)
+        print(trainer.evaluate(other, share), trainer.evaluate(other, share))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_loaders_bfloat16_and_evaluations_give_the_numbers_of_one_process(tmp_path: Path) -> None:
+    """Ranks of one node share memory, so only the simulation shows what travels as bfloat16 is the same."""
+    script = tmp_path / "train.py"
+    script.write_text(LOADING)
+    ranks = mpirun(3, sys.executable, script, "2", seconds=240)
+    assert ranks.returncode == 0, ranks.stderr
+    alone = finished([sys.executable, str(script), "0", "simulated"], seconds=120)
+    assert alone.returncode == 0, alone.stderr
+    assert ranks.stdout == alone.stdout
+    assert ranks.stdout.splitlines()[1] == "0.5 0.5"
+    assert ranks.stderr.count("so rank 0 evaluates alone; pass them to Trainer as test= and metrics=") == 1
+    assert "evaluates alone" not in alone.stderr
+
+
+UNGUARDED = """
+import mpi_ata, torch
+model = torch.nn.Linear(2, 1)
+data = torch.utils.data.TensorDataset(torch.ones(20, 2), torch.ones(20, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+arguments = {"budget": 6, "optimizer": optimizer, "rounds": 10, "workers": 2, "num_workers": 1}
+with mpi_ata.Trainer(model, torch.nn.MSELoss(), data, 2, **arguments) as trainer:
+    for _ in trainer:
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_loader_processes_cannot_import_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(UNGUARDED)
+    done = finished([sys.executable, str(script)], seconds=240)
+    assert done.returncode == 1
+    assert "what starts the run must be under if __name__ == '__main__':" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 DEATH = """
 import os
 import mpi_ata, torch
@@ -92,3 +158,27 @@ def test_a_trainer_that_outlives_a_worker_exits_with_0(tmp_path: Path) -> None:
     script.write_text(DEATH)
     done = finished([sys.executable, str(script)], seconds=120)
     assert (done.returncode == 0) == ("finished" in done.stdout), done.stderr
+
+
+def printed_accuracies(done: Any) -> list[float]:
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("epoch ")]
+    assert [line.split(":")[0] for line in lines] == ["epoch 1", "epoch 2", "epoch 3"]
+    return [float(line.split()[-1]) for line in lines]
+
+
+def test_a_real_script_learns_the_same_with_ddp_and_after_its_port(tmp_path: Path) -> None:
+    data = os.environ.get("MPI_ATA_CIFAR") or write(tmp_path, 640, 640)
+    chosen = [str(data), "--images", "640", "--epochs", "3", "--batch", "16", "--best"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script, best = ROOT / "jobs", tmp_path / "best.pt"
+    before = finished([*torchrun, str(script / "cifar_ddp.py"), *chosen, str(tmp_path / "ddp.pt")], 300)
+    after = mpirun(
+        3, sys.executable, script / "cifar_trainer.py", *chosen, best, "--budget", "2", seconds=300
+    )
+    # Chance is 0.01, and 60 steps give 0.04 to 0.07 on real images.
+    assert min(max(printed_accuracies(before)), max(printed_accuracies(after))) > 0.025
+    ours, theirs = torch.load(best, weights_only=True), torch.load(tmp_path / "ddp.pt", weights_only=True)
+    assert {name: tensor.shape for name, tensor in ours.items()} == {
+        name: tensor.shape for name, tensor in theirs.items()
+    }

@@ -83,20 +83,39 @@ TIMED = pytest.mark.flaky(reruns=2)  # a stall of the machine may fail one attem
 SAME = ("rounds", "loss", "gap", "worker_time", "tasks_started", "tasks_used", "workers", "finished")
 
 
+def compared(done: Any) -> dict[str, dict[str, Any]]:
+    """Return what a comparison found that is the same wherever it runs, by allocator."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(done.stdout.splitlines()[-1])
+    return {row["allocator"]: {key: row[key] for key in SAME} for row in rows}
+
+
 @pytest.mark.parametrize("workers", [1, 3, 5])
-@pytest.mark.parametrize("allocator", ["ata-empirical", "uta", "ofta"])
-def test_drawn_times_give_the_same_numbers_as_the_virtual_run(
-    job: Path, workers: int, allocator: str
+def test_drawn_times_give_the_same_numbers_as_the_virtual_run(job: Path, workers: int) -> None:
+    allocators = ["ata-empirical", "uta", "ofta"]
+    chosen = [str(job), "--json", "--allocators", ",".join(allocators), "--workers", str(workers)]
+    virtual = compared(finished([str(COMMAND), "compare", "--virtual", *chosen]))
+    real = compared(mpirun(workers + 1, COMMAND, "compare", *chosen))
+    assert list(real) == allocators
+    assert real == virtual
+
+
+SHARES = ("setup_time", "clock", "decision_time", "update_time", "evaluation_time", "saving_time")
+
+
+def test_the_command_starts_ranks_and_elapsed_begins_with_it_in_shares_that_add_up(
+    own: Callable[..., Path],
 ) -> None:
-    chosen = [str(job), "--json", "--set", f"allocator.name={allocator}", "--workers", str(workers)]
-    virtual = figures(finished([str(COMMAND), "run", "--virtual", *chosen]))
-    real = figures(mpirun(workers + 1, COMMAND, "run", *chosen))
-    assert {key: real[key] for key in SAME} == {key: virtual[key] for key in SAME}
-
-
-def test_the_command_starts_the_ranks_itself(job: Path) -> None:
-    real = figures(finished([str(COMMAND), "run", str(job), "--json", "--workers", "2"]))
-    assert (real["workers"], real["rounds"], real["finished"]) == (2, 40, True)
+    job, began = own("pass"), time.monotonic()
+    file = job.parent / "own.py"
+    file.write_text(f"import time\ntime.sleep(0.7)\n{file.read_text()}")
+    command = [str(COMMAND), "run", str(job), "--json", "--workers", "2"]
+    found = figures(finished(command))
+    assert (found["workers"], found["rounds"], found["finished"]) == (2, 40, True)
+    # The starter and rank 0 import the problem one after the other.
+    assert 1.4 <= found["setup_time"] < found["elapsed"] <= time.monotonic() - began
+    assert 0 < sum(found[name] for name in SHARES) <= found["elapsed"] + 0.01
+    assert found["billed"] == pytest.approx(3 * found["elapsed"])
 
 
 def test_points_of_many_sizes_are_sent_unchanged(job: Path) -> None:
@@ -288,11 +307,12 @@ def ratios(arguments: list[str]) -> list[float]:
 CHANGES = "times.changes=[{round=11, workers=[0], factor=6.0}, {round=25, workers=0.5, factor=0.5}]"
 
 
-@pytest.mark.parametrize("allocator", ["ata-empirical", "uta"])
-def test_speeds_change_in_mid_run_as_they_do_in_the_virtual_run(job: Path, allocator: str) -> None:
-    plain = [str(job), "--json", "--set", f"allocator.name={allocator}"]
+def test_speeds_change_in_mid_run_as_they_do_in_the_virtual_run(job: Path) -> None:
+    plain = [str(job), "--json", "--allocators", "ata-empirical,uta"]
     changed = [*plain, "--set", CHANGES]
-    before, virtual = (figures(finished([str(COMMAND), "run", "--virtual", *o])) for o in (plain, changed))
-    real = figures(mpirun(4, COMMAND, "run", *changed))
-    assert {key: real[key] for key in SAME} == {key: virtual[key] for key in SAME}
-    assert real["worker_time"] != before["worker_time"]
+    before, virtual = (
+        compared(finished([str(COMMAND), "compare", "--virtual", *o])) for o in (plain, changed)
+    )
+    real = compared(mpirun(4, COMMAND, "compare", *changed))
+    assert real == virtual
+    assert all(real[name]["worker_time"] != before[name]["worker_time"] for name in real)

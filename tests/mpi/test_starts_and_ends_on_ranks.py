@@ -6,6 +6,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from mpi_ata.launch import find_mpirun
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
@@ -48,6 +50,20 @@ def test_after_a_signal_a_straggler_is_waited_for_as_long_as_grace_says() -> Non
         assert time.monotonic() - began < 30
     assert "ended          at 3 rounds" in out
     assert is_finished()
+
+
+def test_files_that_a_killed_mpirun_left_do_not_keep_a_later_one_from_starting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    process_numbers = int(Path("/proc/sys/kernel/pid_max").read_text())
+    for step in range(2000):
+        left = tmp_path / f"ompi.{(os.getpid() + step) % process_numbers}"
+        left.mkdir()
+        (left / f"pmix.{os.uname().nodename}.tool").touch()
+    run = finished(running(job_of("sgd gta", rounds=3)))
+    assert run.returncode == 0, run.stderr
+    assert not list(tmp_path.glob("mpi_ata-*"))
 
 
 LOADING = """

@@ -2,8 +2,8 @@
 
 python -m tests.paper.document FOLDER ["PART OF A COMMAND" ...]
 
-Runs the commands above the result blocks of docs/paper.md and README.md, or only those that contain one of
-the parts, and replaces the blocks by what they print.  Run files are saved in FOLDER, and finished runs there
+Runs the commands above the result blocks of docs/paper.md, or only those that contain one of the parts, and
+replaces the blocks by what they print.  Run files are saved in FOLDER, and finished runs there
 are not repeated.  MPI_ATA_CIFAR names the folder with CIFAR-100.
 """
 
@@ -68,5 +68,4 @@ def update(text: str, folder: Path, parts: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    for document in (DOCUMENT, ROOT / "README.md"):
-        document.write_text(update(document.read_text(), Path(sys.argv[1]), sys.argv[2:]))
+    DOCUMENT.write_text(update(DOCUMENT.read_text(), Path(sys.argv[1]), sys.argv[2:]))

@@ -13,6 +13,8 @@ import h5py
 import numpy as np
 import pytest
 
+from mpi_ata.driver.round_sample import RoundSample
+from mpi_ata.runfile.describe import SHARES
 from mpi_ata.runfile.store import FORMAT
 from tests.faults.scene import ROOT, mpi_ata, record_of, saved_again, written
 
@@ -95,7 +97,12 @@ def test_each_column_is_documented(run: Path, group: str) -> None:
 
 def test_each_attribute_is_documented(run: Path) -> None:
     with h5py.File(run) as file:
-        assert documented("Attributes of the file") == {*file.attrs, "billed", "energy", "failure"}
+        on_ranks = {*SHARES, "billed", "energy", "slurm_jobs"}
+        assert documented("Attributes of the file") == {*file.attrs, *on_ranks, "failure"}
+
+
+def test_each_column_of_rounds_on_ranks_is_documented() -> None:
+    assert documented("/rounds") == set(RoundSample().state())
 
 
 def test_the_columns_of_what_was_inherited_are_documented(run: Path) -> None:

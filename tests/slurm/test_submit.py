@@ -301,12 +301,13 @@ def test_the_script_ignores_the_signal_until_mpi_ata_handles_it(job: Path) -> No
 def test_every_submission_in_the_documentation_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    documents = [ROOT / "README.md", ROOT / "docs" / "slurm.md"]
-    commands = [line for path in documents for line in path.read_text().splitlines()]
+    documents = [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/sites/*.md")]
+    commands = [line.partition(" #")[0] for path in documents for line in path.read_text().splitlines()]
     commands = [line.removeprefix("$ mpi-ata ") for line in commands if line.startswith("$ mpi-ata submit ")]
     assert len(commands) >= 6
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
     (tmp_path / "runs").mkdir()
+    (tmp_path / "env.sh").touch()
     monkeypatch.chdir(tmp_path)
     for command in commands:
         result = CliRunner().invoke(main, [*shlex.split(command), "--dry-run"])

@@ -108,9 +108,9 @@ def test_augmentation_depends_on_the_task_alone_and_leaves_test_images_alone(fol
 def test_with_shards_a_worker_has_classes_of_its_own(folder: str) -> None:
     problem = Cifar100(folder, samples=64, sharded=True)
     problem.setup(None, 5)
-    labels = [set(problem._batch(task(worker=worker))[1].tolist()) for worker in range(5)]
+    labels = [set(problem._batches.of_task(task(worker=worker))[0][1].tolist()) for worker in range(5)]
     assert all(max(labels[worker]) <= min(labels[worker + 1]) for worker in range(4))
-    everything = set(Cifar100(folder, samples=64)._batch(task())[1].tolist())
+    everything = set(Cifar100(folder, samples=64)._batches.of_task(task())[0][1].tolist())
     assert max(everything) - min(everything) > 80
 
 

@@ -122,6 +122,87 @@ def test_what_cannot_be_saved_is_rejected(tmp_path: Path) -> None:
         noted()
 
 
+def share_of_ones(outputs: Any, targets: Any) -> Any:
+    return targets.float().mean()
+
+
+def test_datasets_and_metrics_are_named_or_passed_as_they_are() -> None:
+    valid, test = samples(30, seed=3), samples(40, seed=2)
+    with a_trainer(test={"test": test, "valid": valid}, evaluation_batch=7) as trainer:
+        for _ in trainer:
+            pass
+        found, validated = trainer.evaluate(), trainer.evaluate("valid")
+        assert found["loss"] != validated["loss"]
+        assert found == trainer.evaluate("test") == trainer.evaluate(test)
+        accuracy = mpi_ata.TorchProblem.accuracy
+        assert trainer.evaluate(valid, accuracy) == trainer.evaluate("valid", "accuracy")
+        assert trainer.evaluate(valid, accuracy) == validated["accuracy"]
+        recorded = trainer.trace.loss
+    assert recorded == found["loss"], "an evaluation of another dataset is not taken for it"
+
+
+def test_what_the_trainer_was_not_given_is_evaluated_all_the_same() -> None:
+    other = samples(50, seed=4)
+    with a_trainer(rounds=3) as trainer:
+        for _ in trainer:
+            pass
+        assert trainer.evaluate(other, share_of_ones) == pytest.approx(float(other.tensors[1].float().mean()))
+        assert trainer.evaluate(None, share_of_ones) == pytest.approx(
+            float(samples(40, seed=2).tensors[1].float().mean())
+        )
+        model = normed()
+        model.load_state_dict(trainer.problem.state_dict(trainer.x))
+        outputs = model.eval()(other.tensors[0])
+        wanted = nn.functional.cross_entropy(outputs, other.tensors[1]).item()
+        assert trainer.evaluate(other)["loss"] == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (("dev",), "there is no dataset 'dev'; test= names: test"),
+        (("test", "precision"), "there is no metric 'precision'; metrics= names: accuracy, loss"),
+    ],
+)
+def test_unknown_names_are_rejected(asked: tuple[str, ...], sentence: str) -> None:
+    with a_trainer(rounds=1) as trainer, pytest.raises(UsageError, match=sentence):
+        trainer.evaluate(*asked)
+
+
+def test_an_unknown_argument_is_rejected_with_the_one_that_was_meant() -> None:
+    with pytest.raises(UsageError, match=r"Trainer has no argument 'num_worker'; did you mean num_workers\?"):
+        a_trainer(num_worker=2)
+
+
+def test_the_norm_of_the_mean_gradient_is_logged_before_it_is_clipped() -> None:
+    model = normed()
+    start = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    options = {"optimizer": optimizer, "scheduler": None, "logs": ("gradient_norm", "loss"), "rounds": 1}
+    settings: dict[str, Any] = {"budget": 6, "times": Sqrt(3), "allocator": "uta"}
+    with Trainer(model, nn.CrossEntropyLoss(), samples(), 5, **settings | options) as trainer:
+        [logs] = [round.logs for round in trainer]
+        moved = np.linalg.norm(trainer.x[: len(start)] - start.numpy())
+    assert logs["gradient_norm"] == pytest.approx(moved, rel=1e-5)
+    assert 0.3 < logs["loss"] < 1.5
+    with a_trainer(logs=("gradient_norm",), clip=1e-6, rounds=1) as trainer:
+        assert all(round.logs["gradient_norm"] > 1e-3 for round in trainer)
+
+
+def test_gradients_that_travel_as_bfloat16_train_as_well() -> None:
+    """Each is off by at most 0.4 %, so after 30 steps the loss is not the same, but as low."""
+
+    def loss(**options: Any) -> float:
+        with a_trainer(**options) as trainer:
+            for _ in trainer:
+                pass
+            return trainer.evaluate()["loss"]
+
+    full, halved, both = loss(), loss(wire="bfloat16"), loss(wire="bfloat16", wire_x="bfloat16")
+    assert len({full, halved, both}) == 3
+    assert [halved, both] == pytest.approx([full, full], rel=0.1)
+
+
 def test_reduce_on_plateau_sees_the_loss_of_evaluations() -> None:
     model = normed()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -159,14 +159,15 @@ def test_a_curve_ends_with_the_latest_value_and_skips_what_is_not_known() -> Non
 
 
 class Totals:
-    """Totals of a run that is half done by rounds, and a quarter by elapsed time."""
+    """Totals of a run that is half done by rounds, and a quarter by elapsed time; it was set up for 4 s."""
 
-    round, clock, elapsed, loss, gap = 50, 3.0, 10.0, math.nan, math.nan
+    round, clock, elapsed, setup_time, loss, gap = 50, 3.0, 10.0, 4.0, math.nan, math.nan
 
 
 def test_the_closest_limit_says_how_much_is_done() -> None:
     assert part_done(Totals(), Stop(rounds=100, elapsed=40.0)) == 0.5
-    assert time_left(Totals(), Stop(rounds=100, elapsed=40.0)) == 10.0
+    assert time_left(Totals(), Stop(rounds=100, elapsed=40.0)) == 6.0
+    assert time_left(Totals(), Stop(rounds=1000, elapsed=40.0)) == 30.0
     assert time_left(Totals(), Stop(rounds=25)) == 0.0
     assert part_done(Totals(), Stop(gap=1e-3)) == 0.0
     assert time_left(Totals(), Stop(gap=1e-3)) == math.inf

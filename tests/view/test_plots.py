@@ -11,7 +11,7 @@ from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.plots_data import MOST, PlottedRun, plotted, round_times, run_names, task_rates, worker_rows
 from mpi_ata.view.plots_workers import histograms
-from tests.cli.commands import JOB, call, use_own_problem
+from tests.cli.commands import JOB, call, use_metrics, use_own_problem
 from tests.marks import slow
 
 pytest.importorskip("matplotlib")
@@ -59,6 +59,24 @@ def test_a_run_that_has_just_started_and_one_without_loss_can_be_drawn() -> None
     use_own_problem("job.toml", "return x")
     run_job("b.h5")
     assert call("plot", "a.h5", "b.h5", "-o", "x.png").exit_code == 0
+
+
+def test_what_evaluate_returned_is_drawn_against_the_clock() -> None:
+    use_metrics("job.toml", "accuracy", "cost in $ and $")
+    run_job("a.h5", "--set", "run.evaluate_every=5")
+    run_job("b.h5", "--set", "run.evaluate_every=5")
+    assert call("plot", "a.h5", "b.h5", "-o", "x.svg", "--panels", "metrics").exit_code == 0
+    text = Path("x.svg").read_text()
+    for label in ("accuracy", "cost in $ and $", "clock [s]"):
+        assert f">{label}</text>" in text
+    assert ">worker time [s]<" not in text
+
+
+def test_a_comparison_draws_metrics_too() -> None:
+    use_metrics("job.toml", "accuracy")
+    names = ["--allocators", "uta,gta", "--set", "run.evaluate_every=5"]
+    assert call("compare", "job.toml", "--virtual", *names, "-o", "x.svg").exit_code == 0
+    assert ">accuracy</text>" in Path("x.svg").read_text()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +127,7 @@ def test_runs_whose_files_have_the_same_name_are_told_apart_by_their_folders() -
         (
             ["-o", "x.png", "--panels", "clck"],
             "--panels: there is no panel 'clck'; choose from clock, worker-time, billed, rounds, regret, "
-            "means, times, map",
+            "metrics, means, times, map",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.report_words import run_summary
-from tests.cli.commands import JOB, call
+from tests.cli.commands import JOB, call, use_metrics
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -90,6 +90,17 @@ def test_a_report_has_the_curves_workers_events_and_jobs_of_all_runs() -> None:
         assert run["job"].startswith(JOB.strip())
 
 
+def test_a_report_has_the_curves_and_the_last_values_of_metrics() -> None:
+    use_metrics("job.toml", "accuracy", "<b>")
+    assert call("run", "job.toml", "--virtual", "--out", "a.h5").exit_code == 0
+    page = report("a.h5")
+    panels = {panel["y"]: panel for panel in data_of(page)["panels"]}
+    assert panels["accuracy"]["x"] == "clock [s]"
+    assert len(panels["accuracy"]["curves"][0]["y"]) == 6
+    assert "<li>Evaluated last: &lt;b&gt; 1 and accuracy 1.</li>" in page
+    assert "<b>" not in page
+
+
 def test_names_and_texts_from_files_are_escaped() -> None:
     run_job("<b>&.h5")
     page = report("<b>&.h5")
@@ -117,7 +128,11 @@ def test_a_run_on_hosts_says_where_billed_time_went_and_what_to_request() -> Non
     record = run_job("a.h5", "--workers", "12", "--set", "allocator.eta=0.05", "--set", "stop.rounds=400")
     record.identities = tuple(WorkerIdentity(f"n{i % 3}", i // 3, "cpu", 4) for i in range(12))
     record.summary |= {"billed": 13 * 7200.0, "elapsed": 7200.0, "clock": 6000.0, "worker_time": 36000.0}
+    record.summary |= {"setup_time": 720.0, "decision_time": 0.0, "update_time": 360.0}
+    record.summary |= {"evaluation_time": 72.0, "saving_time": 7.2}
     sentences, commands = run_summary(record, Path("a.h5"))
+    shares = "set-up 10.0 %, rounds 83.3 %, decision 0.0 %, update 5.0 %, evaluation 1.0 %, saving 0.1 %"
+    assert f"Of 2 h 00 min elapsed: {shares}, other 0.6 %." in sentences
     billed = next(sentence for sentence in sentences if "billed" in sentence)
     assert billed.startswith("Of 26 h 00 min of billed core time, 38.5 % was spent on tasks; 38.5 % by ")
     idle = next(sentence for sentence in sentences if "not worth requesting" in sentence)

@@ -1,6 +1,7 @@
 """mpi-ata watch shows a run from its file, until it ends."""
 
 import io
+import os
 import re
 import shutil
 import signal
@@ -14,6 +15,7 @@ import pytest
 from mpi_ata import Plain, Quadratic, Sqrt, Trace, minimize
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.schema import to_tree
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.snapshot import snapshot_of_record
 from mpi_ata.view.snapshot_text import snapshot_text
@@ -57,10 +59,29 @@ def test_a_run_that_was_stopped_is_printed_without_a_forecast() -> None:
     assert "to go" not in printed
 
 
+def test_watching_a_run_that_was_stopped_ends_at_once() -> None:
+    done = call("watch", str(unfinished()))
+    assert done.exit_code == 0
+    assert "\nstopped early by SIGTERM; resume it with --resume\n" in done.stdout
+
+
+def test_watching_a_run_that_was_killed_ends_and_says_so() -> None:
+    file = RunFile(unfinished())
+    record, _ = load_record(file)
+    record.event(0.0, "resumed", "at round 1 on 5 workers")
+    file.save(*to_tree(record))
+    long_ago = time.time() - 700  # runs are saved every five minutes, at least
+    os.utime(file.path, (long_ago, long_ago))
+    done = call("watch", str(file.path))
+    assert done.exit_code == 0
+    assert "\nnot saved since " in done.stdout
+    assert "to go" not in done.stdout
+
+
 def test_a_run_that_goes_on_is_printed_as_it_was_saved() -> None:
     record, _ = load_record(RunFile(unfinished()))
     record.event(0.0, "resumed", "at round 1 on 5 workers")
-    printed = snapshot_text(snapshot_of_record(record, 0.0))
+    printed = snapshot_text(snapshot_of_record(record, time.time()))
     assert "\nas saved at " in printed
     assert "to go, until " in printed
 
@@ -95,7 +116,9 @@ class SmallTerminal(io.StringIO):
         return True
 
 
-def test_a_small_terminal_shows_one_line_while_the_run_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_stopped_is_followed_if_asked_and_a_small_terminal_shows_one_line_while_the_run_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "5")
     minimize(Quadratic(5), 4, update=Plain(0.4), rounds=20, times=Sqrt(3), out="done.h5")
@@ -103,7 +126,7 @@ def test_a_small_terminal_shows_one_line_while_the_run_lasts(monkeypatch: pytest
     terminal = SmallTerminal()
     later = threading.Timer(0.3, lambda: Path("done.h5").replace("run.h5"))
     later.start()
-    watch(Path("run.h5"), terminal, look=0.05)
+    watch(Path("run.h5"), terminal, follow=True, look=0.05)
     later.join()
     assert terminal.getvalue().startswith("\rround 1 of 40, ")
     assert "finished at 20 rounds" in terminal.getvalue()

@@ -69,7 +69,8 @@ function drawCurves(figure, panel) {
   if (!shown.length) return;
   const all = (key) => shown.flatMap((curve) => curve[key]);
   const xs = all("x"), ys = all("y");
-  const limits = { x0: Math.min(...xs), x1: Math.max(...xs), y0: panel.log ? Math.min(...ys) : 0, y1: Math.max(...ys) || 1 };
+  const least = Math.min(...ys), most = Math.max(...ys), near = least >= 0 && least < most / 2;  // to 0
+  const limits = { x0: Math.min(...xs), x1: Math.max(...xs), y0: near && !panel.log ? 0 : least, y1: most > least || most ? most : 1 };
   const place = frame(figure, panel), { svg, box } = place;
   const x = scale(limits.x0, limits.x1, box.left, box.right, false);
   const y = scale(limits.y0, limits.y1, box.bottom, box.top, panel.log);
@@ -116,7 +117,7 @@ function drawMeans(figure, run) {
   const panel = { x: run.row_label, y: "mean task time [s]", log: false };
   const known = run.means.map((mean, i) => [i, mean]).filter(([, mean]) => mean !== null);
   if (!known.length) return;
-  const limits = { x0: 0, x1: Math.max(run.means.length - 1, 1), y0: 0, y1: Math.max(...known.map(([, mean]) => mean)) };
+  const limits = { x0: 0, x1: Math.max(run.means.length - 1, 1), y0: 0, y1: 1.04 * Math.max(...known.map(([, mean]) => mean)) };
   const place = frame(figure, panel), { svg, box } = place;
   const x = scale(limits.x0, limits.x1, box.left + 8, box.right - 8, false);
   const y = scale(0, limits.y1, box.bottom, box.top, false);

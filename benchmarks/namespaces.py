@@ -1,0 +1,114 @@
+"""Several hosts on one machine: network namespaces, connected by links of limited bandwidth.  Needs root.
+
+`with Hosts(5, megabits=100) as hosts: hosts.run(["python", "-m", "benchmarks.network_children", "star"], 5)`
+starts ranks on them, one after another, with the MPI of this environment.
+"""
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from mpi_ata import launch
+from mpi_ata.launch.library import fault_tolerance
+
+NETWORK = "10.78.0"
+BURST = 32 << 10  # bytes that a link may carry at once
+LATENCY = "50ms"  # for which a link may queue what it cannot carry
+# A stand-in for ssh: drops options, takes the host, and runs the rest there.
+SSH = """#!/bin/sh
+while [ "${{1#-}}" != "$1" ]; do shift; done
+host=$1; shift
+mount='mount --bind {folder}/hosts /etc/hosts'
+exec ip netns exec "$host" unshare --uts --mount sh -c "hostname $host; $mount; cd {here}; $*"
+"""
+
+
+class Hosts:
+    """Hosts with addresses of their own and links of this many Mbit/s; 0: no limit."""
+
+    def __init__(self, count: int, megabits: float = 0, prefix: str = "node") -> None:
+        self.names = [f"{prefix}{number}" for number in range(count)]
+        self._bridge, self._megabits = f"{prefix}bridge", megabits
+
+    def __enter__(self) -> "Hosts":
+        """Create them."""
+        self._folder = tempfile.TemporaryDirectory(prefix="mpi_ata-hosts-")
+        folder = Path(self._folder.name)
+        lines = [f"{address(number)} {name}" for number, name in enumerate(self.names)]
+        (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
+        (folder / "ssh").write_text(SSH.format(folder=folder, here=shlex.quote(str(Path.cwd()))))
+        (folder / "ssh").chmod(0o755)
+        self._remove()
+        for command in self._commands():
+            subprocess.run(command, check=True)
+        return self
+
+    def _commands(self) -> Iterator[list[str]]:
+        """Yield the commands that create a bridge and connect each host to it."""
+        yield ["ip", "link", "add", self._bridge, "type", "bridge"]
+        yield ["ip", "address", "add", f"{address(-1)}/24", "dev", self._bridge]
+        yield ["ip", "link", "set", self._bridge, "up"]
+        for number, name in enumerate(self.names):
+            inside = ["ip", "-netns", name]
+            yield ["ip", "netns", "add", name]
+            yield ["ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name]
+            yield ["ip", "link", "set", name, "master", self._bridge, "up"]
+            yield [*inside, "link", "set", "lo", "up"]
+            yield [*inside, "address", "add", f"{address(number)}/24", "dev", "eth0"]
+            yield [*inside, "link", "set", "eth0", "up"]
+            if self._megabits:
+                yield ["tc", "qdisc", "add", "dev", name, *self._limit()]
+                yield ["tc", "-netns", name, "qdisc", "add", "dev", "eth0", *self._limit()]
+
+    def _limit(self) -> list[str]:
+        rate = f"{self._megabits:g}mbit"
+        return ["root", "tbf", "rate", rate, "burst", str(BURST), "latency", LATENCY]
+
+    def run(self, command: Sequence[str], ranks: int, seconds: float = 300) -> str:
+        """Run a command on ranks, placed on the hosts in turn, and return what it prints."""
+        environment = dict(os.environ) | {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+        launch.set_mpi_defaults(environment)
+        done = subprocess.run(
+            [*self._launcher(ranks), *command],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=seconds,
+        )
+        return done.stdout
+
+    def _launcher(self, ranks: int) -> list[str]:
+        """Return the command that starts ranks on the hosts."""
+        mpirun, ssh = launch.find_mpirun(), f"{self._folder.name}/ssh"
+        version = subprocess.run([mpirun, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        if "HYDRA" in version.upper():
+            hosts = ["-hosts", ",".join(self.names), "-iface", self._bridge]
+            return [mpirun, "-launcher", "ssh", "-launcher-exec", ssh, *hosts, "-n", str(ranks)]
+        slots = -(-ranks // len(self.names))
+        hosts = ["--host", ",".join(f"{name}:{slots}" for name in self.names), "--map-by", "node"]
+        network, prte, mca = f"{NETWORK}.0/24", "--prtemca", "--mca"
+        own = [prte, "plm_ssh_agent", ssh, prte, "prte_if_include", network]
+        tcp = [mca, "pml", "ob1", mca, "btl", "tcp,self", mca, "btl_tcp_if_include", network]
+        return [mpirun, *fault_tolerance(mpirun), *own, *tcp, *hosts, "-n", str(ranks)]
+
+    def _remove(self) -> None:
+        gone = [["ip", "netns", "delete", name] for name in self.names]
+        for command in [*gone, ["ip", "link", "delete", self._bridge]]:
+            subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove them, with all their connections."""
+        self._remove()
+        self._folder.cleanup()
+
+
+def address(number: int) -> str:
+    """Return the address of a host; -1 is the machine itself."""
+    return f"{NETWORK}.{number + 2}"

@@ -1,0 +1,115 @@
+"""Recorded rounds, replayed: each worker's tasks and orders take what they took when they were recorded."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.random import Generator
+
+from mpi_ata.arrays import Array, IntArray, State
+from mpi_ata.times.drawn import DrawnTimes
+from mpi_ata.times.laws import Law
+
+BLOCK = 10  # rounds that are resampled together: what slows one down often slows the next ones too
+
+
+class Sequences:
+    """One sequence of values for each of n workers, in the order of R recorded rounds.
+
+    `workers` and `rows` say of each value whose it is and in which recorded round it was.
+    """
+
+    def __init__(self, n: int, rows: int, workers: IntArray, row: IntArray, values: Array) -> None:
+        order = np.argsort(workers * rows + row, kind="stable")
+        self._rows, self._keys, self.values = rows, (workers * rows + row)[order], values[order]
+        self._starts = np.arange(n) * rows
+        self._first = np.searchsorted(self._keys, self._starts)
+        self.counts: IntArray = np.bincount(workers, minlength=n)
+
+    def only(self, chosen: IntArray) -> "Sequences":
+        """Return the sequences of some workers."""
+        workers, rows = np.divmod(self._keys, self._rows)
+        number = np.full(len(self.counts), -1)
+        number[chosen] = np.arange(len(chosen))
+        kept = number[workers] >= 0
+        return Sequences(len(chosen), self._rows, number[workers][kept], rows[kept], self.values[kept])
+
+    def changed(self, change: Callable[[int, Array], Array]) -> "Sequences":
+        """Return the sequences that a function makes of each worker's."""
+        workers, rows = np.divmod(self._keys, self._rows)
+        ends = np.cumsum(self.counts)[:-1]
+        parts = [change(i, part) if len(part) else part for i, part in enumerate(np.split(self.values, ends))]
+        return Sequences(len(self.counts), self._rows, workers, rows, np.concatenate(parts))
+
+    def at(self, row: int, number: int = 0, otherwise: Array | None = None) -> Array:
+        """Return of each worker its value of this number, counted from a recorded round on.
+
+        What follows the last one is the first one; `otherwise` is for workers without any.
+        """
+        begin = np.searchsorted(self._keys, self._starts + row) - self._first
+        index = self._first + (begin + number) % np.maximum(self.counts, 1)
+        known: Array = self.values[np.minimum(index, len(self.values) - 1)]  # the last ones may have none
+        return known if otherwise is None else np.where(self.counts > 0, known, otherwise)
+
+
+@dataclass(frozen=True)
+class RecordedRounds:
+    """What each task, each order and each round as a whole took in some rounds of a run."""
+
+    numbers: IntArray  # of these rounds
+    seconds: Sequences  # of tasks
+    overhead: Sequences  # of orders
+    gaps: Array  # seconds of each round that no worker accounts for: they are the manager's
+    order: IntArray  # which of them take the place of each
+
+    def row(self, round: int) -> int:
+        """Return which recorded round takes the place of a round."""
+        position = int(np.searchsorted(self.numbers, round))
+        return int(self.order[min(position, len(self.numbers) - 1)])
+
+    def gap(self, round: int) -> float:
+        """Return the seconds of a round that no worker accounts for."""
+        return float(self.gaps[self.row(round)])
+
+    def only(self, chosen: IntArray) -> "RecordedRounds":
+        """Return what some of the workers took."""
+        return replace(self, seconds=self.seconds.only(chosen), overhead=self.overhead.only(chosen))
+
+    def resampled(self, rng: Generator) -> "RecordedRounds":
+        """Return the same rounds in blocks that are drawn at random, with replacement."""
+        count = len(self.numbers)
+        starts = rng.integers(0, count, -(-count // BLOCK))
+        return replace(self, order=(starts[:, None] + np.arange(BLOCK)).ravel()[:count] % count)
+
+
+def recorded_rounds(columns: State, n: int) -> RecordedRounds:
+    """Return the rounds in a run file, of n workers."""
+    numbers, worker, tasks = columns["round"], columns["worker"], columns["tasks"]
+    count = len(numbers)
+    row = np.repeat(np.arange(count), columns["deliveries"])
+    orders, place = np.unique(worker * count + row, return_inverse=True)  # single arrivals share an order
+    overhead: Array = np.bincount(place, columns["overhead"], len(orders)).astype(np.float64)
+    owner = np.repeat(place, tasks)
+    spent = overhead + np.bincount(owner, columns["seconds"], len(orders))
+    longest = np.zeros(count)
+    np.maximum.at(longest, orders % count, spent)
+    return RecordedRounds(
+        numbers,
+        Sequences(n, count, np.repeat(worker, tasks), np.repeat(row, tasks), columns["seconds"]),
+        Sequences(n, count, orders // count, orders % count, overhead),
+        np.maximum(columns["duration"] - longest, 0.0),
+        np.arange(count),
+    )
+
+
+class ReplayedTimes(DrawnTimes):
+    """Task times of recorded rounds; those of workers that did nothing in these are drawn from a law."""
+
+    def __init__(self, law: Law, seed: int, recorded: RecordedRounds) -> None:
+        super().__init__(law, seed)
+        self._recorded, self._everyone = recorded, bool(recorded.seconds.counts.all())
+
+    def __call__(self, round: int, number: int) -> Array:
+        """Return the seconds that each worker takes for its task of this number in this round."""
+        otherwise = None if self._everyone else super().__call__(round, number)
+        return self._recorded.seconds.at(self._recorded.row(round), number, otherwise)

@@ -1,0 +1,93 @@
+"""Runs the same job by the star and by the chain on the ranks of one world; rank 0 prints JSON lines.
+
+exchange_on_ranks.py star,chain,replicated, or one way and where which worker kills itself: chain pass_sum 2
+"""
+
+import json
+import os
+import signal
+import sys
+from hashlib import sha256
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from mpi_ata.allocators import UTA
+from mpi_ata.arrays import Array
+from mpi_ata.clusters.exchange.chain import Chain
+from mpi_ata.clusters.exchange.links import Links
+from mpi_ata.clusters.exchange.sharing import SharingChain
+from mpi_ata.clusters.world import mpi_cluster, workers_in_world
+from mpi_ata.methods import SGD
+from mpi_ata.methods.replicated_sgd import ReplicatedSGD
+from mpi_ata.problems import Task
+from mpi_ata.updates import Momentum
+
+SIZE = 100_003  # numbers: several pieces, the last one short
+ROUNDS = 6
+BUDGET = int(os.environ.get("BUDGET", "7"))  # with fewer than workers, some are idle in turn
+
+
+class Noisy:
+    """A quadratic with noise, whose sums depend on the order of additions."""
+
+    def __init__(self, size: int = SIZE) -> None:
+        self.x0: Array = np.linspace(-1, 1, size, dtype=np.float32)
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        """Return the gradient with noise."""
+        return x + task.rng.standard_normal(x.size, np.float32)
+
+
+def run(way: str, rounds: int = ROUNDS) -> dict[str, Any] | None:
+    """Return the final point and what was counted; None on a worker's rank."""
+    problem = Noisy()
+    kind = ReplicatedSGD if way == "replicated" else SGD
+    method = kind(problem.x0, UTA(workers_in_world(), budget=BUDGET, seed=3), Momentum(0.05))
+    exchange, update = "star" if way == "star" else "chain", method.update if kind is ReplicatedSGD else None
+    with mpi_cluster(problem, None, 11, False, b"", exchange=exchange, update=update) as cluster:
+        if cluster is None:
+            return None
+        lost, used = list[int](), 0
+        for _ in range(rounds):
+            round = method.step(cluster)
+            lost += [each.worker for each in round.losses]
+            used += int(round.used.sum())
+        digest = sha256(method.x.tobytes() + method.state()["update.v"].tobytes()).hexdigest()
+        return {"x": digest, "norm": float(np.linalg.norm(method.x)), "used": used, "lost": lost}
+
+
+def die_in(name: str, worker: int) -> None:
+    """Let a worker kill itself in the middle of this, the third time it does it."""
+    kind: Any = SharingChain if hasattr(SharingChain, name) else Chain
+    own, calls = getattr(kind, name), count(1)
+
+    def dying(self: Any, *arguments: Any) -> Any:
+        if next(calls) == 3:
+            die_at(self._links, transfer=min(worker, 1))  # the first one sends everything at once
+        return own(self, *arguments)
+
+    if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == str(worker + 1):
+        setattr(kind, name, dying)
+
+
+def die_at(links: Links, transfer: int) -> None:
+    """Let a process kill itself at this transfer from now on."""
+    transfers, own = count(), links.transfer
+
+    def last(*arguments: Any) -> None:
+        if next(transfers) == transfer:
+            os.kill(os.getpid(), signal.SIGKILL)
+        own(*arguments)
+
+    vars(links)["transfer"] = last
+
+
+if __name__ == "__main__":
+    ways, *death = sys.argv[1:]
+    if death:
+        die_in(death[0], int(death[1]))
+    for story in [run(way) for way in ways.split(",")]:
+        if story is not None:
+            print(json.dumps(story), flush=True)

@@ -1,0 +1,64 @@
+"""Rounds by the chain on real ranks: the same numbers as by the star, and no hang when a worker dies."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpi_ata import launch
+from mpi_ata.launch.library import fault_tolerance
+from tests.faults.checks import outlives_deaths
+from tests.mpi.starting import finished
+
+N = 4
+SCRIPT = Path(__file__).with_name("exchange_on_ranks.py")
+SURVIVES = pytest.mark.skipif(not outlives_deaths(), reason="this MPI ends all ranks when one has died")
+
+
+def stories(*arguments: str) -> list[dict[str, Any]]:
+    """Return what rank 0 printed, one entry per run."""
+    mpirun = launch.find_mpirun()
+    words = [mpirun, *fault_tolerance(mpirun), "-n", str(N + 1), sys.executable, str(SCRIPT), *arguments]
+    done = finished(words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("budget", [7, pytest.param(3, marks=pytest.mark.slow)])
+def test_star_chain_and_replicated_update_give_the_same_point_bit_for_bit(
+    budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUDGET", str(budget))  # 3 of 4 workers: one is idle, another one each round
+    star, chain, replicated = stories("star,chain,replicated")
+    assert star == chain == replicated
+    assert star["used"] == 6 * budget
+
+
+def slow(*values: object) -> object:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@SURVIVES
+@pytest.mark.parametrize(
+    ("way", "where", "worker"),
+    [
+        ("chain", "pass_sum", 1),
+        slow("chain", "pass_point", 0),
+        slow("chain", "pass_point", 2),
+        slow("chain", "pass_sum", 0),
+        slow("chain", "pass_sum", 3),
+        ("replicated", "share_sum", 2),
+        slow("replicated", "share_sum", 0),
+        slow("replicated", "share_sum", 3),
+    ],
+)
+def test_a_worker_that_dies_in_the_middle_of_an_exchange_is_lost_and_others_do_its_tasks(
+    way: str, where: str, worker: int
+) -> None:
+    (story,) = stories(way, where, str(worker))
+    assert story["lost"] == [worker]
+    assert story["used"] == 6 * 7
+    # The path of the expectation is the same; the noise moves the norm, about 60, by less than 1.
+    assert story["norm"] == pytest.approx(59.5, abs=2)

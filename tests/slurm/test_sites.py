@@ -1,0 +1,47 @@
+"""The pages on kinds of clusters, docs/sites: batch scripts are correct, and it is said what was tried."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.pages import DOCS, ROOT, blocks
+
+PAGES = sorted((DOCS / "sites").glob("*.md"))
+by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+def script_of(page: Path) -> str:
+    """Return the batch script of a page."""
+    (script,) = [block.text for block in blocks(page) if block.language == "bash"]
+    return script
+
+
+@by_page
+def test_a_page_says_what_was_tried(page: Path) -> None:
+    assert "\nTemplate. Tried on: " in page.read_text()
+
+
+@by_page
+def test_the_overview_lists_the_page(page: Path) -> None:
+    assert f"(sites/{page.name})" in (DOCS / "sites.md").read_text()
+
+
+@by_page
+def test_a_batch_script_passes_shellcheck(page: Path) -> None:
+    if not shutil.which("shellcheck"):
+        pytest.skip("shellcheck is not installed")
+    words = ["shellcheck", "--exclude=SC1091", "-"]  # the environment is not there to be followed
+    done = subprocess.run(words, input=script_of(page), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@by_page
+def test_a_batch_script_asks_slurm_for_the_same_as_the_example(page: Path) -> None:
+    options = ("--open-mode=append", "--requeue", "--signal=B:USR1@60", "--output=slurm-%j.out")
+    example = (ROOT / "slurm" / "run.sbatch").read_text()
+    for text in (script_of(page), example):
+        assert all(f"#SBATCH {option}" in text for option in options)
+        assert "\ntrap '' USR1" in text
+        assert "\nexec mpi-ata batch " in text

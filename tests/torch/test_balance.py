@@ -1,0 +1,256 @@
+"""Balance on real ranks of torch.distributed: the numbers of one process, learned shares, run files."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import mpi_ata
+from mpi_ata.cli import main
+from mpi_ata.torch.epochs import Epochs
+from mpi_ata.torch.micro_batches import LoaderDraws, SharedDraws
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
+
+ranks = pytest.importorskip("tests.torch.balance_ranks")
+ROOT = Path(__file__).parent.parent.parent
+RANKS = 3
+
+
+def started(folder: Path) -> list[int]:
+    """Run all scenarios on three ranks, and return the exit codes."""
+    command = [sys.executable, "-m", "tests.torch.balance_ranks", str(folder)]
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    processes = [
+        subprocess.Popen([*command, str(rank), str(RANKS)], cwd=ROOT, env=environment)
+        for rank in range(RANKS)
+    ]
+    try:
+        return [process.wait(timeout=300) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder in which three ranks have run all scenarios."""
+    found = tmp_path_factory.mktemp("balance")
+    assert started(found) == [0, 9, 0], "rank 1 dies in the end"
+    return found
+
+
+@pytest.fixture(scope="module")
+def script_output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return what the script in docs/pytorch.md prints on two ranks, of which one is slow."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    out = tmp_path_factory.mktemp("script") / "run.h5"
+    command = [sys.executable, "jobs/pytorch_ddp.py", f"--out={out}", "--steps=100", "--slow=0.02"]
+    environments = [{**os.environ, **group, "RANK": rank, "PYTHONPATH": str(ROOT)} for rank in "01"]
+    processes = [
+        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        for environment in environments
+    ]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert mpi_ata.load(out).summary["rounds"] == 100
+    return outputs[0]
+
+
+def test_the_script_in_the_documentation_trains_and_balances(script_output: str) -> None:
+    found = re.fullmatch(r"step 100: loss (\S+), micro-batches \[(\d), (\d)\]\n", script_output)
+    assert found is not None, script_output
+    assert float(found[1]) < 0.8, "by chance it is 1.1"
+    # A micro-batch of the slow rank takes as long as several of the other.
+    assert int(found[2]) > int(found[3])
+
+
+def seen(folder: Path, scenario: str) -> list[dict[str, Any]]:
+    """Return what each rank has seen in a scenario."""
+    return [json.loads((folder / f"{rank}.json").read_text())[scenario] for rank in range(RANKS)]
+
+
+def trained_alone(norm: bool = False) -> tuple[dict[str, list[float]], list[float]]:
+    """Return the model of one process that does all micro-batches itself, and the losses of its steps."""
+    model, data = ranks.network(norm), ranks.data()
+    optimizer, epochs, losses = ranks.optimizer_of(model), Epochs(len(data), ranks.BATCH, 0), []
+    for k in range(ranks.ROUNDS):
+        batches = [data[torch.from_numpy(epochs.batch(4 * k + j))] for j in range(4)]
+        loss = sum(torch.nn.functional.mse_loss(model(x), y) for x, y in batches) / 4
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return ranks.values_of(model), losses
+
+
+@pytest.mark.parametrize("name", ["plain", "ddp", "sums"])
+def test_ranks_with_unequal_shares_train_the_model_of_one_process(folder: Path, name: str) -> None:
+    model, _ = trained_alone()
+    for found in seen(folder, "same_numbers"):
+        assert set(found[name]) == set(model)
+        for key, value in model.items():
+            np.testing.assert_allclose(found[name][key], value, rtol=1e-5, atol=1e-6)
+
+
+def test_every_rank_knows_the_shares_and_the_mean_loss_of_a_step(folder: Path) -> None:
+    _, losses = trained_alone()
+    for found in seen(folder, "same_numbers"):
+        used, means = zip(*found["ddp rounds"], strict=True)
+        assert list(used) == [*ranks.SPLITS, ranks.SPLITS[0]]
+        np.testing.assert_allclose(means, losses, rtol=1e-5)
+
+
+def test_running_statistics_are_the_same_on_all_ranks_and_have_moved(folder: Path) -> None:
+    first, *others = (found["norm"] for found in seen(folder, "same_numbers"))
+    assert all(other == first for other in others)
+    assert np.abs(first["1.running_mean"]).max() > 0.01
+    # The mean over ranks of counters, weighted by shares: 10/4, 2, 6/4 and 10/4, rounded after each step.
+    assert first["1.num_batches_tracked"] == [8]
+
+
+def test_a_parameter_that_one_rank_uses_has_a_gradient_everywhere_and_one_that_none_uses_has_none(
+    folder: Path,
+) -> None:
+    for found in seen(folder, "unused"):
+        assert found["always.weight"] == [[1.0] * 4]
+        assert found["second.weight"] == [[0.25] * 4], "one of four micro-batches has used it"
+        assert found["never.weight"] is None
+
+
+def test_a_slow_rank_gets_fewer_micro_batches(folder: Path) -> None:
+    for found in seen(folder, "learned"):
+        assert found["quotas"][0] == [4, 4, 4]
+        assert all(sum(quota) == 12 for quota in found["quotas"])
+        # One of its micro-batches takes 20 times as long as one of the others, and still several times as
+        # long where these have to wait for a core: with 3 times, its share would be 2 of 12.
+        assert np.mean([quota[2] for quota in found["quotas"][5:]]) < 3
+
+
+def test_a_run_is_resumed_and_another_one_starts_with_its_speeds(folder: Path) -> None:
+    for found in seen(folder, "learned"):
+        assert found["resumed"] == [20, [21, 22]]
+        assert found["warm"][2] < 3, "without knowledge it would be 4"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("show", {"rounds": 22, "workers": 3, "tasks_used": 22 * 12}),
+        ("explain", {"allocator": "ata-auto", "rounds": 22, "workers_in_all": 3}),
+    ],
+)
+def test_the_command_line_reads_the_run_file(folder: Path, command: str, expected: dict[str, Any]) -> None:
+    done = CliRunner().invoke(main, [command, str(folder / "run.h5"), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_the_run_file_has_the_loss_of_each_step_and_the_speeds_of_ranks(folder: Path) -> None:
+    run = mpi_ata.load(folder / "run.h5")
+    assert len(run.history["loss"]) == 23
+    assert np.isfinite(run.history["loss"][1:]).all()
+    assert run.workers[2]["mean"] > max(0.06, 2 * run.workers[0]["mean"])
+
+
+MISTAKES = {
+    "budget": "budget=0 must be at least 1",
+    "shuffle": "shuffle='epochs' must be 'loader' or 'epoch'",
+    "settings": "rank 1 has budget=4, shuffle='loader', seed=0, but rank 0 budget=3",
+    "step": "call micro_batches(loader) before each step()",
+    "empty": "the loader has no batches",
+    "early": "rank 1 has done",
+    "twice": "micro_batches() was called twice for one step",
+}
+OF_RANK_0 = {
+    "allocator": "did you mean ata-auto?",
+    "greedy": "use another allocator, such as ata-auto",
+    "exists": "exists; continue it with resume=True, or choose another out",
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_reported_in_one_sentence(folder: Path, name: str) -> None:
+    for found in seen(folder, "mistakes"):
+        assert MISTAKES[name] in found[name]
+        assert "\n" not in found[name]
+
+
+@pytest.mark.parametrize("name", OF_RANK_0)
+def test_what_only_rank_0_can_find_out_ends_the_others_too(folder: Path, name: str) -> None:
+    first, *others = (found[name] for found in seen(folder, "mistakes"))
+    assert OF_RANK_0[name] in first
+    assert others == ["2"] * (RANKS - 1), "the exit code"
+
+
+def test_a_rank_that_dies_leaves_errors_and_a_run_file_with_all_rounds_before(folder: Path) -> None:
+    survivors = [json.loads((folder / f"{rank}.json").read_text())["death"] for rank in (0, 2)]
+    assert survivors == [{"error": survivors[0]["error"], "rounds": 5}] * 2
+    assert mpi_ata.load(folder / "death.h5").summary["rounds"] == 5
+
+
+def test_an_exhausted_loader_is_restarted_with_another_epoch_of_its_sampler() -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(12.0))
+    sampler = torch.utils.data.DistributedSampler(data, num_replicas=2, rank=0)
+    draws = LoaderDraws(torch.utils.data.DataLoader(data, 2, sampler=sampler), epoch=0)
+    first, second = ([x for (batch,) in draws.take(0, 3) for x in batch.tolist()] for _ in range(2))
+    assert len(set(first)) == len(set(second)) == 6, "each sample of its part once per epoch"
+    assert first != second
+
+
+def test_ranks_that_share_a_sequence_draw_each_sample_once_per_epoch() -> None:
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.arange(12.0)), 2)
+    draws = [SharedDraws(loader, seed=5) for _ in range(3)]
+    shares = [draws[0].take(0, 1), draws[1].take(1, 0), draws[2].take(1, 5)]  # quotas 1, 0 and 5
+    drawn = [x for share in shares for (batch,) in share for x in batch.tolist()]
+    assert sorted(drawn) == list(range(12))
+
+
+def test_loader_processes_read_the_same_batches_of_a_shared_sequence() -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(12.0))
+    draws = [SharedDraws(torch.utils.data.DataLoader(data, 2, num_workers=count), 5) for count in (0, 1)]
+    alone, read_ahead = ([batch.tolist() for (batch,) in each.take(2, 4)] for each in draws)
+    assert alone == read_ahead
+
+
+def test_a_shared_sequence_needs_samples_by_number() -> None:
+    with pytest.raises(mpi_ata.UsageError, match="shuffle='epoch' needs a DataLoader with a dataset"):
+        SharedDraws([1, 2], seed=0)
+    endless = torch.utils.data.DataLoader(torch.utils.data.IterableDataset(), 2)
+    with pytest.raises(mpi_ata.UsageError, match="has no length"):
+        SharedDraws(endless, seed=0)
+
+
+LONE = """
+import torch, mpi_ata
+torch.distributed.init_process_group("gloo", "file://{group}", rank=0, world_size=1)
+mpi_ata.Balance(budget=0)
+"""
+
+
+def test_a_script_with_a_mistake_ends_with_one_sentence_and_no_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LONE.format(group=tmp_path / "group"))
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: budget=0 must be at least 1")
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_process_group_the_error_says_how_to_make_one() -> None:
+    with pytest.raises(mpi_ata.UsageError, match=r"init_process_group\(\) first"):
+        mpi_ata.Balance(4)
