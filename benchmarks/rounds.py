@@ -1,10 +1,10 @@
 """Rounds per second with a null task, compared with a bare mpi4py loop and other libraries; idle cost.
 
-python -m benchmarks.rounds [--quick] [--json] [--document]
+python -m benchmarks.rounds [--quick] [--growth] [--json] [--document]
 
 The floor is a bare mpi4py loop: the exchange by non-blocking messages and the sum, without decisions, updates
 or accounting. Everything runs on one node. Rates are those of the best of many short windows, with the median
-window in brackets.
+window in brackets. --growth measures only what rank 0 spends on up to 256 workers whose tasks sleep.
 """
 
 import argparse
@@ -30,6 +30,9 @@ ROOT = Path(__file__).resolve().parent.parent
 CHILDREN = "benchmarks.rounds_children"
 CONTENDERS = ("mpi_ata", "floor", "futures", "libensemble")
 TIMEOUT = 60  # seconds for one contender, including the start of its ranks
+PER_RANK = 2  # more seconds for each rank
+MANY = (1, 4, 16, 64, 256)  # workers of --growth: their start alone takes minutes on few cores
+MOST_BUSY = 16  # workers whose tasks do not sleep, on one node
 HUGE = 1_000_000  # numbers; too many for libEnsemble
 BEGIN, END = "<!-- benchmarks.rounds -->", "<!-- end of benchmarks.rounds -->"  # of the block in the page
 
@@ -47,9 +50,10 @@ class Plan(NamedTuple):
     seconds: float = 1.0
     idle_seconds: float = 3.0
     growth_seconds: float = 0.6
+    sleepers: tuple[int, ...] = (4, 16)  # workers, all active, whose tasks sleep
 
 
-QUICK = Plan(((4, 4),), (1, 80_000, 1_000_000), (4,), (1, 1_000, 10_000, 100_000), (), 0.5, 1.0, 0.3)
+QUICK = Plan(((4, 4),), (1, 80_000, 1_000_000), (4,), (1, 1_000, 10_000, 100_000), (), 0.5, 1.0, 0.3, (4,))
 
 
 class Bench:
@@ -70,10 +74,11 @@ class Bench:
         _progress(what)
         module = ["-m", "mpi4py.futures", "-m", CHILDREN] if role == "futures" else ["-m", CHILDREN]
         ranks = ["-n", str(ranks_for(workers)), sys.executable, *module, role]
-        numbers = {"size": size, "active": active, "seconds": seconds, "alarm": TIMEOUT + 10}
+        timeout = TIMEOUT + PER_RANK * workers
+        numbers = {"size": size, "active": active, "seconds": seconds, "alarm": timeout + 10}
         arguments = [f"--{name}={number}" for name, number in numbers.items()]
         with tempfile.TemporaryDirectory(prefix="mpi_ata-rounds-") as folder:
-            code = self._run([self._mpirun, *ranks, *arguments], Path(folder))
+            code = self._run([self._mpirun, *ranks, *arguments], Path(folder), timeout)
             measured = _last_line(Path(folder) / "out")
             if not measured:
                 print(f"{what}: {code}\n{_tail(Path(folder) / 'err')}", file=sys.stderr)
@@ -84,7 +89,7 @@ class Bench:
         found = self.measure(role, workers, active, size, seconds)
         return {role: found.get("rate"), f"{role} median": found.get("median")}
 
-    def _run(self, command: list[str], folder: Path) -> str:
+    def _run(self, command: list[str], folder: Path, timeout: int) -> str:
         """Run a command in its own session and in a temporary folder, and return how it ended."""
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
             process = subprocess.Popen(
@@ -97,9 +102,9 @@ class Bench:
                 start_new_session=True,
             )
             try:
-                return f"exit code {process.wait(TIMEOUT)}"
+                return f"exit code {process.wait(timeout)}"
             except subprocess.TimeoutExpired:
-                return f"timed out after {TIMEOUT} s"
+                return f"timed out after {timeout} s"
             finally:
                 if process.poll() is None:
                     _end(process)
@@ -252,6 +257,31 @@ def crowd_table(rows: list[Measurements]) -> str:
     return table(body, ["workers", "mpi_ata [1/s]", "floor [1/s]", "/ floor", "orders [1/s]"])
 
 
+def measure_costs(bench: Bench, plan: Plan) -> list[Measurements]:
+    """Return what rank 0 spends as the number of workers grows, with null tasks and with sleeping ones."""
+    return [
+        {"workers": n, "tasks": tasks, **bench.measure(tasks, n, n, seconds=plan.seconds)}
+        for tasks, most in (("busy", MOST_BUSY), ("sleeping", max(plan.sleepers)))
+        for n in plan.sleepers
+        if n <= most
+    ]
+
+
+def costs_table(rows: list[Measurements]) -> str:
+    """Return rounds per second, and the CPU time of rank 0: of a decision, and of an order beyond it."""
+    columns = {"decision [us]": "decision", "per order [us]": "cpu", "without waiting [us]": "work"}
+    body = [
+        [
+            {"busy": "null", "sleeping": "20 ms asleep"}[row["tasks"]],
+            f"{row['workers']}",
+            _rates({"mpi_ata": row.get("rate"), "mpi_ata median": row.get("median")}, "mpi_ata"),
+            *(f"{1e6 * row[key]:.1f}" if key in row else "-" for key in columns.values()),
+        ]
+        for row in rows
+    ]
+    return table(body, ["tasks", "workers", "rounds [1/s]", *columns])
+
+
 def bottleneck(rows: list[Measurements]) -> str:
     """Return from which size rank 0 is the bottleneck: rounds take twice as long as for the smallest."""
     known = [(row["bytes"], row["mpi_ata"]) for row in rows if row["mpi_ata"]]
@@ -318,8 +348,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="about a minute, 4 workers only")
     parser.add_argument("--json", action="store_true", help="one object instead of tables")
     parser.add_argument("--document", action="store_true", help="update the table in docs/performance.md")
+    parser.add_argument("--growth", action="store_true", help="only what rank 0 spends, up to 256 workers")
     options = parser.parse_args()
     bench, plan = Bench(), QUICK if options.quick else Plan()
+    if options.growth:
+        rows = measure_costs(bench, plan._replace(sleepers=MANY))
+        print(json.dumps({"costs": rows}) if options.json else costs_table(rows))
+        return
     if not _has_libensemble():
         print("libEnsemble is not installed; add it with pip install libensemble", file=sys.stderr)
     found = {
@@ -327,6 +362,7 @@ def main() -> None:
         "idle": measure_idle(bench, plan),
         "growth": measure_growth(bench, plan),
         "crowd": measure_crowd(bench, plan),
+        "costs": measure_costs(bench, plan),
     }
     _progress("")
     if options.document:
@@ -339,6 +375,7 @@ def main() -> None:
     print(f"Workers without orders, and single orders\n\n{idle_table(found['idle'])}\n")
     print(f"Growth with the size of x, 4 workers\n\n{growth_table(found['growth'])}\n")
     print(bottleneck(found["growth"]))
+    print(f"\nCPU time of rank 0\n\n{costs_table(found['costs'])}")
     if found["crowd"]:
         print(f"\nGrowth with the number of workers, 8 B each way\n\n{crowd_table(found['crowd'])}")
 

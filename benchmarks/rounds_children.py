@@ -20,6 +20,7 @@ from mpi4py import MPI
 
 from mpi_ata import Observer, Round, Task, Trace
 from mpi_ata.arrays import Array
+from mpi_ata.clusters.doorbell import Doorbell
 from mpi_ata.clusters.interface import Arrival
 from mpi_ata.clusters.manager import MPICluster
 from mpi_ata.clusters.world import mpi_cluster
@@ -31,6 +32,7 @@ Measurements = dict[str, float]
 ORDER, END = 1, 2  # tags of the floor
 WINDOWS = 20  # in which rounds are counted; the best one shows what the machine can do
 MIN_ROUNDS = 15
+SLEEP = 0.02  # seconds of a sleeping task
 MAX_HISTORY = 1 << 30  # bytes, of libEnsemble's history
 answers: dict[int, Array] = {}  # what the tasks of futures return, by size
 
@@ -80,12 +82,75 @@ def ours(size: int, active: int, seconds: float) -> Measurements | None:
             if _enough(times, seconds):
                 signal.raise_signal(signal.SIGUSR1)
 
+    return _rates(times) if _run_null(Watching(), size, active) else None
+
+
+def _run_null(observer: Observer, size: int, active: int, *settings: str) -> bool:
+    """Run the null job with these settings, and return whether this is rank 0."""
     logging.getLogger("mpi_ata").setLevel(logging.ERROR)  # ranks outnumber cores: that is known here
-    settings = (f"problem.size={size}", f"allocator.budget={active}")
+    settings = (f"problem.size={size}", f"allocator.budget={active}", *settings)
     job = Path(__file__).with_name("null.toml")
     plan = resolve_on_ranks(job, settings, OutputOptions(Path("null.h5")))
-    outcome = execute_on_ranks(plan, [Watching()])
-    return None if outcome is None else _rates(times)
+    return execute_on_ranks(plan, [observer]) is not None
+
+
+class Costs(Observer):
+    """Measures the CPU time of rank 0 per round; ends the run after enough rounds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._waiting = seconds, 0.0
+        self._rows: list[tuple[float, float, float, float]] = []  # wall, CPU, waiting, decisions
+        wait = Doorbell.wait
+
+        def timed_wait(*arguments: Any) -> Any:
+            began = time.thread_time()
+            found = wait(*arguments)
+            self._waiting += time.thread_time() - began
+            return found
+
+        setattr(Doorbell, "wait", timed_wait)  # noqa: B010  (in this process alone)
+
+    def on_start(self, method: Any, cluster: Any, trace: Trace) -> None:
+        """Remember who decides."""
+        self._allocator = method.allocator
+
+    def on_round(self, round: Round, trace: Trace) -> None:
+        """Take the time of all clocks."""
+        cpu, decisions = time.thread_time(), self._allocator.cpu_seconds
+        self._rows.append((time.perf_counter(), cpu, self._waiting, decisions))
+        if len(self._rows) > MIN_ROUNDS and self._rows[-1][0] - self._rows[0][0] > self._seconds:
+            signal.raise_signal(signal.SIGUSR1)
+
+    def measured(self, active: int) -> Measurements:
+        """Return rounds per second, and the median CPU seconds per active worker and round.
+
+        Decisions are left out; "work" also leaves out what waiting costs: falling asleep, being woken, and
+        polling for messages that are not there yet.
+        """
+        steps = np.diff(np.array(self._rows[len(self._rows) // 5 :]), axis=0)
+        wall, cpu, waiting, decisions = steps.T
+        return {
+            "rate": float(1 / wall.min()),
+            "median": float(1 / np.median(wall)),
+            "decision": float(np.median(decisions)),
+            "cpu": float(np.median(cpu - decisions)) / active,
+            "work": float(np.median(cpu - decisions - waiting)) / active,
+        }
+
+
+def sleeping(size: int, active: int, seconds: float) -> Measurements | None:
+    """Run mpi_ata with tasks that sleep, so that ranks do not compete for cores while rank 0 works."""
+    return _costs(size, active, seconds, sleep=SLEEP)
+
+
+def busy(size: int, active: int, seconds: float) -> Measurements | None:
+    """Run mpi_ata with null tasks, and measure what rank 0 spends on them."""
+    return _costs(size, active, seconds, sleep=0.0)
+
+
+def _costs(size: int, active: int, seconds: float, sleep: float) -> Measurements | None:
+    costs = Costs(seconds)
+    return costs.measured(active) if _run_null(costs, size, active, f"problem.sleep={sleep}") else None
 
 
 def floor(size: int, active: int, seconds: float) -> Measurements | None:
@@ -263,6 +328,7 @@ def _woken(cluster: MPICluster, round: int, pause: float) -> tuple[float, float]
 
 
 ROLES = {"mpi_ata": ours, "floor": floor, "futures": futures, "libensemble": libensemble, "idle": idle}
+ROLES |= {"busy": busy, "sleeping": sleeping}
 
 
 def main() -> None:

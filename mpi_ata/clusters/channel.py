@@ -7,7 +7,7 @@ large message that advances only between pauses crawls.  Buffers only, nothing i
 import os
 from array import array
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +24,7 @@ Payload = npt.NDArray[Any]
 
 # sender, kind, order, round, tasks, number of seconds, bytes of the array, x_slot, result_slot, flags
 HEADER = Struct("<2i5q3i4x")
+_unpack = HEADER.unpack_from
 INLINE = 4096
 PIECE = 1 << 30  # counts in MPI are 32-bit integers
 MESSAGE, FOLLOWING = 1, 2  # tags
@@ -122,15 +123,19 @@ class Channel:
     ) -> None:
         """Send a message without waiting; `payload` must not change until it is sent."""
         count, size = len(seconds), payload.nbytes
-        message = HEADER.pack(self._rank, kind, order, round, tasks, count, size, x_slot, result_slot, flags)
-        if count:
-            message += array("d", seconds).tobytes()
-        if len(message) + size <= self._capacity:
-            self._isend(message + payload.tobytes() if size else message, to, MESSAGE)
+        fields = self._rank, kind, order, round, tasks, count, size, x_slot, result_slot, flags
+        if 8 * count + size > INLINE:
+            self._send_long(to, HEADER.pack(*fields), array("d", seconds).tobytes(), payload)
             return
-        fitting = min(len(message), HEADER.size + 8 * _fitting(count))
-        self._isend(message[:fitting], to, MESSAGE)
-        for part in (message[fitting:], np.ascontiguousarray(payload).reshape(-1).view(np.uint8)):
+        message = _header_and(count).pack(*fields, *seconds)
+        self._isend(message + payload.tobytes() if size else message, to, MESSAGE)
+
+    def _send_long(self, to: int, header: bytes, seconds: bytes, payload: Payload) -> None:
+        """Send what does not fit with the header, in pieces."""
+        if len(seconds) <= INLINE:
+            header, seconds = header + seconds, b""
+        self._isend(header, to, MESSAGE)
+        for part in (seconds, np.ascontiguousarray(payload).reshape(-1).view(np.uint8)):
             for begin in range(0, len(part), PIECE):
                 self._isend(part[begin : begin + PIECE], to, FOLLOWING)
 
@@ -182,22 +187,27 @@ class Channel:
         except Exception as error:
             self._note_loss(error)
             return None
-        header = HEADER.unpack_from(self._buffer)
-        sender, kind, order, round, tasks, count, size, x_slot, result_slot, flags = header
-        seconds: list[float] = self._seconds[: _fitting(count)].tolist()  # type: ignore[assignment]
+        buffer = self._buffer
+        sender, kind, order, round, tasks, count, size, x_slot, result_slot, flags = _unpack(buffer)
         begin = HEADER.size + 8 * count
         if begin + size <= self._capacity:
-            payload = self._as_array(self._buffer[begin : begin + size]) if size else EMPTY
+            seconds: list[float] = self._seconds[:count].tolist()  # type: ignore[assignment]
+            payload = self._as_array(buffer[begin : begin + size]) if size else EMPTY
         else:
             try:
-                if len(seconds) < count:
-                    seconds = self._following(sender, np.empty(count)).tolist()
-                payload = self._following(sender, self._buffer_for(size)) if size else EMPTY
+                seconds, payload = self._following_parts(sender, count, size)
             except SenderLostError:
                 self._inbox.empty()
                 return None
         self._inbox.empty()
         return Message(sender, kind, order, round, tasks, x_slot, result_slot, flags, seconds, payload)
+
+    def _following_parts(self, sender: int, count: int, size: int) -> tuple[list[float], Payload]:
+        """Return the seconds and the array of a message that did not fit with its header."""
+        seconds: list[float] = self._seconds[: _fitting(count)].tolist()  # type: ignore[assignment]
+        if len(seconds) < count:
+            seconds = self._following(sender, np.empty(count)).tolist()
+        return seconds, self._following(sender, self._buffer_for(size)) if size else EMPTY
 
     def _as_array(self, data: bytearray) -> Payload:
         if len(data) == self._bytes:
@@ -281,6 +291,12 @@ def _inbox(comm: "MPI.Comm", source: int, buffer: bytearray) -> _Posted | _Probe
 
     safe = source != MPI.ANY_SOURCE or "Open MPI" in MPI.Get_library_version()
     return (_Posted if safe else _Probed)(comm, source, buffer)
+
+
+@cache
+def _header_and(count: int) -> Struct:
+    """Return the format of a header and this many seconds."""
+    return Struct(f"{HEADER.format}{count}d")
 
 
 def _fitting(count: int) -> int:

@@ -87,20 +87,27 @@ class Connections:
         self.channel.send(self.rank[worker], kind, order, flags=flags)
         self.ring[worker]()
 
+    def begin_waiting(self) -> float:
+        """Return the time; what has passed since the latest wait is not the workers' fault.
+
+        MPI may send nothing while nobody waits for an answer.
+        """
+        now = time.perf_counter()
+        self.suspended += now - self._latest
+        self._latest = now
+        return now
+
     def next_message(
         self, until: float = math.inf, expired: Callable[[], bool] = lambda: False
     ) -> Message | None:
         """Return the next message, or None after a while; raise GraceExpired if it is time to give up."""
         if expired():
             raise GraceExpired
-        began = time.perf_counter()
-        self.suspended += began - self._latest  # MPI may send nothing while nobody waits for an answer
-        message = self._poll()
+        began = self.begin_waiting()
+        message = self.poll()
         self.drained = message is None
         if message is None:
             message = self._receive(min(until, began + LOOK_UP))
-        if message is not None and message.kind == METER:
-            self._joules[message.sender] = message.seconds[0]
         self._latest = time.perf_counter()
         # A process that slept for longer than it asked for was stopped, and perhaps the workers with it.
         self.suspended += max(self._latest - began - 2 * LOOK_UP, 0.0)
@@ -112,18 +119,20 @@ class Connections:
 
     def _receive(self, until: float) -> Message | None:
         while self.channel.sending() and time.perf_counter() < until:  # it advances only while polled
-            if (message := self._poll()) is not None:
+            if (message := self.poll()) is not None:
                 return message
             os.sched_yield()
         if time.perf_counter() >= until:
             self.find_dead()
-        return self._bell.wait(self._poll, until)
+        return self._bell.wait(self.poll, until)
 
-    def _poll(self) -> Message | None:
+    def poll(self) -> Message | None:
         """Return the next message; all messages of a dead worker come before the report of its loss."""
         if self.postponed:
             return self.postponed.pop(0)
         message = self.channel.poll()
+        if message is not None and message.kind == METER:
+            self._joules[message.sender] = message.seconds[0]
         if message is None and self._unreported:
             return Message(self._unreported.pop(0), LOST, 0, 0, 0, NOWHERE, NOWHERE, 0, [], EMPTY)
         return message

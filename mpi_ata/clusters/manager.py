@@ -172,8 +172,7 @@ class MPICluster(Farming):
         each = repeat(counts) if isinstance(counts, int) else counts.tolist()
         if self.draws is not None:
             self.draws.take(workers.tolist(), np.broadcast_to(counts, len(workers)).tolist())
-        for worker, count in zip(workers.tolist(), each, strict=False):
-            self._orders.start(worker, x, round, count, together, route)
+        self._orders.start(workers.tolist(), x, round, each, together, route)
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
         """Return the next arrival, or the next worker that is lost or back."""
@@ -193,6 +192,13 @@ class MPICluster(Farming):
             if message is None and self.now() >= until and not pool.found:
                 raise TimeoutError(f"nothing arrived within {timeout} seconds")
         raise RuntimeError("nothing is running, so there is nothing to wait for")
+
+    def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
+        """Return all that has come, at least one thing, and of arrivals no more than this many tasks."""
+        pool = self._pool
+        if not pool.found and not pool.arrived and (found := self._reception.take(tasks)):
+            return found
+        return [self.wait()]
 
     def evaluate(self, x: Array, parts: range) -> list[float]:
         """Return what problem.evaluate_part(x, part) returns for these parts, in order."""

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from mpi_ata.clusters.exchange.chain import Route
 from mpi_ata.clusters.wire import Wire
 
 
-@dataclass(slots=True)
+@dataclass
 class Order:
     """What a worker was ordered to do, or will be as soon as it has stopped its previous order."""
 
@@ -26,16 +26,17 @@ class Order:
     count: int
     together: bool
     left: int
-    sent: float = math.inf
-    latest: float = math.inf  # when it was sent, or its latest arrival came
-    excused: float = 0.0  # seconds of suspension before that
-    stopped: float = math.inf  # when it was told to stop
-    unused: float = 0.0  # seconds reported since then
-    noted: float = 0.0  # seconds since then that are in overruns()
-    hung: bool = False  # whether its worker was found to hang since then
     route: Route | None = None  # of the exchange by which x and the result travel
-    reported: bool = False  # whether its tasks are done, while the result is on its way
-    result: Array | None = None  # where the result will be, if in shared memory
+    # What most orders never change is not set for each of them.
+    sent: float = field(default=math.inf, init=False)
+    latest: float = field(default=math.inf, init=False)  # when it was sent, or its latest arrival came
+    excused: float = field(default=0.0, init=False)  # seconds of suspension before that
+    stopped: float = field(default=math.inf, init=False)  # when it was told to stop
+    unused: float = field(default=0.0, init=False)  # seconds reported since then
+    noted: float = field(default=0.0, init=False)  # seconds since then that are in overruns()
+    hung: bool = field(default=False, init=False)  # whether its worker was found to hang since then
+    reported: bool = field(default=False, init=False)  # whether its tasks are done, the result on its way
+    result: Array | None = field(default=None, init=False)  # where it will be, if in shared memory
 
 
 class Orders:
@@ -51,46 +52,52 @@ class Orders:
         self._numbers = 0
 
     def start(
-        self, worker: int, x: Array, round: int, count: int, together: bool, route: Route | None = None
+        self,
+        workers: Iterable[int],
+        x: Array,
+        round: int,
+        counts: Iterable[int],
+        together: bool,
+        route: Route | None = None,
     ) -> None:
-        """Give a worker an order; it is sent as soon as the previous one is stopped."""
-        if worker in self.running:
-            raise RuntimeError("a worker holds one order at a time; stop it first")
-        self.running[worker] = order = self._new(x, round, count, together)
-        order.route = route
-        if worker not in self.stopping:
-            self._send(worker, order)
+        """Give each of these workers an order; it is sent as soon as the previous one is stopped."""
+        running, stopping, number = self.running, self.stopping, self._numbers
+        for worker, count in zip(workers, counts, strict=False):
+            if worker in running:
+                raise RuntimeError("a worker holds one order at a time; stop it first")
+            self._numbers = number = number + 1
+            running[worker] = order = Order(number, x, round, count, together, count, route)
+            if worker not in stopping:
+                self._send(worker, order)
 
     def probe(self, worker: int, x: Array, round: int) -> None:
         """Give an idle worker a single task, whose result will be dropped."""
-        self.probes[worker] = order = self._new(x, round, 1, together=True)
-        self._send(worker, order)
-
-    def _new(self, x: Array, round: int, count: int, together: bool) -> Order:
         self._numbers += 1
-        return Order(self._numbers, x, round, count, together, count)
+        self.probes[worker] = order = Order(self._numbers, x, round, 1, True, 1)
+        self._send(worker, order)
 
     def _send(self, worker: int, order: Order) -> None:
         """Send an order; point and result go through shared memory where possible, otherwise by message."""
-        x_slot = result_slot = NOWHERE
-        shared = self._connections.shared
-        if order.route is None and worker in self.sharing and shared is not None:
+        x_slot, result_slot, connections, route = NOWHERE, NOWHERE, self._connections, order.route
+        shared = connections.shared
+        draws: Sequence[float] = ()
+        if route is None and shared is not None and worker in self.sharing:
             order.x = shared.put(order.x)
             order.result = shared.free() if order.together or order.count == 1 else None
             x_slot, result_slot = shared.number_of(order.x), shared.number_of(order.result)
+        if self._draws is not None and worker in self.running:
+            draws = self._draws.of(worker)
         payload: Payload = self._points.packed_point(order.x) if x_slot == NOWHERE else EMPTY
-        flags = TOGETHER if order.together else 0
-        if order.route is not None:
-            payload = order.route.packed()
-            flags |= EXCHANGED | (REPLICATED if order.route.budget else 0)
-        draws = self._draws.of(worker) if self._draws is not None and worker in self.running else ()
-        to, connections = self._connections.rank[worker], self._connections
+        to, flags = connections.rank[worker], TOGETHER if order.together else 0
+        if route is not None:
+            payload = route.packed()
+            flags |= EXCHANGED | (REPLICATED if route.budget else 0)
         connections.channel.send(
             to, ORDER, order.number, order.round, order.count, flags, draws, payload, x_slot, result_slot
         )
         connections.ring[worker]()
         order.sent = order.latest = time.perf_counter()
-        order.excused = self._connections.suspended
+        order.excused = connections.suspended
 
     def withdraw(self, worker: int) -> float:
         """Withdraw a worker's order, and return the seconds it has spent since its latest arrival.

@@ -40,6 +40,20 @@ class Reception:
         self._computes = returns_values(pool.problem)  # packed values
         self._results = results_wire(pool.problem, pool.template)
 
+    def take(self, tasks: int) -> list[Arrival | Lost | Back]:
+        """Return what has come by now: arrivals of at most this many tasks, up to a loss or return."""
+        found: list[Arrival | Lost | Back] = []
+        poll = self._pool.connections.poll
+        self._pool.connections.begin_waiting()
+        while tasks > 0 and (message := poll()) is not None:
+            if (handled := self.handle(message)) is None:
+                continue
+            found.append(handled)
+            if not isinstance(handled, Arrival):
+                break
+            tasks -= len(handled.seconds)
+        return found
+
     def handle(self, message: Message) -> Arrival | Lost | Back | None:
         """Process a message, and return what the method has to know, if anything."""
         worker = self._pool.worker_of[message.sender]

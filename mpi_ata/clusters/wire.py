@@ -97,7 +97,11 @@ def point_wire(problem: object, template: Array) -> Wire:
     return Wire(template, getattr(problem, "halved_x", 0))
 
 
+def halves(problem: object) -> bool:
+    """Return whether anything of a problem travels as bfloat16."""
+    return bool(getattr(problem, "halved_results", 0) or getattr(problem, "halved_x", 0))
+
+
 def exchange_of(problem: object, exchange: str) -> str:
     """Return the exchange to use: a chain adds up results on their way, which would be rounded each time."""
-    halved = getattr(problem, "halved_results", 0) or getattr(problem, "halved_x", 0)
-    return "star" if halved else exchange
+    return "star" if halves(problem) else exchange

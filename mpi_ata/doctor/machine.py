@@ -127,6 +127,8 @@ def file_system(path: Path) -> str:
         return "file system unknown"
     points = [(unescape(point), kind) for _, point, kind, *_ in lines]
     above = [(len(point.parts), j) for j, (point, _) in enumerate(points) if path.is_relative_to(point)]
+    if not above:  # in a chroot, whose / is no mount point
+        return "file system unknown"
     return points[max(above)[1]][1]  # the deepest mount point, and there the latest mount
 
 

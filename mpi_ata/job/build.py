@@ -8,6 +8,7 @@ import numpy as np
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import described
 from mpi_ata.clusters import FaultPolicy
+from mpi_ata.clusters.wire import halves
 from mpi_ata.errors import UsageError, describe_error, one_line
 from mpi_ata.job.computation import check_computation
 from mpi_ata.job.demand import check_point, check_workers, tasks_per_round
@@ -112,13 +113,16 @@ def _build_method(job: Job, problem: AnyProblem, n: int, times: DrawnTimes | Non
         "update": update and bound_update(problem, update.build()),
     }
     built: Method = method.build(**known)
-    built = replicated(built) if job.run.replicated else built
+    built = replicated(built, problem) if job.run.replicated else built
     check_tasks("[allocator] budget", tasks_per_round(built))  # an allocator of the user's may not have
     return built
 
 
-def replicated(method: Method) -> Method:
+def replicated(method: Method, problem: AnyProblem) -> Method:
     """Return the same method with x and the state of the update on the workers."""
+    if halves(problem):
+        why = "adds up results along a chain, which would round what travels as bfloat16 at every worker"
+        raise UsageError(f"[run] replicated = true {why}; remove it, or wire and wire_x of the problem")
     if type(method) is not SGD:
         raise UsageError("[run] replicated = true is for the method sgd; remove it")
     return ReplicatedSGD(method.x, method.allocator, method.update)

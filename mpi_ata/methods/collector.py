@@ -84,23 +84,25 @@ class Collector:
         if orders is None:
             active = a.nonzero()[0]
             cluster.start(active, x, k, a[active], together=exact, summed=summed)
+        # Where all that was ordered is needed, it is taken as it comes; otherwise some may be stopped.
+        wait_some = getattr(cluster, "wait_some", None) if exact else None
         while b < B:
-            found = cluster.wait()
-            if not isinstance(found, Arrival):
-                self._note(found)
-                if isinstance(found, Lost):
-                    orders = orders or Orders(cluster, x, k, a, exact)
-                    orders.reissue(found.worker, used, B - b)
-                    g.skip(found.worker)
-                continue
-            worker, result, seconds, overhead = found  # as in wait(), but without a call per arrival
-            g.add(worker, result)
-            used[worker] += len(seconds)
-            b += len(seconds)
-            if observe is not None:
-                observe(worker, seconds, (), overhead)
-            if orders is not None and b < B and len(surplus := orders.proceed(worker, used, B - b)):
-                self.stop(surplus)
+            for found in (cluster.wait(),) if wait_some is None else wait_some(B - b):
+                if not isinstance(found, Arrival):
+                    self._note(found)
+                    if isinstance(found, Lost):
+                        orders = orders or Orders(cluster, x, k, a, exact)
+                        orders.reissue(found.worker, used, B - b)
+                        g.skip(found.worker)
+                    continue
+                worker, result, seconds, overhead = found  # as in wait(), but without a call per arrival
+                g.add(worker, result)
+                used[worker] += len(seconds)
+                b += len(seconds)
+                if observe is not None:
+                    observe(worker, seconds, (), overhead)
+                if orders is not None and b < B and len(surplus := orders.proceed(worker, used, B - b)):
+                    self.stop(surplus)
         self.end()
         if self._observe_overrun is not None:
             for i, spent in cluster.overruns().items():

@@ -24,7 +24,7 @@ class PyMpiAta(PythonPackage):
     depends_on("py-setuptools@77:", type="build")
 
     depends_on("py-numpy@1.26:", type=("build", "run"))
-    depends_on("py-click@8.2:", type=("build", "run"))
+    depends_on("py-click@8.2.1:", type=("build", "run"))
     depends_on("py-h5py@3.10:", type=("build", "run"))
     depends_on("py-mpi4py@4.1:", type=("build", "run"))
 

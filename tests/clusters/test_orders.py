@@ -16,9 +16,8 @@ def stopping_since(seconds: float) -> Orders:
     """Orders of which worker 0 has not confirmed a stop."""
     nobody: Any = None  # nothing is sent
     orders, now = Orders(nobody, None, Wire(np.zeros(1), 0)), time.perf_counter()
-    orders.stopping[0] = Order(
-        1, np.zeros(1), 1, 1, False, 1, sent=now - seconds, latest=now - seconds, stopped=now - seconds
-    )
+    orders.stopping[0] = order = Order(1, np.zeros(1), 1, 1, False, 1)
+    order.sent = order.latest = order.stopped = now - seconds
     return orders
 
 

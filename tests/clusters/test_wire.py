@@ -8,6 +8,8 @@ import pytest
 from mpi_ata import SGD, UTA, Constant, DrawnTimes, Plain, VirtualCluster
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.wire import Wire
+from mpi_ata.errors import UsageError
+from mpi_ata.job.build import replicated
 
 
 def bits(*values: int) -> Array:
@@ -84,6 +86,14 @@ def moved(problem: Thirds) -> Array:
     method = SGD(problem.x0, UTA(1, 1), Plain(1.0))
     method.step(VirtualCluster(problem, DrawnTimes(Constant(1))))
     return method.x
+
+
+def test_workers_that_keep_x_send_nothing_as_bfloat16() -> None:
+    problem = Thirds(halved_results=1)
+    with pytest.raises(
+        UsageError, match="replicated = true adds up results along a chain, which would round"
+    ):
+        replicated(SGD(problem.x0, UTA(1, 1), Plain(1.0)), problem)
 
 
 def test_simulated_results_and_points_are_rounded_as_far_as_the_problem_says() -> None:

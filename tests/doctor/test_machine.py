@@ -94,3 +94,8 @@ def test_slurm_is_reported_if_it_is_installed(tmp_path: Path, monkeypatch: pytes
     assert "it does not answer, so nothing can be submitted: squeue: fatal: Could not" in str(found.remedy)
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     assert machine.slurm() == Finding("Slurm", "not installed")
+
+
+def test_below_no_mount_point_as_in_a_chroot_the_file_system_is_unknown() -> None:
+    assert machine.file_system(Path("/")) != "file system unknown"
+    assert machine.file_system(Path("below/nothing")) == "file system unknown"

@@ -32,8 +32,8 @@ class OneProcess:
     def __init__(self, problem: InParts) -> None:
         self._problem = problem
 
-    def evaluate(self, x: Array, parts: int) -> list[float]:
-        return [value for part in range(parts) for value in evaluated_part(self._problem, x, part)]
+    def evaluate(self, x: Array, parts: range) -> list[float]:
+        return [value for part in parts for value in evaluated_part(self._problem, x, part)]
 
 
 def evaluated(answer: object) -> dict[str, float]:

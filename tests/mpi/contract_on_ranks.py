@@ -11,7 +11,7 @@ from mpi4py import MPI
 from mpi_ata.clusters import channel, handshake
 from mpi_ata.clusters.manager import MPICluster
 from mpi_ata.clusters.worker import Worker
-from tests.clusters import unstoppable
+from tests.clusters import at_once, unstoppable
 from tests.clusters.contract import CHECKS, SEED, scene
 
 UNIT = 0.1
@@ -23,9 +23,9 @@ def main() -> int:
     failed = 0
     channel.INLINE = 16 if WAY != "along" else channel.INLINE
     handshake.SMALL = 16 if WAY == "shared" else handshake.SMALL
-    for check in [*CHECKS, *unstoppable.CHECKS]:
+    for check in [*CHECKS, *at_once.CHECKS, *unstoppable.CHECKS]:
         comm = MPI.COMM_WORLD.Dup()
-        problem, times = scene(UNIT, stoppable=check in CHECKS)
+        problem, times = scene(UNIT, stoppable=check not in unstoppable.CHECKS)
         if comm.Get_rank() > 0:
             Worker(comm, problem, times, SEED).serve()
             continue

@@ -43,15 +43,18 @@ def started(
     err: IO[str] | int = subprocess.PIPE,
 ) -> "Iterator[subprocess.Popen[str]]":
     """Start a command in its own session, of which nothing is left in the end."""
-    with subprocess.Popen(
-        command,
-        stdout=out,
-        stderr=err,
-        text=True,
-        env=_variables(command),
-        cwd=folder,
-        start_new_session=True,
-    ) as process:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as session,
+        subprocess.Popen(
+            command,
+            stdout=out,
+            stderr=err,
+            text=True,
+            env=_variables(command, session),
+            cwd=folder,
+            start_new_session=True,
+        ) as process,
+    ):
         try:
             yield process
         finally:
@@ -59,11 +62,11 @@ def started(
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _variables(command: list[str]) -> dict[str, str]:
+def _variables(command: list[str], session: str) -> dict[str, str]:
     """Return the environment of a command, in which a killed mpirun leaves no files to later ones."""
     variables = environment()
     if command[0] == launch.find_mpirun():
-        variables["PRTE_MCA_prte_tmpdir_base"] = tempfile.mkdtemp(dir=Path.cwd())
+        variables["PRTE_MCA_prte_tmpdir_base"] = session
     return variables
 
 

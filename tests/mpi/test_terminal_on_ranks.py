@@ -37,7 +37,7 @@ def on_terminal(*command: str) -> str:
 def test_ranks_of_the_users_own_mpirun_draw_a_screen_on_its_terminal(tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     job.write_text(JOB.replace('law = "sqrt"', 'law = "constant"\nunit = 1e-2'))
-    options = ["--out", str(tmp_path / "run.h5"), "--set", "stop.elapsed=1.5", "--set", "stop.rounds=10000"]
+    options = ["--out", str(tmp_path / "run.h5"), "--set", "stop.clock=1.5", "--set", "stop.rounds=10000"]
     shown = on_terminal(launch.find_mpirun(), "-n", "3", str(COMMAND), "run", str(job), *options)
     assert "quadratic, sgd, ata-empirical on 2 workers\x1b[K" in shown
     assert shown.count("\x1b[J") >= 2, "it is redrawn, and erased in the end"
