@@ -62,7 +62,7 @@ def simulated(rounds: int, traffic: Traffic | None) -> tuple[list[float], np.nda
     """Return the lengths of rounds in which three workers do two tasks each, and x."""
     problem = Quadratic(1000)
     method = SGD(problem.x0, UTA(3, budget=6), Plain(0.1))
-    cluster = VirtualCluster(problem, DrawnTimes(Constant(3, mean=2.0)), overhead=traffic)
+    cluster = VirtualCluster(problem, DrawnTimes(Constant(3), unit=2.0), overhead=traffic)
     return [method.step(cluster).duration for _ in range(rounds)], method.x
 
 
@@ -77,7 +77,7 @@ def test_a_simulated_round_takes_as_long_as_its_tasks_and_the_exchange(exchange:
 def test_a_network_is_for_results_that_come_as_a_whole() -> None:
     problem = Quadratic(10)
     method = SGD(problem.x0, GTA(3, budget=6), Plain(0.1))
-    cluster = VirtualCluster(problem, DrawnTimes(Constant(3, mean=2.0)), overhead=Traffic(SLOW))
+    cluster = VirtualCluster(problem, DrawnTimes(Constant(3), unit=2.0), overhead=Traffic(SLOW))
     with pytest.raises(RunError, match=r"takes the results of an order one by one; use another allocator"):
         method.step(cluster)
 
