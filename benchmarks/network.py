@@ -46,19 +46,18 @@ def measure(options: argparse.Namespace) -> list[Measurement]:
     for workers in options.workers:
         with Hosts(workers + 1, options.megabits, options.prefix) as hosts:
             for megabytes, way in itertools.product(options.megabytes, options.ways):
-                command = [
-                    sys.executable,
-                    "-m",
-                    "benchmarks.network_children",
-                    way,
-                    str(int(megabytes * 1e6 / 4)),
-                ]
-                answer = json.loads(hosts.run(command, workers + 1).splitlines()[-1])
-                found.append(Measurement(way, workers, megabytes, answer["seconds"], answer["megabytes"]))
+                found.append(one(hosts, way, workers, megabytes))
                 print(
-                    f"{workers} workers, {megabytes:g} MB, {way}: {answer['seconds']:.3f} s", file=sys.stderr
+                    f"{workers} workers, {megabytes:g} MB, {way}: {found[-1].seconds:.3f} s", file=sys.stderr
                 )
     return found
+
+
+def one(hosts: Hosts, way: str, workers: int, megabytes: float) -> Measurement:
+    """Measure one way on these hosts."""
+    command = [sys.executable, "-m", "benchmarks.network_children", way, str(int(megabytes * 1e6 / 4))]
+    answer = json.loads(hosts.run(command, workers + 1).splitlines()[-1])
+    return Measurement(way, workers, megabytes, answer["seconds"], answer["megabytes"])
 
 
 def fitted(measurements: list[Measurement]) -> Network:
@@ -70,7 +69,7 @@ def fitted(measurements: list[Measurement]) -> Network:
 
 
 def nonnegative_solution(matrix: Array) -> list[float]:
-    """Return the costs of a byte, a hop and a message, none below 0, with which each row adds up to about 1."""
+    """Return the costs of a byte, a hop and a message, none below 0, for which rows add up to about 1."""
     best, least = [1e-9, 0.0, 0.0], np.inf
     for used in ([0], [0, 1], [0, 2], [0, 1, 2]):
         costs = np.zeros(3)
