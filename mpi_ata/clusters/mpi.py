@@ -60,6 +60,7 @@ def all_ranks_needed() -> Iterator[None]:
     except MPI.Exception as error:
         if not is_loss(error):
             raise
+        note_loss()
         atexit.register(end_all_ranks, MPI.COMM_WORLD)
         raise RunError(LOST) from None
 
