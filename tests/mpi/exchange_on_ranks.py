@@ -1,12 +1,14 @@
 """Runs the same job by the star and by the chain on the ranks of one world; rank 0 prints JSON lines.
 
-exchange_on_ranks.py star,chain,replicated, or one way and where which worker kills itself: chain pass_sum 2
+exchange_on_ranks.py star,chain,replicated, or one way and where which worker kills itself: chain pass_sum 2;
+with HANG set it is stopped there instead.  In a `task`, it kills itself while the others are busy.
 """
 
 import json
 import os
 import signal
 import sys
+import time
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -15,6 +17,7 @@ import numpy as np
 
 from mpi_ata.allocators import UTA
 from mpi_ata.arrays import Array
+from mpi_ata.clusters.exchange import fetching
 from mpi_ata.clusters.exchange.chain import Chain
 from mpi_ata.clusters.exchange.links import Links
 from mpi_ata.clusters.exchange.sharing import SharingChain
@@ -58,6 +61,25 @@ def run(way: str, rounds: int = ROUNDS) -> dict[str, Any] | None:
         return {"x": digest, "norm": float(np.linalg.norm(method.x)), "used": used, "lost": lost}
 
 
+def rank() -> int:
+    """Return the rank of this process."""
+    return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
+
+
+def die_in_task(worker: int) -> None:
+    """Let a worker kill itself in its third task, while the others are busy for longer than rank 0 waits."""
+    own, calls, fetching.PATIENCE = Noisy.gradient, count(), 0.1  # the first one is untimed
+
+    def dying(self: Noisy, x: Array, task: Task) -> Array:
+        if next(calls) == 3:
+            if rank() == worker + 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(1)
+        return own(self, x, task)
+
+    setattr(Noisy, "gradient", dying)  # noqa: B010  (which types do not allow)
+
+
 def die_in(name: str, worker: int) -> None:
     """Let a worker kill itself in the middle of this, the third time it does it."""
     kind: Any = SharingChain if hasattr(SharingChain, name) else Chain
@@ -68,7 +90,7 @@ def die_in(name: str, worker: int) -> None:
             die_at(self._links, transfer=min(worker, 1))  # the first one sends everything at once
         return own(self, *arguments)
 
-    if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == str(worker + 1):
+    if rank() == worker + 1:
         setattr(kind, name, dying)
 
 
@@ -78,7 +100,7 @@ def die_at(links: Links, transfer: int) -> None:
 
     def last(*arguments: Any) -> None:
         if next(transfers) == transfer:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGSTOP if "HANG" in os.environ else signal.SIGKILL)
         own(*arguments)
 
     vars(links)["transfer"] = last
@@ -87,7 +109,7 @@ def die_at(links: Links, transfer: int) -> None:
 if __name__ == "__main__":
     ways, *death = sys.argv[1:]
     if death:
-        die_in(death[0], int(death[1]))
+        die_in_task(int(death[1])) if death[0] == "task" else die_in(death[0], int(death[1]))
     for story in [run(way) for way in ways.split(",")]:
         if story is not None:
             print(json.dumps(story), flush=True)

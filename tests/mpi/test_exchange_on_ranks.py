@@ -52,6 +52,7 @@ def slow(*values: object) -> object:
         ("replicated", "share_sum", 2),
         slow("replicated", "share_sum", 0),
         slow("replicated", "share_sum", 3),
+        slow("replicated", "task", 1),
     ],
 )
 def test_a_worker_that_dies_in_the_middle_of_an_exchange_is_lost_and_others_do_its_tasks(
@@ -62,3 +63,18 @@ def test_a_worker_that_dies_in_the_middle_of_an_exchange_is_lost_and_others_do_i
     assert story["used"] == 6 * 7
     # The path of the expectation is the same; the noise moves the norm, about 60, by less than 1.
     assert story["norm"] == pytest.approx(59.5, abs=2)
+
+
+@SURVIVES
+@pytest.mark.slow  # no deadline is shorter than 3 seconds
+@pytest.mark.parametrize(
+    ("way", "where", "worker"),
+    [("chain", "pass_point", 1), ("chain", "pass_sum", 1), ("replicated", "share_sum", 0)],
+)
+def test_a_worker_that_hangs_in_an_exchange_is_overdue_and_those_that_wait_for_it_are_not(
+    way: str, where: str, worker: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANG", "1")
+    (story,) = stories(way, where, str(worker))
+    assert story["lost"] == [worker]
+    assert story["used"] == 6 * 7
