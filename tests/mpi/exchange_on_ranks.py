@@ -1,7 +1,8 @@
 """Runs the same job by the star and by the chain on the ranks of one world; rank 0 prints JSON lines.
 
 exchange_on_ranks.py star,chain,replicated, or one way and where which worker kills itself: chain pass_sum 2;
-with HANG set it is stopped there instead.  In a `task`, it kills itself while the others are busy.
+with HANG set it is stopped there instead.  In a `task`, it kills itself while the others are busy.  With LOOK
+set, rank 0 looks at x after each round, and says on stderr whenever it sends x to all.
 """
 
 import json
@@ -17,10 +18,10 @@ import numpy as np
 
 from mpi_ata.allocators import UTA
 from mpi_ata.arrays import Array
-from mpi_ata.clusters.exchange import fetching
+from mpi_ata.clusters.exchange import fetching, gathering
 from mpi_ata.clusters.exchange.chain import Chain
 from mpi_ata.clusters.exchange.links import Links
-from mpi_ata.clusters.exchange.sharing import SharingChain
+from mpi_ata.clusters.exchange.sharing import SharingChain, send_copy
 from mpi_ata.clusters.world import mpi_cluster, workers_in_world
 from mpi_ata.methods import SGD
 from mpi_ata.methods.replicated_sgd import ReplicatedSGD
@@ -55,10 +56,23 @@ def run(way: str, rounds: int = ROUNDS) -> dict[str, Any] | None:
         lost, used = list[int](), 0
         for _ in range(rounds):
             round = method.step(cluster)
+            if "LOOK" in os.environ:  # as an evaluation does
+                assert np.isfinite(method.x).all()
             lost += [each.worker for each in round.losses]
             used += int(round.used.sum())
         digest = sha256(method.x.tobytes() + method.state()["update.v"].tobytes()).hexdigest()
         return {"x": digest, "norm": float(np.linalg.norm(method.x)), "used": used, "lost": lost}
+
+
+def say_what_is_sent() -> None:
+    """Let rank 0 say so whenever it sends x and the state of the update to workers that keep them."""
+    own = send_copy
+
+    def saying(*arguments: Any) -> None:
+        print("rank 0 sends x", file=sys.stderr, flush=True)
+        own(*arguments)
+
+    vars(gathering)["send_copy"] = saying
 
 
 def rank() -> int:
@@ -108,6 +122,8 @@ def die_at(links: Links, transfer: int) -> None:
 
 if __name__ == "__main__":
     ways, *death = sys.argv[1:]
+    if "LOOK" in os.environ:
+        say_what_is_sent()
     if death:
         die_in_task(int(death[1])) if death[0] == "task" else die_in(death[0], int(death[1]))
     for story in [run(way) for way in ways.split(",")]:

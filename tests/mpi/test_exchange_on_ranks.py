@@ -1,6 +1,7 @@
 """Rounds by the chain on real ranks: the same numbers as by the star, and no hang when a worker dies."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,16 @@ SURVIVES = pytest.mark.skipif(not outlives_deaths(), reason="this MPI ends all r
 
 def stories(*arguments: str) -> list[dict[str, Any]]:
     """Return what rank 0 printed, one entry per run."""
+    return [json.loads(line) for line in completed(*arguments).stdout.splitlines()]
+
+
+def completed(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the script on ranks."""
     mpirun = launch.find_mpirun()
     words = [mpirun, *fault_tolerance(mpirun), "-n", str(N + 1), sys.executable, str(SCRIPT), *arguments]
     done = finished(words)
     assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return done
 
 
 @pytest.mark.parametrize("budget", [7, pytest.param(3, marks=pytest.mark.slow)])
@@ -78,3 +84,14 @@ def test_a_worker_that_hangs_in_an_exchange_is_overdue_and_those_that_wait_for_i
     (story,) = stories(way, where, str(worker))
     assert story["lost"] == [worker]
     assert story["used"] == 6 * 7
+
+
+@pytest.mark.slow
+def test_rank_0_sends_x_once_to_workers_that_keep_it_however_often_it_looks_at_x(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOOK", "1")
+    done = completed("replicated,star")
+    replicated, star = [json.loads(line) for line in done.stdout.splitlines()]
+    assert replicated == star
+    assert done.stderr.count("rank 0 sends x") == 1

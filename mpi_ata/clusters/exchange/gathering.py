@@ -52,9 +52,8 @@ class Gathering:
         fresh = [worker for worker in workers if worker in replica.fresh]
         if not fresh:
             replica.value()
-        stale = workers if replica.here else [worker for worker in workers if worker not in fresh]
-        rank = self._connections.rank
-        source = MANAGER if replica.here else rank[fresh[0]]
+        stale = [worker for worker in workers if worker not in fresh]
+        source = self._connections.rank[fresh[0]] if fresh else MANAGER
         direct = use_direct([self._pool.identities[worker].host for worker in workers])
         return Route(self._generation, self._ranks(workers), budget, source, self._ranks(stale), direct)
 
