@@ -204,10 +204,9 @@ class MPICluster(Farming):
 
     def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
         """Return all that has come, at least one thing, and of arrivals no more than this many tasks."""
-        pool = self._pool
-        if not pool.found and not pool.arrived and (found := self._reception.take(tasks)):
-            return found
-        return [self.wait()]
+        found = [] if self._pool.found or self._pool.arrived else self._reception.take(tasks)
+        self._gathering.check()
+        return found or [self.wait()]
 
     def evaluate(self, x: Array, parts: range) -> list[float]:
         """Return what problem.evaluate_part(x, part) returns for these parts, in order."""

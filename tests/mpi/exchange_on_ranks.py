@@ -1,15 +1,18 @@
 """Runs the same job by the star and by the chain on the ranks of one world; rank 0 prints JSON lines.
 
 exchange_on_ranks.py star,chain,replicated, or one way and where which worker kills itself: chain pass_sum 2;
-with HANG set it is stopped there instead.  In a `task`, it kills itself while the others are busy.  With LOOK
-set, rank 0 looks at x after each round, and says on stderr whenever it sends x to all.
+with HANG set it is stopped there instead.  In a `task`, it kills itself while the others are busy, and after
+its `report` when its sum is passed on.  With LOOK set, rank 0 looks at x after each round, and says on stderr
+whenever it sends x to all.
 """
 
 import json
 import os
 import signal
 import sys
+import threading
 import time
+from functools import partial
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -22,6 +25,7 @@ from mpi_ata.clusters.exchange import fetching, gathering
 from mpi_ata.clusters.exchange.chain import Chain
 from mpi_ata.clusters.exchange.links import Links
 from mpi_ata.clusters.exchange.sharing import SharingChain, send_copy
+from mpi_ata.clusters.manager import MPICluster
 from mpi_ata.clusters.world import mpi_cluster, workers_in_world
 from mpi_ata.methods import SGD
 from mpi_ata.methods.replicated_sgd import ReplicatedSGD
@@ -94,6 +98,29 @@ def die_in_task(worker: int) -> None:
     setattr(Noisy, "gradient", dying)  # noqa: B010  (which types do not allow)
 
 
+def die_after_report(worker: int) -> None:
+    """Let a worker kill itself when its third sum is passed on, and the next one be busy for a second.
+
+    Rank 0 looks at what has come LATE seconds after each order: at the loss, or at the sum too.
+    """
+    own, waited, calls, late = Noisy.gradient, MPICluster.wait_some, count(), float(os.environ["LATE"])
+
+    def dying(self: Noisy, x: Array, task: Task) -> Array:
+        if task.round == 3 and task.worker == worker and not next(calls):
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        if task.round == 3 and task.worker == worker + 1:
+            time.sleep(1)
+        return own(self, x, task)
+
+    def wait_late(self: MPICluster, tasks: int) -> Any:
+        time.sleep(late)
+        self._connections.find_dead()
+        return waited(self, tasks)
+
+    setattr(Noisy, "gradient", dying)  # noqa: B010  (which types do not allow)
+    setattr(MPICluster, "wait_some", wait_late)  # noqa: B010
+
+
 def die_in(name: str, worker: int) -> None:
     """Let a worker kill itself in the middle of this, the third time it does it."""
     kind: Any = SharingChain if hasattr(SharingChain, name) else Chain
@@ -125,7 +152,8 @@ if __name__ == "__main__":
     if "LOOK" in os.environ:
         say_what_is_sent()
     if death:
-        die_in_task(int(death[1])) if death[0] == "task" else die_in(death[0], int(death[1]))
+        special = {"task": die_in_task, "report": die_after_report}
+        special.get(death[0], partial(die_in, death[0]))(int(death[1]))
     for story in [run(way) for way in ways.split(",")]:
         if story is not None:
             print(json.dumps(story), flush=True)

@@ -95,3 +95,15 @@ def test_rank_0_sends_x_once_to_workers_that_keep_it_however_often_it_looks_at_x
     replicated, star = [json.loads(line) for line in done.stdout.splitlines()]
     assert replicated == star
     assert done.stderr.count("rank 0 sends x") == 1
+
+
+@SURVIVES
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [0.6, 1.6])  # seconds: the loss is noticed before the sum is in, or with it
+def test_a_worker_that_dies_when_its_sum_is_passed_on_is_lost_and_the_round_ends_as_any_other(
+    late: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LATE", str(late))
+    (story,) = stories("chain", "report", "0")
+    assert story["lost"] == [0]
+    assert story["used"] == 6 * 7

@@ -6,6 +6,7 @@ they have, so that such a round ends as any other with a loss.
 """
 
 import logging
+import os
 import time
 from typing import NamedTuple
 
@@ -78,9 +79,9 @@ class Gathering:
         self._members = {worker: self._orders.running[worker] for worker in workers}
         self._reports, self._route = {}, route
         self._replica = x if isinstance(x, Replica) else None
-        self._connections.channel.flush()
         assert self._connections.links is not None
         try:
+            self._send_orders()
             if not isinstance(x, Replica):
                 send_point(self._connections.links, route, x, self._look)
             elif route.stale and route.source == MANAGER:
@@ -89,6 +90,13 @@ class Gathering:
                 self._connections.links.renew(route.generation)
         except LinkBrokenError as error:
             self.dissolve(str(error))
+
+    def _send_orders(self) -> None:
+        """Wait until all orders are sent: MPI sends nothing while x is being passed on."""
+        began = time.perf_counter()
+        while self._connections.channel.sending():
+            self._look(time.perf_counter() - began)
+            os.sched_yield()
 
     def hold(self, worker: int, message: Message) -> None:
         """Hold back a worker's report until the sum is in."""
