@@ -2,8 +2,8 @@
 
 exchange_on_ranks.py star,chain,replicated, or one way and where which worker kills itself: chain pass_sum 2;
 with HANG set it is stopped there instead.  In a `task`, it kills itself while the others are busy, and after
-its `report` when its sum is passed on.  With LOOK set, rank 0 looks at x after each round, and says on stderr
-whenever it sends x to all.
+its `report` when its sum is passed on; before an `order`, it is stopped.  With LOOK
+set, rank 0 looks at x after each round, and says on stderr whenever it sends x to all.
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from mpi_ata.allocators import UTA
-from mpi_ata.arrays import Array
+from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters.exchange import fetching, gathering
 from mpi_ata.clusters.exchange.chain import Chain
 from mpi_ata.clusters.exchange.links import Links
@@ -32,7 +32,7 @@ from mpi_ata.methods.replicated_sgd import ReplicatedSGD
 from mpi_ata.problems import Task
 from mpi_ata.updates import Momentum
 
-SIZE = 100_003  # numbers: several pieces, the last one short
+SIZE = int(os.environ.get("SIZE", "100003"))  # numbers: several pieces, the last one short
 ROUNDS = 6
 BUDGET = int(os.environ.get("BUDGET", "7"))  # with fewer than workers, some are idle in turn
 
@@ -121,6 +121,24 @@ def die_after_report(worker: int) -> None:
     setattr(MPICluster, "wait_some", wait_late)  # noqa: B010
 
 
+def hang_before_order(worker: int) -> None:
+    """Let a worker be stopped between rounds 3 and 4; orders have the indices of their tasks."""
+    own, started, calls = Noisy.gradient, MPICluster.start, count()
+
+    def stopping(self: Noisy, x: Array, task: Task) -> Array:
+        if task.round == 3 and task.worker == worker and not next(calls):
+            threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGSTOP)).start()
+        return own(self, x, task)
+
+    def start(self: MPICluster, workers: IntArray, x: Any, round: int, *more: Any, **named: Any) -> None:
+        time.sleep(2.0 * (round == 4))
+        started(self, workers, x, round, *more, **named)
+
+    setattr(Noisy, "shares_draws", True)  # noqa: B010  (which types do not allow)
+    setattr(Noisy, "gradient", stopping)  # noqa: B010
+    setattr(MPICluster, "start", start)  # noqa: B010
+
+
 def die_in(name: str, worker: int) -> None:
     """Let a worker kill itself in the middle of this, the third time it does it."""
     kind: Any = SharingChain if hasattr(SharingChain, name) else Chain
@@ -152,7 +170,7 @@ if __name__ == "__main__":
     if "LOOK" in os.environ:
         say_what_is_sent()
     if death:
-        special = {"task": die_in_task, "report": die_after_report}
+        special = {"task": die_in_task, "report": die_after_report, "order": hang_before_order}
         special.get(death[0], partial(die_in, death[0]))(int(death[1]))
     for story in [run(way) for way in ways.split(",")]:
         if story is not None:

@@ -107,3 +107,15 @@ def test_a_worker_that_dies_when_its_sum_is_passed_on_is_lost_and_the_round_ends
     (story,) = stories("chain", "report", "0")
     assert story["lost"] == [0]
     assert story["used"] == 6 * 7
+
+
+@SURVIVES
+@pytest.mark.slow
+def test_a_worker_that_does_not_receive_its_long_order_is_overdue_and_rank_0_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BUDGET", "4000")  # indices that do not fit with the header of an order
+    monkeypatch.setenv("SIZE", "5000")
+    (story,) = stories("chain", "order", "1")
+    assert story["lost"] == [1]
+    assert story["used"] == 6 * 4000

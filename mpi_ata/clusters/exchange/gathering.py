@@ -162,9 +162,10 @@ class Gathering:
         if self._replica is not None:
             for order in members.values():
                 order.x = self._replica.value()
+        now = self._connections.begin_waiting()  # what the exchange took counts for nobody
         for worker, order in members.items():
             if self._orders.running.get(worker) is order:
-                order.route, order.reported, order.latest = None, False, time.perf_counter()
+                order.route, order.reported, order.latest = None, False, now
                 order.excused = self._connections.suspended
                 to = self._connections.rank[worker]
                 self._connections.channel.send(to, FALLBACK, order.number, payload=order.x)
