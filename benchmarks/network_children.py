@@ -1,26 +1,31 @@
-"""One way to exchange x and gradients on limited links, started by benchmarks.namespaces; rank 0 prints JSON.
+"""One way to exchange x and gradients among hosts, measured on the ranks that benchmarks.network starts.
 
-As root: python -m benchmarks.network_children --ways star,chain --workers 4 --megabytes 5 --megabits 100
+Rank 0 prints the seconds of a round, and the megabytes through its network card, as JSON.
 """
 
 import argparse
 import json
 import logging
+import socket
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from mpi4py import MPI
+from mpi4py.futures import MPICommExecutor
 
-from benchmarks.namespaces import Hosts
 from mpi_ata import SGD, UTA, Plain, Task
 from mpi_ata.arrays import Array
+from mpi_ata.clusters.world import mpi_cluster, workers_in_world
 from mpi_ata.methods.replicated_sgd import ReplicatedSGD
 
-ROUNDS = 6  # of which the first one opens connections
+ROUNDS = 5  # of which the first one opens connections
+PORT = 29511
 Measured = dict[str, float]
+Step = Callable[[], object]
 
 
 class Null:
@@ -37,8 +42,6 @@ class Null:
 
 def ours(way: str, size: int) -> Measured | None:
     """Measure rounds of SGD in which every worker has one task."""
-    from mpi_ata.clusters.world import mpi_cluster, workers_in_world
-
     problem, n = Null(size), workers_in_world()
     kind = ReplicatedSGD if way == "replicated" else SGD
     method = kind(problem.x0, UTA(n, budget=n), Plain(1e-3))
@@ -47,31 +50,95 @@ def ours(way: str, size: int) -> Measured | None:
         return None if cluster is None else timed(lambda: method.step(cluster))
 
 
-def gloo(size: int) -> Measured | None:
-    """Measure the all-reduce of torch.distributed among all ranks but rank 0."""
-    import torch
+def collectives(size: int) -> Measured | None:
+    """Measure Bcast and Reduce of the MPI library."""
+    world = MPI.COMM_WORLD
+    x, total = np.ones(size, np.float32), np.empty(size, np.float32)
+
+    def step() -> None:
+        world.Bcast(x)
+        world.Reduce(x, total if world.Get_rank() == 0 else None)
+
+    found = timed(step)
+    return found if world.Get_rank() == 0 else None
+
+
+def futures(size: int) -> Measured | None:
+    """Measure mpi4py.futures: x is an argument, results are arrays."""
+    x, n = np.ones(size, np.float32), MPI.COMM_WORLD.Get_size() - 1
+    with MPICommExecutor() as opened:
+        executor: Any = opened
+        return None if executor is None else timed(lambda: sum(executor.map(np.positive, [x] * n)))
+
+
+def among_workers(step_of: Callable[[Any, Any], Step]) -> Measured | None:
+    """Measure a step of torch.distributed among all ranks but rank 0."""
     import torch.distributed as dist
-    from mpi4py import MPI
 
-    rank, ranks = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
-    host = MPI.COMM_WORLD.bcast(__import__("socket").gethostname())
-    dist.init_process_group("gloo", f"tcp://{host}:29511", rank=rank, world_size=ranks)
-    workers, x = dist.new_group(list(range(1, ranks))), torch.ones(size)
-    found = timed(lambda: dist.all_reduce(x, group=workers)) if rank else None
-    MPI.COMM_WORLD.Barrier()
-    return found if rank == 1 else None
+    world = MPI.COMM_WORLD
+    rank, ranks, host = world.Get_rank(), world.Get_size(), world.bcast(socket.gethostname())
+    dist.init_process_group("gloo", f"tcp://{host}:{PORT}", rank=rank, world_size=ranks)
+    group = dist.new_group(list(range(1, ranks)))
+    before = transmitted()
+    found = world.gather(timed(step_of(dist, group)) if rank else None)
+    if found is None:
+        return None
+    return {"seconds": found[1]["seconds"], "megabytes": (transmitted() - before) / ROUNDS / 1e6}
 
 
-def timed(step: Callable[[], object]) -> Measured:
-    """Return the median seconds of a round, and the bytes through this host's network card."""
+def gloo(size: int) -> Measured | None:
+    """Measure the all-reduce of gloo, without x."""
+
+    def step_of(dist: Any, group: Any) -> Step:
+        import torch
+
+        x = torch.ones(size)
+        return lambda: dist.all_reduce(x, group=group)
+
+    return among_workers(step_of)
+
+
+def ddp(size: int) -> Measured | None:
+    """Measure a backward pass and a step of a DDP model with one parameter."""
+
+    def step_of(dist: Any, group: Any) -> Step:
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        model = DistributedDataParallel(torch.nn.Linear(size, 1, bias=False), process_group=group)
+        optimizer, inputs = torch.optim.SGD(model.parameters(), lr=1e-3), torch.ones(1, size)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            model(inputs).sum().backward()
+            optimizer.step()
+
+        return step
+
+    return among_workers(step_of)
+
+
+WAYS: dict[str, Callable[[int], Measured | None]] = {
+    "star": lambda size: ours("star", size),
+    "chain": lambda size: ours("chain", size),
+    "replicated": lambda size: ours("replicated", size),
+    "collectives": collectives,
+    "futures": futures,
+    "gloo": gloo,
+    "ddp": ddp,
+}
+
+
+def timed(step: Step) -> Measured:
+    """Return the median seconds of a round, and the megabytes through this host's network card."""
     seconds, card = list[float](), list[int]()
     for _ in range(ROUNDS):
         began = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - began)
         card.append(transmitted())
-    rounds = ROUNDS - 1
-    return {"seconds": statistics.median(seconds[1:]), "megabytes": (card[-1] - card[0]) / rounds / 1e6}
+    megabytes = (card[-1] - card[0]) / (ROUNDS - 1) / 1e6
+    return {"seconds": statistics.median(seconds[1:]), "megabytes": megabytes}
 
 
 def transmitted() -> int:
@@ -81,34 +148,16 @@ def transmitted() -> int:
     return sum(int(count[0]) + int(count[8]) for count in counts)
 
 
-def rank(way: str, size: int) -> None:
+def main() -> None:
     """Measure one way on the ranks of this world."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("way", choices=WAYS)
+    parser.add_argument("size", type=int, help="numbers in x, of 4 bytes each")
+    options = parser.parse_args()
     logging.getLogger("mpi_ata").setLevel(logging.ERROR)
-    found = gloo(size) if way == "gloo" else ours(way, size)
+    found = WAYS[options.way](options.size)
     if found is not None:
         print(json.dumps(found), flush=True)
-
-
-def main() -> None:
-    """Start ranks on hosts of their own for one way after another, and print what they measured."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--ways", default="star,chain")
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--megabytes", type=float, default=5.0)
-    parser.add_argument("--megabits", type=float, default=100.0)
-    parser.add_argument("--prefix", default="node")
-    parser.add_argument("--rank", action="store_true", help="this is a rank")
-    options = parser.parse_args()
-    size = int(options.megabytes * 1e6 / 4)
-    if options.rank:
-        rank(options.ways, size)
-        return
-    with Hosts(options.workers + 1, options.megabits, options.prefix) as hosts:
-        for way in options.ways.split(","):
-            own = ["--rank", "--ways", way, "--megabytes", str(options.megabytes)]
-            out = hosts.run([sys.executable, "-m", __spec__.name, *own], options.workers + 1)
-            found = json.loads(out.splitlines()[-1])
-            print(f"{way:12} {found['seconds']:7.3f} s {found['megabytes']:7.1f} MB", flush=True)
 
 
 if __name__ == "__main__":

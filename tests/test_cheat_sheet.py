@@ -9,12 +9,13 @@ import pytest
 import mpi_ata
 from mpi_ata.cli import COMMANDS, main
 from mpi_ata.job.names import ALLOCATORS, LAWS, METHODS, PROBLEMS, UPDATES
-from tests.job_file import keys_of
+from tests.job_file import BLOCK, keys_of
 from tests.pages import DOCS, ROOT
 
 PAGE = (DOCS / "cheat-sheet.md").read_text()
 ROWS = re.findall(r"(?m)^\| `(mpi-ata (\S+).*?)` \| (.*) \|$", PAGE)
 TABLES = re.findall(r"(?m)^\| `\[+([\w.]+)\]+` \| (.*) \|$", PAGE)
+DOCUMENTED = [block[2] for block in BLOCK.finditer((DOCS / "job-file.md").read_text())]
 NAMES = {
     "problems": PROBLEMS,
     "methods": METHODS,
@@ -44,6 +45,13 @@ def test_the_options_of_a_command_exist(call: str, name: str, meaning: str) -> N
 @pytest.mark.parametrize(("table", "keys"), TABLES, ids=[table for table, _ in TABLES])
 def test_the_keys_of_a_table_exist(table: str, keys: str) -> None:
     assert set(code_in(keys)) <= {key.name for key in keys_of(table)}
+
+
+def test_every_table_is_listed_with_all_keys_that_are_no_parameters_of_a_problem() -> None:
+    listed = {table: set(code_in(keys)) for table, keys in TABLES}
+    missing = {table: {key.name for key in keys_of(table)} - listed.get(table, set()) for table in DOCUMENTED}
+    missing["problem"], missing["times"] = set(), missing["times"] - {"changes"}  # a row of its own
+    assert {table: keys for table, keys in missing.items() if keys} == {}
 
 
 @pytest.mark.parametrize("table", NAMES)
