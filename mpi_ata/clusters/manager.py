@@ -185,7 +185,7 @@ class MPICluster(Farming):
             found = None if message is None else self._reception.handle(message)
             if connections.drained and time.perf_counter() >= self._next_look:  # all answers are read
                 self._next_look = self.now() + LOOK
-                pool.find_overdue(self.now())
+                self._find_overdue()
             self._gathering.check()
             if found is not None:
                 return found
@@ -193,12 +193,20 @@ class MPICluster(Farming):
                 raise TimeoutError(f"nothing arrived within {timeout} seconds")
         raise RuntimeError("nothing is running, so there is nothing to wait for")
 
+    def _find_overdue(self) -> None:
+        """Suspend workers that are overdue; those that wait for each other deliver by the star first."""
+        late = self._pool.overdue(self.now())
+        if waiting := [worker for worker, order, _ in late if order.route is not None]:
+            self._gathering.dissolve(f"nothing came from the workers {waiting}")
+            return
+        for worker, order, silent in late:
+            self._pool.suspect(worker, silent, order.round)
+
     def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
         """Return all that has come, at least one thing, and of arrivals no more than this many tasks."""
-        pool = self._pool
-        if not pool.found and not pool.arrived and (found := self._reception.take(tasks)):
-            return found
-        return [self.wait()]
+        found = [] if self._pool.found or self._pool.arrived else self._reception.take(tasks)
+        self._gathering.check()
+        return found or [self.wait()]
 
     def evaluate(self, x: Array, parts: range) -> list[float]:
         """Return what problem.evaluate_part(x, part) returns for these parts, in order."""

@@ -11,7 +11,7 @@ from mpi_ata.clusters.handshake import identities
 from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.interface import Arrival, Back, Lost, named
 from mpi_ata.clusters.ledger import Ledger
-from mpi_ata.clusters.orders import Orders
+from mpi_ata.clusters.orders import Order, Orders
 from mpi_ata.clusters.wire import point_wire
 from mpi_ata.errors import LossError
 from mpi_ata.launch.verdict import note_lost_worker
@@ -19,6 +19,7 @@ from mpi_ata.layout import ranks_for, worker_of
 from mpi_ata.problems import AnyProblem
 
 FLOOR = 3.0  # seconds: on a busy machine, any rank may be silent for this long
+Overdue = tuple[int, Order, float]  # worker, its order, and the seconds for which nothing came
 ENDED = "its process has ended: it was killed, crashed, exited or ran out of memory"
 
 
@@ -96,16 +97,14 @@ class WorkerPool:
         self.setting_up.discard(worker)
         return self.health.died(worker, tasks, ENDED)
 
-    def find_overdue(self, now: float) -> None:
-        """Withdraw the orders of workers that are overdue."""
+    def overdue(self, now: float) -> list[Overdue]:
+        """Return the workers whose orders take too long."""
         deadlines, patience = self.health.deadlines, self.health.deadlines.patience()
         late = [(w, order, silent) for w, order, silent in self.orders.silent(now) if silent > patience[w]]
         workers = np.array([worker for worker, _, _ in late], np.int64)
         counts = np.array([order.left if order.together else 1 for _, order, _ in late], np.int64)
         allowed = deadlines.of(workers, counts) if late else ()
-        for (worker, order, silent), longest in zip(late, allowed, strict=True):
-            if silent > longest:
-                self.suspect(worker, silent, order.round)
+        return [each for each, longest in zip(late, allowed, strict=True) if each[2] > longest]
 
     def suspect(self, worker: int, spent: float, round: int) -> None:
         """Suspend a worker that is overdue, unless the run has to wait for it."""

@@ -45,7 +45,8 @@ class Reception:
         found: list[Arrival | Lost | Back] = []
         poll = self._pool.connections.poll
         self._pool.connections.begin_waiting()
-        while tasks > 0 and (message := poll()) is not None:
+        # What an exchange has brought comes before the loss of a worker that took part in it.
+        while tasks > 0 and not self._pool.arrived and (message := poll()) is not None:
             if (handled := self.handle(message)) is None:
                 continue
             found.append(handled)

@@ -19,7 +19,7 @@ from mpi_ata.driver.plan import Start
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import Note, begin
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import RunError, UsageError, in_short, in_users_code
+from mpi_ata.errors import LossError, RunError, UsageError, in_short, in_users_code
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import AnyProblem
@@ -35,7 +35,7 @@ class Outcome:
 
     workers: int
     trace: Trace
-    x: Any
+    x: Any  # None where workers kept it when the grace period ended
     reason: str | None  # the limit that was reached; None where it was stopped early
     signal: str = ""  # that stopped it
     out: Path | None = None  # where it was saved
@@ -82,13 +82,20 @@ class Drive:
         with np.errstate(over="ignore", invalid="ignore"):  # evaluate() says it better
             for _ in self.rounds():
                 pass
-        outcome = Outcome(self._cluster.n, self._trace, self._method.x, self.reason, self._stop_request.name)
+        outcome = Outcome(self._cluster.n, self._trace, self._point(), self.reason, self._stop_request.name)
         if (found := self._recorder) is None:
             return outcome
         hosts = found.flagged_hosts()
         return replace(
             outcome, out=found.path, resumable=found.resumable, flagged_hosts=hosts, saved=found.saved
         )
+
+    def _point(self) -> Any:
+        """Return the point; None if it is on workers, which have no time left to send it."""
+        try:
+            return self._method.x
+        except (GraceExpired, LossError):
+            return None
 
     @property
     def resumable(self) -> bool:

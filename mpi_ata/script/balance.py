@@ -26,7 +26,7 @@ from mpi_ata.torch.model_mean import ModelMean, trained
 from mpi_ata.torch.rank_group import RankGroup
 from mpi_ata.torch.share import Share, ShareReport, reports
 
-LOADERS = 8  # that are remembered, so that each continues where it was
+LOADERS = 8  # that are remembered, so that each continues where it was; older ones are closed
 
 
 class Balance:
@@ -82,7 +82,7 @@ class Balance:
             self.rounds = int(group.from_rank_0(opened, 1)[0])
         if self._run is not None:
             weakref.finalize(self, self._run.close)
-        self._draws: deque[LoaderDraws | SharedDraws] = deque(maxlen=LOADERS)
+        self._draws: deque[LoaderDraws | SharedDraws] = deque()
         self._local = LocalBackward()
         self._mean: ModelMean | None = None
         self._share: Share | None = None
@@ -106,6 +106,8 @@ class Balance:
                 return known
         new = SharedDraws(loader, self._seed) if self._shared else LoaderDraws(loader, self.rounds)
         self._draws.append(new)
+        if len(self._draws) > LOADERS:
+            self._draws.popleft().close()
         return new
 
     def log(self, loss: Any) -> None:

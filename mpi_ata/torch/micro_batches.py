@@ -29,6 +29,10 @@ class LoaderDraws:
         for _ in range(count):
             yield self._next()
 
+    def close(self) -> None:
+        """Let go of the loader's processes, if it has any."""
+        self._batches = iter(())
+
     def _next(self) -> Any:
         for _ in range(2):
             for batch in self._batches:
@@ -69,6 +73,11 @@ class SharedDraws:
             self._processes.expect(requests)
         for request in requests:
             yield self._reader.read(request) if self._processes is None else self._processes.get(request)
+
+    def close(self) -> None:
+        """End the loader processes, if there are any."""
+        if self._processes is not None:
+            self._processes.close()
 
     def _request(self, index: int) -> Request:
         return Request(TRAINING, self._epochs.reading_seed(index), self._epochs.batch(index))

@@ -1,12 +1,18 @@
 """Runs the same job by the star and by the chain on the ranks of one world; rank 0 prints JSON lines.
 
-exchange_on_ranks.py star,chain,replicated, or one way and where which worker kills itself: chain pass_sum 2
+exchange_on_ranks.py star,chain,replicated, or one way and where which worker kills itself: chain pass_sum 2;
+with HANG set it is stopped there instead.  In a `task`, it kills itself while the others are busy, and after
+its `report` when its sum is passed on; before an `order`, it is stopped.  With LOOK
+set, rank 0 looks at x after each round, and says on stderr whenever it sends x to all.
 """
 
 import json
 import os
 import signal
 import sys
+import threading
+import time
+from functools import partial
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -14,17 +20,19 @@ from typing import Any
 import numpy as np
 
 from mpi_ata.allocators import UTA
-from mpi_ata.arrays import Array
+from mpi_ata.arrays import Array, IntArray
+from mpi_ata.clusters.exchange import fetching, gathering
 from mpi_ata.clusters.exchange.chain import Chain
 from mpi_ata.clusters.exchange.links import Links
-from mpi_ata.clusters.exchange.sharing import SharingChain
+from mpi_ata.clusters.exchange.sharing import SharingChain, send_copy
+from mpi_ata.clusters.manager import MPICluster
 from mpi_ata.clusters.world import mpi_cluster, workers_in_world
 from mpi_ata.methods import SGD
 from mpi_ata.methods.replicated_sgd import ReplicatedSGD
 from mpi_ata.problems import Task
 from mpi_ata.updates import Momentum
 
-SIZE = 100_003  # numbers: several pieces, the last one short
+SIZE = int(os.environ.get("SIZE", "100003"))  # numbers: several pieces, the last one short
 ROUNDS = 6
 BUDGET = int(os.environ.get("BUDGET", "7"))  # with fewer than workers, some are idle in turn
 
@@ -52,10 +60,83 @@ def run(way: str, rounds: int = ROUNDS) -> dict[str, Any] | None:
         lost, used = list[int](), 0
         for _ in range(rounds):
             round = method.step(cluster)
+            if "LOOK" in os.environ:  # as an evaluation does
+                assert np.isfinite(method.x).all()
             lost += [each.worker for each in round.losses]
             used += int(round.used.sum())
         digest = sha256(method.x.tobytes() + method.state()["update.v"].tobytes()).hexdigest()
         return {"x": digest, "norm": float(np.linalg.norm(method.x)), "used": used, "lost": lost}
+
+
+def say_what_is_sent() -> None:
+    """Let rank 0 say so whenever it sends x and the state of the update to workers that keep them."""
+    own = send_copy
+
+    def saying(*arguments: Any) -> None:
+        print("rank 0 sends x", file=sys.stderr, flush=True)
+        own(*arguments)
+
+    vars(gathering)["send_copy"] = saying
+
+
+def rank() -> int:
+    """Return the rank of this process."""
+    return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
+
+
+def die_in_task(worker: int) -> None:
+    """Let a worker kill itself in its third task, while the others are busy for longer than rank 0 waits."""
+    own, calls, fetching.PATIENCE = Noisy.gradient, count(), 0.1  # the first one is untimed
+
+    def dying(self: Noisy, x: Array, task: Task) -> Array:
+        if next(calls) == 3:
+            if rank() == worker + 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(1)
+        return own(self, x, task)
+
+    setattr(Noisy, "gradient", dying)  # noqa: B010  (which types do not allow)
+
+
+def die_after_report(worker: int) -> None:
+    """Let a worker kill itself when its third sum is passed on, and the next one be busy for a second.
+
+    Rank 0 looks at what has come LATE seconds after each order: at the loss, or at the sum too.
+    """
+    own, waited, calls, late = Noisy.gradient, MPICluster.wait_some, count(), float(os.environ["LATE"])
+
+    def dying(self: Noisy, x: Array, task: Task) -> Array:
+        if task.round == 3 and task.worker == worker and not next(calls):
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        if task.round == 3 and task.worker == worker + 1:
+            time.sleep(1)
+        return own(self, x, task)
+
+    def wait_late(self: MPICluster, tasks: int) -> Any:
+        time.sleep(late)
+        self._connections.find_dead()
+        return waited(self, tasks)
+
+    setattr(Noisy, "gradient", dying)  # noqa: B010  (which types do not allow)
+    setattr(MPICluster, "wait_some", wait_late)  # noqa: B010
+
+
+def hang_before_order(worker: int) -> None:
+    """Let a worker be stopped between rounds 3 and 4; orders have the indices of their tasks."""
+    own, started, calls = Noisy.gradient, MPICluster.start, count()
+
+    def stopping(self: Noisy, x: Array, task: Task) -> Array:
+        if task.round == 3 and task.worker == worker and not next(calls):
+            threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGSTOP)).start()
+        return own(self, x, task)
+
+    def start(self: MPICluster, workers: IntArray, x: Any, round: int, *more: Any, **named: Any) -> None:
+        time.sleep(2.0 * (round == 4))
+        started(self, workers, x, round, *more, **named)
+
+    setattr(Noisy, "shares_draws", True)  # noqa: B010  (which types do not allow)
+    setattr(Noisy, "gradient", stopping)  # noqa: B010
+    setattr(MPICluster, "start", start)  # noqa: B010
 
 
 def die_in(name: str, worker: int) -> None:
@@ -68,7 +149,7 @@ def die_in(name: str, worker: int) -> None:
             die_at(self._links, transfer=min(worker, 1))  # the first one sends everything at once
         return own(self, *arguments)
 
-    if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == str(worker + 1):
+    if rank() == worker + 1:
         setattr(kind, name, dying)
 
 
@@ -78,7 +159,7 @@ def die_at(links: Links, transfer: int) -> None:
 
     def last(*arguments: Any) -> None:
         if next(transfers) == transfer:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGSTOP if "HANG" in os.environ else signal.SIGKILL)
         own(*arguments)
 
     vars(links)["transfer"] = last
@@ -86,8 +167,11 @@ def die_at(links: Links, transfer: int) -> None:
 
 if __name__ == "__main__":
     ways, *death = sys.argv[1:]
+    if "LOOK" in os.environ:
+        say_what_is_sent()
     if death:
-        die_in(death[0], int(death[1]))
+        special = {"task": die_in_task, "report": die_after_report, "order": hang_before_order}
+        special.get(death[0], partial(die_in, death[0]))(int(death[1]))
     for story in [run(way) for way in ways.split(",")]:
         if story is not None:
             print(json.dumps(story), flush=True)

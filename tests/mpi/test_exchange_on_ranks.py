@@ -1,6 +1,7 @@
 """Rounds by the chain on real ranks: the same numbers as by the star, and no hang when a worker dies."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,16 @@ SURVIVES = pytest.mark.skipif(not outlives_deaths(), reason="this MPI ends all r
 
 def stories(*arguments: str) -> list[dict[str, Any]]:
     """Return what rank 0 printed, one entry per run."""
+    return [json.loads(line) for line in completed(*arguments).stdout.splitlines()]
+
+
+def completed(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the script on ranks."""
     mpirun = launch.find_mpirun()
     words = [mpirun, *fault_tolerance(mpirun), "-n", str(N + 1), sys.executable, str(SCRIPT), *arguments]
     done = finished(words)
     assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return done
 
 
 @pytest.mark.parametrize("budget", [7, pytest.param(3, marks=pytest.mark.slow)])
@@ -52,6 +58,7 @@ def slow(*values: object) -> object:
         ("replicated", "share_sum", 2),
         slow("replicated", "share_sum", 0),
         slow("replicated", "share_sum", 3),
+        slow("replicated", "task", 1),
     ],
 )
 def test_a_worker_that_dies_in_the_middle_of_an_exchange_is_lost_and_others_do_its_tasks(
@@ -62,3 +69,53 @@ def test_a_worker_that_dies_in_the_middle_of_an_exchange_is_lost_and_others_do_i
     assert story["used"] == 6 * 7
     # The path of the expectation is the same; the noise moves the norm, about 60, by less than 1.
     assert story["norm"] == pytest.approx(59.5, abs=2)
+
+
+@SURVIVES
+@pytest.mark.slow  # no deadline is shorter than 3 seconds
+@pytest.mark.parametrize(
+    ("way", "where", "worker"),
+    [("chain", "pass_point", 1), ("chain", "pass_sum", 1), ("replicated", "share_sum", 0)],
+)
+def test_a_worker_that_hangs_in_an_exchange_is_overdue_and_those_that_wait_for_it_are_not(
+    way: str, where: str, worker: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANG", "1")
+    (story,) = stories(way, where, str(worker))
+    assert story["lost"] == [worker]
+    assert story["used"] == 6 * 7
+
+
+@pytest.mark.slow
+def test_rank_0_sends_x_once_to_workers_that_keep_it_however_often_it_looks_at_x(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOOK", "1")
+    done = completed("replicated,star")
+    replicated, star = [json.loads(line) for line in done.stdout.splitlines()]
+    assert replicated == star
+    assert done.stderr.count("rank 0 sends x") == 1
+
+
+@SURVIVES
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [0.6, 1.6])  # seconds: the loss is noticed before the sum is in, or with it
+def test_a_worker_that_dies_when_its_sum_is_passed_on_is_lost_and_the_round_ends_as_any_other(
+    late: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LATE", str(late))
+    (story,) = stories("chain", "report", "0")
+    assert story["lost"] == [0]
+    assert story["used"] == 6 * 7
+
+
+@SURVIVES
+@pytest.mark.slow
+def test_a_worker_that_does_not_receive_its_long_order_is_overdue_and_rank_0_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BUDGET", "4000")  # indices that do not fit with the header of an order
+    monkeypatch.setenv("SIZE", "5000")
+    (story,) = stories("chain", "order", "1")
+    assert story["lost"] == [1]
+    assert story["used"] == 6 * 4000

@@ -240,6 +240,29 @@ mpi_ata.Balance(budget=0)
 """
 
 
+MANY_LOADERS = """
+import multiprocessing, torch, mpi_ata
+if __name__ == "__main__":
+    torch.distributed.init_process_group("gloo", "file://{group}", rank=0, world_size=1)
+    balance, model = mpi_ata.Balance(1, allocator="uta", shuffle="epoch"), torch.nn.Linear(1, 1)
+    data = torch.utils.data.TensorDataset(torch.ones(4, 1))
+    for _ in range(11):  # as a script that makes a new loader in each epoch
+        for (batch,) in balance.micro_batches(torch.utils.data.DataLoader(data, 2, num_workers=1)):
+            model(batch).sum().backward()
+        balance.reduce(model)
+    print(len(multiprocessing.active_children()))
+"""
+
+
+def test_a_new_loader_in_each_epoch_does_not_leave_its_processes_behind(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MANY_LOADERS.format(group=tmp_path / "group"))
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 8  # those of the latest loaders, which may go on
+
+
 def test_a_script_with_a_mistake_ends_with_one_sentence_and_no_traceback(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(LONE.format(group=tmp_path / "group"))

@@ -6,6 +6,7 @@ they have, so that such a round ends as any other with a loss.
 """
 
 import logging
+import os
 import time
 from typing import NamedTuple
 
@@ -52,9 +53,8 @@ class Gathering:
         fresh = [worker for worker in workers if worker in replica.fresh]
         if not fresh:
             replica.value()
-        stale = workers if replica.here else [worker for worker in workers if worker not in fresh]
-        rank = self._connections.rank
-        source = MANAGER if replica.here else rank[fresh[0]]
+        stale = [worker for worker in workers if worker not in fresh]
+        source = self._connections.rank[fresh[0]] if fresh else MANAGER
         direct = use_direct([self._pool.identities[worker].host for worker in workers])
         return Route(self._generation, self._ranks(workers), budget, source, self._ranks(stale), direct)
 
@@ -79,9 +79,9 @@ class Gathering:
         self._members = {worker: self._orders.running[worker] for worker in workers}
         self._reports, self._route = {}, route
         self._replica = x if isinstance(x, Replica) else None
-        self._connections.channel.flush()
         assert self._connections.links is not None
         try:
+            self._send_orders()
             if not isinstance(x, Replica):
                 send_point(self._connections.links, route, x, self._look)
             elif route.stale and route.source == MANAGER:
@@ -90,6 +90,13 @@ class Gathering:
                 self._connections.links.renew(route.generation)
         except LinkBrokenError as error:
             self.dissolve(str(error))
+
+    def _send_orders(self) -> None:
+        """Wait until all orders are sent: MPI sends nothing while x is being passed on."""
+        began = time.perf_counter()
+        while self._connections.channel.sending():
+            self._look(time.perf_counter() - began)
+            os.sched_yield()
 
     def hold(self, worker: int, message: Message) -> None:
         """Hold back a worker's report until the sum is in."""
@@ -155,9 +162,10 @@ class Gathering:
         if self._replica is not None:
             for order in members.values():
                 order.x = self._replica.value()
+        now = self._connections.begin_waiting()  # what the exchange took counts for nobody
         for worker, order in members.items():
             if self._orders.running.get(worker) is order:
-                order.route, order.reported, order.latest = None, False, time.perf_counter()
+                order.route, order.reported, order.latest = None, False, now
                 order.excused = self._connections.suspended
                 to = self._connections.rank[worker]
                 self._connections.channel.send(to, FALLBACK, order.number, payload=order.x)

@@ -36,6 +36,7 @@ class Replica:
             assert self.fetch is not None
             state = opened(self.fetch(self))
             self._x = np.array(state.pop("x"))
+            self._x.flags.writeable = False  # workers would not notice a change
             self.update.restore(state)
         return self._x
 
