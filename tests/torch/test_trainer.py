@@ -174,6 +174,29 @@ def test_an_unknown_argument_is_rejected_with_the_one_that_was_meant() -> None:
         a_trainer(num_worker=2)
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"shuffle": True}, "shuffle=True must be 'replacement' or 'epoch', which is what shuffle=True of a"),
+        ({"precision": "fp8"}, "precision='fp8' must be"),
+    ],
+)
+def test_a_value_that_the_problem_rejects_is_reported_as_wrong_usage(
+    options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        a_trainer(**options)
+
+
+def test_an_error_in_the_function_that_builds_the_model_stays_the_users_own() -> None:
+    def build() -> Any:
+        raise ValueError("no such layer")
+
+    with pytest.raises(ValueError, match="no such layer") as caught:
+        Trainer(build, nn.CrossEntropyLoss(), samples(), 5, budget=6, optimizer=None)
+    assert not isinstance(caught.value, UsageError)
+
+
 def test_the_norm_of_the_mean_gradient_is_logged_before_it_is_clipped() -> None:
     model = normed()
     start = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
