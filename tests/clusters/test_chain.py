@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from mpi_ata.arrays import Array
+from mpi_ata.clusters.buffers import NOWHERE
+from mpi_ata.clusters.channel import EXCHANGED, ORDER, REPLICATED, Message
 from mpi_ata.clusters.exchange.chain import PIECE, Chain, Route, receive_sum, send_point, unpacked
 from mpi_ata.clusters.exchange.links import Address, LinkBrokenError, Links
+from mpi_ata.clusters.exchange.passing import Passing
 from mpi_ata.clusters.exchange.replica import Copy, closed, opened
 from mpi_ata.clusters.exchange.sharing import SharingChain, receive_tokens, send_copy
 from mpi_ata.launch import host_name
@@ -185,7 +188,19 @@ def test_a_copy_moves_only_when_the_round_is_known_to_be_complete() -> None:
     own.keep(1, 2, first.copy())
     x = other(np.ones(3), first / 2)
     assert own.at(1).tolist() == x.tolist()  # the order of round 2 has come
-    own.keep(2, 2, second.copy())
+    own.keep(2, 2, np.zeros(3))
     assert own.at(1).tolist() == x.tolist()  # round 2 was given up
     own.keep(2, 2, second.copy())
+    assert own.at(1).tolist() == x.tolist()  # the manager looks at the point before round 2 is complete
     assert own.at(2).tolist() == other(x, second / 2).tolist()
+
+
+def test_a_gradient_in_fortran_order_moves_a_copy_like_any_other(ranks: list[Links]) -> None:
+    x, g = np.ones((90, 70)), np.arange(90 * 70.0).reshape(90, 70)
+    own = Passing(ranks[3], 3, lambda *_, **__: None, lambda: False, lambda: False, Momentum(0.5))
+    own.copy.take(closed(x, Momentum(0.5)))
+    route, flags = Route(0, (3,), budget=1).packed(), EXCHANGED | REPLICATED
+    own.begin(Message(0, ORDER, 1, 1, 1, NOWHERE, NOWHERE, flags, [], route.view(np.uint8)))
+    own.deliver([0.1], np.asfortranarray(g))
+    receive_tokens(ranks[0], Route(0, (3,), budget=1), patient)
+    assert own.copy.at(1).tolist() == Momentum(0.5)(x, g).tolist()

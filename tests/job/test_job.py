@@ -122,7 +122,7 @@ def test_what_a_job_leaves_out_has_the_documented_default(tmp_path: Path) -> Non
         (
             "extra.key",
             "1",
-            "unknown table 'extra'; valid tables: problem, method, allocator, times, stop, run",
+            "unknown table 'extra'; valid tables: problem, method, allocator, times, network, stop, run",
         ),
         ("problem.dimention", "4", "unknown key 'dimention' in [problem]; valid keys: dimension, noise"),
         ("method.step", "1", "unknown key 'step' in [method]; valid keys: "),

@@ -88,7 +88,7 @@ class Passing:
     def _add(self, total: Array) -> None:
         """Add an order's result to the sum; where workers have x, keep the sum for the next step."""
         if isinstance(self._chain, SharingChain):
-            everything = np.empty_like(total)
+            everything = np.empty(total.shape, total.dtype)  # in C order, which a gradient may not be
             self._chain.share_sum(total, everything, self._look)
             self.copy.keep(self._round, self._chain.route.budget, everything)
         elif self._chain is not None:

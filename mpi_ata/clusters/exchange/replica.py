@@ -65,10 +65,12 @@ class Copy:
         self._pending: tuple[int, int, Array] | None = None  # round, number of gradients, and their sum
 
     def at(self, round: int) -> Array:
-        """Return the point after a round, which is the latest one or the one before."""
-        pending, self._pending = self._pending, None
-        if pending is not None and pending[0] == round and self._update is not None:
-            _, count, g = pending
+        """Return the point after a round, which is the latest one or the one before.
+
+        The sum of a later round is kept: the manager may look at the point while that round goes on.
+        """
+        if self._pending is not None and self._pending[0] == round and self._update is not None:
+            (_, count, g), self._pending = self._pending, None
             for (part,) in blocks(g):
                 part /= count
             self._x = self._update(self._x, g)
