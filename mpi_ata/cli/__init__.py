@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from mpi_ata import launch
+from mpi_ata.errors import did_you_mean
 from mpi_ata.launch.verdict import exit_code_of, note_exit
 from mpi_ata.layout import MANAGER
 from mpi_ata.version import __version__
@@ -46,6 +47,14 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(f"mpi_ata.cli.{module}"), name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is called; of an unknown one, say what was probably meant."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}{_meant(args[0])}")
+        return super().resolve_command(ctx, args)
+
     def main(self, *args: Any, **options: Any) -> Any:
         """Run a command; a manager reports its exit code to the process that started the ranks."""
         try:
@@ -54,6 +63,14 @@ class LazyGroup(click.Group):
             if launch.under_launcher() and launch.rank() == MANAGER:
                 note_exit(exit_code_of(end))
             raise
+
+
+def _meant(word: str) -> str:
+    """Return what to type instead of a word that is no command, if that can be guessed."""
+    for ending, command in ((".toml", "run"), (".h5", "show")):
+        if word.endswith(ending):
+            return f"; did you mean mpi-ata {command} {word}?"
+    return did_you_mean(word, COMMANDS)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -30,6 +30,7 @@ from mpi_ata.runfile.store import RunFile
 
 log = logging.getLogger("mpi_ata")
 
+CHANGES = 5  # of speed that are logged
 FIRST = 100  # after each of these rounds the state is taken, later as often as is cheap enough
 
 
@@ -45,6 +46,7 @@ class RunRecorder:
         # Elsewhere the state is that of the latest completed round until a round ends.
         self._takes_states = isinstance(cluster, VirtualCluster) or hasattr(method, "point_per_worker")
         self._next_state = 0.0
+        self._changes = 0  # of speed
         self._method, self._cluster, self._trace, self._job = method, cluster, trace, job
         self._checkpoints = Checkpoints(file, job.run.checkpoint_rounds, job.run.checkpoint_seconds)
         self._record = plan.earlier or Record(secrets.token_hex(16), job.source, (), {}, prior=plan.prior)
@@ -94,7 +96,16 @@ class RunRecorder:
             self._worker_event("back", back)
         for change in speed_changes(self._method):
             if getattr(change, "notable", True):  # those of a user's allocator all are
-                self.event("changed-speed", str(change), change.worker)
+                self._note_change(str(change), change.worker)
+
+    def _note_change(self, text: str, worker: int) -> None:
+        """Record that a speed changed; on a busy machine that is often, so only the first ones are logged."""
+        self._record.event(time.time(), "changed-speed", text, worker)
+        self._changes += 1
+        if self._changes <= CHANGES:
+            log.warning("%s", text)
+        elif self._changes == CHANGES + 1:
+            log.warning("further changes of speed are only recorded: mpi-ata show prints them")
 
     def _sample_round(self, round: Round) -> None:
         """Keep what a round took, unless orders run on, whose times belong to no single round."""

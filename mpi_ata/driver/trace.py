@@ -190,6 +190,8 @@ class Trace:
         self.shares.restore(totals)
         columns = [history[name].tolist() for name in Row._fields]
         self.rows = [Row(*values) for values in zip(*columns, strict=True)]
+        if self.rows and self.rows[-1].round == self.round:
+            self._evaluated = self.round
         for name, array in evaluations.items():
             if name.startswith("latest."):
                 self.evaluation[name.removeprefix("latest.")] = array.item()

@@ -73,6 +73,7 @@ def describe_run(
     tables = {name: described(part) for name, part in parts.items() if part is not None}
     if problem is not None:
         tables["problem"] |= described_point(method.x)
+        tables["training"] = getattr(problem, "training_settings", dict)()
     tables |= {"times": described_times(times), "stop": _given(asdict(stop)), "run": _given(asdict(run))}
     tables = {name: table for name, table in (tables | {"script": _script()}).items() if table}
     files = {f"{name}.file": class_text(type(part)) for name, part in parts.items()}

@@ -17,7 +17,8 @@ from mpi_ata.script.words import python_words
 
 Paths = str | Path | Sequence[str | Path]
 
-FIXED = ("problem.", "method.class", "run.seed")  # keys that may not differ when a run is resumed
+# Keys that may not differ when a run is resumed.
+FIXED = ("problem.", "training.model", "training.loss", "method.class", "run.seed")
 IGNORED = ("script.", "run.exchange", "run.replicated")  # keys that say nothing of the run itself
 
 
@@ -67,7 +68,8 @@ def _resume(described: ScriptRun, output: OutputOptions) -> Start:
         raise UsageError(
             f"{file.path}: is the run of a job file; resume it with mpi-ata run, or choose another out"
         )
-    names = [name for name in differing_keys(described.tables, then) if not name.startswith(IGNORED)]
+    ignored = IGNORED if "training" in then else (*IGNORED, "training.")  # older files have no such table
+    names = [name for name in differing_keys(described.tables, then) if not name.startswith(ignored)]
     code = _edited_code(described, record.job)
     if not output.accept_changes:
         _check_same(file.path, described.tables, then, names, code)

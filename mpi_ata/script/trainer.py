@@ -5,9 +5,10 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any, overload
 
@@ -18,7 +19,7 @@ from mpi_ata.driver.execute import log_notes
 from mpi_ata.driver.opening import start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import CONTINUE, UsageError, did_you_mean, diverged
+from mpi_ata.errors import CONTINUE, UsageError, did_you_mean, diverged, one_line
 from mpi_ata.methods import Round
 from mpi_ata.script.ending import end_process, report_errors_in_one_sentence, report_exit
 from mpi_ata.script.place import start_ranks, starts_ranks
@@ -66,11 +67,13 @@ class Trainer:
         report_errors_in_one_sentence()
         running, own = _divided(options)
         logs = tuple(logs) or ("loss",)
-        self.problem = TorchProblem(model, loss_fn, dataset, batch_size, logs=logs, seed=seed, **own)
+        with _checked():
+            self.problem = TorchProblem(model, loss_fn, dataset, batch_size, logs=logs, seed=seed, **own)
+            update = TorchUpdate(optimizer, scheduler, scheduler_every, clip, ema)
         self._request = Request(
             problem=self.problem,
             budget=budget,
-            update=TorchUpdate(optimizer, scheduler, scheduler_every, clip, ema),
+            update=update,
             seed=seed,
             evaluate_every=evaluate_every or NEVER,
             **running,
@@ -212,6 +215,18 @@ class Trainer:
 
 def _function(metrics: Metrics, metric: Any) -> Any:
     return metrics[metric] if isinstance(metric, str) else metric
+
+
+@contextmanager
+def _checked() -> Iterator[None]:
+    """Report values that this package rejects in one sentence; errors of a user's code stay as they are."""
+    try:
+        yield
+    except ValueError as error:
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        if not frame.f_globals["__name__"].startswith("mpi_ata."):
+            raise
+        raise UsageError(one_line(error)) from None
 
 
 def _divided(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -109,7 +109,9 @@ def sequence(
 
 def _check_choices(shuffle: str, sampler: Any, batch_sampler: Any) -> None:
     if shuffle not in ("replacement", "epoch"):
-        raise ValueError(f"{shuffle=} must be 'replacement' or 'epoch'")
+        raise ValueError(
+            f"{shuffle=} must be 'replacement' or 'epoch', which is what shuffle=True of a DataLoader does"
+        )
     chosen = [
         name for name, one in {"sampler": sampler, "batch_sampler": batch_sampler}.items() if one is not None
     ]

@@ -87,6 +87,7 @@ class TorchProblem:
         self._first_test = TRAINING + bool(tests)
         drawn = sequence(len(dataset), batch_size, seed, shuffle, sampler, batch_sampler)
         self._batches = Batches(reader, batch_size, drawn, sharded, num_workers)
+        self._batch_size = batch_size
         self.shares_draws = drawn is not None
         measured = {**(metrics or {}), "loss": loss_fn}
         self.evaluations = Evaluations(tests or {UNNAMED: dataset}, measured, evaluation_batch)
@@ -108,6 +109,11 @@ class TorchProblem:
         if hasattr(update, "bind"):
             update.bind(self.model)
         return TailUpdate(update, self.layout, self._flat.description())
+
+    def training_settings(self) -> dict[str, str | int]:
+        """Return what the run file of a script keeps, so that a resumed run notices another training."""
+        loss = getattr(self._loss_fn, "__qualname__", type(self._loss_fn).__qualname__)
+        return {"model": type(self.model).__qualname__, "loss": loss, "batch_size": self._batch_size}
 
     def logged(self, x: Array) -> dict[str, float]:
         """Return what the tasks of the update that led to x have logged, on average."""

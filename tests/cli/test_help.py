@@ -39,6 +39,16 @@ def test_the_help_does_not_cut_off_the_summaries_of_commands(arguments: list[str
     assert "..." not in commands
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("rnu", "; did you mean run?"), ("my.toml", "; did you mean mpi-ata run my.toml?"), ("xyz", "")],
+)
+def test_what_is_no_command_is_rejected_with_what_was_meant(word: str, meant: str) -> None:
+    result = call(word)
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f"Error: No such command '{word}'{meant}\n")
+
+
 def every_command(group: click.Group = main) -> Iterator[click.Command]:
     """Yield all commands, those of groups too."""
     context = click.Context(group)

@@ -94,3 +94,12 @@ def test_a_run_that_reaches_a_limit_between_two_evaluations_is_evaluated_there(l
     outcome = stopped("", f"stop.{limit}")
     assert outcome.reason
     assert outcome.summary()["loss"] == Quadratic(5).loss(outcome.x)
+
+
+def test_a_finished_run_that_is_resumed_with_changes_shows_its_loss_as_that_of_its_last_round() -> None:
+    Path("stopped").touch()
+    stopped()
+    again = OutputOptions(Path("run.h5"), resume=True)
+    outcome = execute(resolve(Path("job.toml"), ("method.step_size=0.2",), again))
+    assert outcome.reason == "20 rounds"
+    assert "before the last rounds" not in closing_table(outcome)

@@ -59,6 +59,21 @@ def test_a_noticed_change_is_an_event_of_the_worker_in_the_run_file(tmp_path: Pa
     assert re.fullmatch(rf"worker {first.worker} is now \d\.\d times as slow as before", first.text)
 
 
+def test_of_many_noticed_changes_all_are_recorded_but_five_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    every = "".join(
+        f"[[times.changes]]\nround = {round}\nworkers = 1.0\nfactor = {factor}\n"
+        for round, factor in [(30, 20.0), (60, 0.05), (90, 20.0)]
+    )
+    job, out = changing(tmp_path, every, "sgd forget"), Path("run.h5")
+    driven(job, ["stop.rounds=120"], output=OutputOptions(out))
+    assert len([event for event in record_of(out).events if event.kind == "changed-speed"]) > 5
+    texts = [entry.getMessage() for entry in caplog.records]
+    assert len([text for text in texts if re.match(r"worker \d is now", text)]) == 5
+    assert texts.count("further changes of speed are only recorded: mpi-ata show prints them") == 1
+
+
 def worker_times(job: Path) -> list[float]:
     """Return the worker time after each round."""
     found: list[float] = []

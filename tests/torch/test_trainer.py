@@ -87,6 +87,31 @@ def test_a_run_is_resumed_bit_for_bit_with_the_users_own_state(tmp_path: Path) -
     assert resumed.x.tobytes() == whole.x.tobytes()
 
 
+def test_a_run_is_resumed_with_another_loss_only_if_that_is_accepted(tmp_path: Path) -> None:
+    def resume(loss: Any, rounds: int, batch_size: int = 5, **options: Any) -> Trainer:
+        model = normed()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        settings = {"budget": 3, "optimizer": optimizer, "times": Sqrt(3), "rounds": rounds, **options}
+        run = Trainer(model, loss, samples(), batch_size, out=tmp_path / "run.h5", resume=True, **settings)
+        with run as trainer:
+            for _ in trainer:
+                pass
+        return trainer
+
+    resume(nn.CrossEntropyLoss(), 2)
+    assert resume(nn.CrossEntropyLoss(), 4, batch_size=6).method.k == 4
+    with pytest.raises(
+        UsageError, match=r"training.loss \(CrossEntropyLoss, now MultiMarginLoss\); resume with"
+    ):
+        resume(nn.MultiMarginLoss(), 6)
+    assert resume(nn.MultiMarginLoss(), 6, accept_changes=True).method.k == 6
+    changes = [
+        event["text"] for event in mpi_ata.load(tmp_path / "run.h5").events if event["kind"] == "changed"
+    ]
+    assert "training.batch_size: 5 -> 6" in changes
+    assert "training.loss: CrossEntropyLoss -> MultiMarginLoss" in changes
+
+
 def test_leaving_the_loop_saves_the_run(tmp_path: Path) -> None:
     with a_trainer(out=tmp_path / "run.h5") as trainer:
         for round in trainer:
@@ -172,6 +197,29 @@ def test_unknown_names_are_rejected(asked: tuple[str, ...], sentence: str) -> No
 def test_an_unknown_argument_is_rejected_with_the_one_that_was_meant() -> None:
     with pytest.raises(UsageError, match=r"Trainer has no argument 'num_worker'; did you mean num_workers\?"):
         a_trainer(num_worker=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"shuffle": True}, "shuffle=True must be 'replacement' or 'epoch', which is what shuffle=True of a"),
+        ({"precision": "fp8"}, "precision='fp8' must be"),
+    ],
+)
+def test_a_value_that_the_problem_rejects_is_reported_as_wrong_usage(
+    options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        a_trainer(**options)
+
+
+def test_an_error_in_the_function_that_builds_the_model_stays_the_users_own() -> None:
+    def build() -> Any:
+        raise ValueError("no such layer")
+
+    with pytest.raises(ValueError, match="no such layer") as caught:
+        Trainer(build, nn.CrossEntropyLoss(), samples(), 5, budget=6, optimizer=None)
+    assert not isinstance(caught.value, UsageError)
 
 
 def test_the_norm_of_the_mean_gradient_is_logged_before_it_is_clipped() -> None:
