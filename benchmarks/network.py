@@ -73,7 +73,7 @@ def nonnegative_solution(matrix: Array) -> list[float]:
     best, least = [1e-9, 0.0, 0.0], np.inf
     for used in ([0], [0, 1], [0, 2], [0, 1, 2]):
         costs = np.zeros(3)
-        costs[used] = np.linalg.lstsq(matrix[:, used], np.ones(len(matrix)))[0]
+        costs[used] = np.linalg.lstsq(matrix[:, used], np.ones(len(matrix)), rcond=None)[0]
         error = float(np.square(matrix @ costs - 1).sum())
         if (costs >= 0).all() and error < least:
             best, least = costs.tolist(), error

@@ -26,7 +26,7 @@ class Stretches:
         if worker is None:
             t = np.concatenate([self.t[i] for i in range(n)])
             self.all = np.column_stack([t, np.ones_like(t)]), np.exp(t)
-            self.minimum = self.loss(np.linalg.lstsq(*self.all)[0])
+            self.minimum = self.loss(np.linalg.lstsq(*self.all, rcond=None)[0])
 
     def gradient(self, x: Array, task: Task) -> Array:
         """One task: the gradient at one of the points of task.worker."""
