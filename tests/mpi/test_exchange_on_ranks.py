@@ -27,7 +27,7 @@ def completed(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the script on ranks."""
     mpirun = launch.find_mpirun()
     words = [mpirun, *fault_tolerance(mpirun), "-n", str(N + 1), sys.executable, str(SCRIPT), *arguments]
-    done = finished(words)
+    done = finished(words, 180)  # on a busy machine, deadlines are long
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
