@@ -16,6 +16,7 @@ from mpi_ata.launch import host_name
 
 GLANCE = 0.02  # seconds between two looks at other messages, while nothing can be sent or received
 ANSWER = 10.0  # seconds within which a neighbour has to accept a connection
+INTRODUCTION = 1.0  # and within which one that connects has to say who it is
 LENGTH = 96  # bytes of the first message: rank, generation, token
 
 
@@ -111,7 +112,7 @@ class Links:
         """Accept a connection; one that does not know the token is closed."""
         with suppress(OSError, ValueError):
             link, _ = self._listener.accept()
-            link.settimeout(ANSWER)
+            link.settimeout(INTRODUCTION)
             rank, generation, token = link.recv(LENGTH, socket.MSG_WAITALL).decode().split()
             if token == self._token and int(generation) == self._generation:
                 self._incoming[int(rank)] = _prepared(link)
