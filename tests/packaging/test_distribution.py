@@ -12,7 +12,7 @@ import pytest
 from mpi_ata.version import __version__
 from tests.packaging.distribution import ROOT, build, run_setuptools, tracked
 
-pytest.importorskip("build", reason="needs the extra 'release'; `make dist` runs these tests")
+pytest.importorskip("build.__main__", reason="needs the extra 'release'; `make dist` runs these tests")
 if not (ROOT / ".git").exists():
     pytest.skip("needs the repository: the sdist is compared with what git lists", allow_module_level=True)
 

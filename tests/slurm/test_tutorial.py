@@ -18,6 +18,8 @@ def test_the_tutorial_works_as_printed(site: Site) -> None:
     def run(command: str, folder: Path) -> str:
         if command.startswith(("mpi-ata watch", "mpi-ata stop")):  # a reader waits for the run to start
             until(lambda: rounds_of(folder / shlex.split(command)[2]) >= 0, PATIENCE)
+        if "--resume" in command:  # and for a job to end
+            until(lambda: not site.slurm.ask("squeue", "--noheader"), PATIENCE)
         return site.slurm.ask("bash", "-c", command, cwd=folder, seconds=PATIENCE, PATH=path)
 
     for block, printed in walk(DOCS / "tutorials" / "slurm.md", site.folder, run):
