@@ -248,7 +248,7 @@ class MPICluster(Farming):
 
     def close(self) -> None:
         """Stop everyone, let the workers leave, and settle the accounts; late ones are not waited for."""
-        if self._replica is not None:
+        if self._replica is not None and not self._shutdown.closed:
             with suppress(LossError, GraceExpired):  # what it saved before is still good
                 self._replica.value()
         self._shutdown.close()

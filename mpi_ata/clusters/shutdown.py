@@ -19,7 +19,7 @@ class Shutdown:
 
     def __init__(self, pool: WorkerPool, reception: Reception) -> None:
         self._pool, self._connections, self._reception = pool, pool.connections, reception
-        self._closed = False
+        self.closed = False  # whether all have left, or are given up on
         self.ended_for_good = False  # whether no further run can follow on these ranks
 
     def close(self) -> None:
@@ -50,11 +50,11 @@ class Shutdown:
             pool.ledger.lose(worker, int(pool.orders.drop(worker)))
         self._connections.end_stragglers(pool.staying, code)
         pool.staying.clear()
-        self.ended_for_good = self._closed = True
+        self.ended_for_good = self.closed = True
 
     def _leave(self, until: float, final: bool) -> bool:
         """Let the workers leave and return whether all did in time; `final` if no further run follows."""
-        if self._closed:
+        if self.closed:
             return True
         pool, soon = self._pool, min(until, time.perf_counter() + GRACE)
         for worker in pool.staying:
@@ -66,7 +66,7 @@ class Shutdown:
             elif time.perf_counter() >= (until if self._answers_expected() else soon):
                 return False
         self._connections.close()
-        self.ended_for_good, self._closed = final or bool(self._connections.dead), True
+        self.ended_for_good, self.closed = final or bool(self._connections.dead), True
         return True
 
     def _account_for(self, message: Message) -> None:
