@@ -24,7 +24,7 @@ problem = Quadratic(5)
 TWICE = """
 for out in ("first.h5", "second.h5"):
     result = mpi_ata.minimize(problem, out=out, **options)
-    print(rank, result and result.summary["rounds"], flush=True)
+    print(f"{rank} {result and result.summary['rounds']}\\n", end="", flush=True)  # in one piece
 """
 CALL = "mpi_ata.minimize(problem, **options)"
 MISTAKES = {
