@@ -24,7 +24,7 @@ ONE_BY_ONE = (
 )
 
 
-class Path(NamedTuple):
+class CriticalPath(NamedTuple):
     """What a round of tasks that take no time waits for, one after the other."""
 
     bytes: float
@@ -32,16 +32,16 @@ class Path(NamedTuple):
     messages: float
 
 
-def path_of(way: str, n: int, size: int) -> Path:
+def path_of(way: str, n: int, size: int) -> CriticalPath:
     """Return what is on the longest path of an exchange among n workers: "star", "chain" or "replicated"."""
     if way == "star":
-        return Path(2.0 * n * size, 2, 2 * n)
+        return CriticalPath(2.0 * n * size, 2, 2 * n)
     filling = (n - 1) * min(PIECE, size)
     if way == "chain":
-        return Path(2.0 * size + filling, n + 1, 2 * n)
+        return CriticalPath(2.0 * size + filling, n + 1, 2 * n)
     if n <= MOST:  # in turns, each of which is acknowledged
-        return Path(2.0 * size * (n - 1) / n, 2 + 4 * (n - 1), 2 * n)
-    return Path(2.0 * size + 2 * filling, 2 * n, 2 * n)
+        return CriticalPath(2.0 * size * (n - 1) / n, 2 + 4 * (n - 1), 2 * n)
+    return CriticalPath(2.0 * size + 2 * filling, 2 * n, 2 * n)
 
 
 @dataclass(frozen=True)
