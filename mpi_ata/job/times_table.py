@@ -1,6 +1,6 @@
 """The table [times]: a named law, recorded times or the user's own law; and how it is emulated."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from mpi_ata.job.component import Component, choose
 from mpi_ata.job.names import LAWS
 from mpi_ata.job.recorded_times import RECORDED, recorded_law
 from mpi_ata.job.tables import Table
-from mpi_ata.job.values import build_table, check_keys
+from mpi_ata.job.values import build_table
 from mpi_ata.times import Change
 
 _OWN = ("unit", "report", "stoppable", "changes")  # keys that do not belong to the law
@@ -68,13 +68,4 @@ def _law(keys: Table, folder: Path) -> Component:
 def _changes(tables: Any) -> tuple[Change, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UsageError(f"changes = {tables!r} in [times] must be tables [[times.changes]]")
-    return tuple(_change(table) for table in tables)
-
-
-def _change(table: Table) -> Change:
-    check_keys("times.changes", table, [field.name for field in fields(Change)])
-    for field in fields(Change):
-        if field.name not in table:
-            raise UsageError(f"a table [[times.changes]] needs the key '{field.name}'")
-    change: Change = build_table("times.changes", Change, table)
-    return change
+    return tuple(build_table("times.changes", Change, table) for table in tables)

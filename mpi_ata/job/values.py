@@ -4,7 +4,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from mpi_ata.errors import UsageError, did_you_mean, one_line
@@ -52,6 +52,9 @@ def checked(table: str, key: str, value: Any, annotation: Any) -> Any:
 def build_table(table: str, cls: type[Any], keys: Mapping[str, Any], **fixed: Any) -> Any:
     """Return a dataclass whose fields are the keys of a table, but for the fixed ones."""
     check_keys(table, keys, [field.name for field in fields(cls) if field.name not in fixed])
+    for field in fields(cls):
+        if field.name not in {**keys, **fixed} and field.default is field.default_factory is MISSING:
+            raise UsageError(f"[{table}] needs the key '{field.name}'")
     hints = typing.get_type_hints(cls)
     values = {key: checked(table, key, value, hints[key]) for key, value in keys.items()}
     try:
