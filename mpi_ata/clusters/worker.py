@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, repeat
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -277,14 +277,7 @@ class Worker:
 
     def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
         """Do tasks; where a law of times is given, they last as long as it says."""
-        indices: Iterable[int | None] = repeat(None)
-        if self._draws:
-            indices, self._draws = self._draws[:count], self._draws[count:]
-        fixed = self._streams, self._round, self._index
-        tasks = [
-            Task(*fixed, number, self._task_poll, index)
-            for number, index in zip(range(self._number, self._number + count), indices, strict=False)
-        ]
+        tasks = self._next_tasks(count)
         began = time.perf_counter()
         result = compute(self._problem, x, tasks, self._report_drawn)
         if self._times is None:
@@ -294,6 +287,14 @@ class Worker:
             if self._sleep_until(began + end):
                 break
         return result, drawn if self._report_drawn else [time.perf_counter() - began]
+
+    def _next_tasks(self, count: int) -> list[Task]:
+        """Return the next tasks of the order."""
+        fixed, number = (self._streams, self._round, self._index), self._number
+        if not self._draws:
+            return [Task(*fixed, number + more, self._task_poll) for more in range(count)]
+        indices, self._draws = self._draws[:count], self._draws[count:]
+        return [Task(*fixed, number + more, self._task_poll, index) for more, index in enumerate(indices)]
 
     def _sleep_until(self, end: float) -> bool:
         """Sleep to the end of a task, or until it is stopped, and return whether it was."""

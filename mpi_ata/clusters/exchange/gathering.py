@@ -67,10 +67,10 @@ class Gathering:
 
     def route(self, workers: list[int]) -> Route | None:
         """Return how a round's x and results travel among these workers; None: by the star."""
-        if not self._usable(workers):
+        if self._connections.links is None or not self._usable(workers):
             return None
         hosts = [self._pool.identities[worker].host for worker in workers]
-        if self._connections.links is None or not self.choice.chain(hosts):
+        if not self.choice.chain(hosts):
             return None
         return Route(self._generation, self._ranks(workers))
 
