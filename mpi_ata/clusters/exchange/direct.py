@@ -9,8 +9,8 @@ fill the queues of switches.
 import numpy as np
 
 from mpi_ata.arrays import Array
-from mpi_ata.clusters.exchange.chain import as_bytes
 from mpi_ata.clusters.exchange.links import Idle, Links
+from mpi_ata.clusters.exchange.pieces import as_bytes
 
 
 def share_directly(
