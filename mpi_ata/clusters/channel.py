@@ -57,6 +57,7 @@ SHARED = 8  # READY: the manager's shared memory is open
 GLOBAL_RANDOM = 32  # READY: the untimed task drew from the generators that all code shares
 EXCHANGED = 64  # ORDER: x comes by an exchange along the route in this message; ARRIVAL: the result does
 REPLICATED = 128  # ORDER: workers have x, and share the sum of their results
+NODE_MEMORY = 256  # READY: the memory that the workers of its node share for exchanges is open
 BAD_RESULT = 16  # FAILED: no task raised an error, but a result cannot be used
 
 

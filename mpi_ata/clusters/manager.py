@@ -12,11 +12,11 @@ import numpy as np
 from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.evaluator import Evaluator
-from mpi_ata.clusters.exchange.chain import Route
 from mpi_ata.clusters.exchange.choice import Choice
 from mpi_ata.clusters.exchange.fetching import fetched
 from mpi_ata.clusters.exchange.gathering import Gathering
 from mpi_ata.clusters.exchange.replica import Replica
+from mpi_ata.clusters.exchange.route import Route
 from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.health import FaultPolicy
 from mpi_ata.clusters.identity import WorkerIdentity

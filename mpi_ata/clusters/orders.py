@@ -13,7 +13,7 @@ from mpi_ata.clusters.buffers import NOWHERE
 from mpi_ata.clusters.channel import EMPTY, EXCHANGED, ORDER, REPLICATED, STOP, TOGETHER, Payload, is_short
 from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.draws import Draws
-from mpi_ata.clusters.exchange.chain import Route
+from mpi_ata.clusters.exchange.route import Route
 from mpi_ata.clusters.wire import Wire
 
 

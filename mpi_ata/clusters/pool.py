@@ -48,6 +48,7 @@ class WorkerPool:
         self.worker_of = [worker_of(rank) for rank in range(ranks_for(n))]  # by rank: a call costs more
         self.setting_up = set(range(n))  # workers that are not ready yet
         self.staying = set(range(n))  # workers that have not left
+        self.sharing_nodes: dict[int, str] = {}  # hosts of ranks that share memory with others there
         self.unreachable: list[int] = []  # workers that hear no doorbell
         self.draws_globally = False  # whether tasks draw from random or np.random
         self.arrived: list[Arrival] = []  # what wait() will return first

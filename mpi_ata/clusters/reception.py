@@ -13,6 +13,7 @@ from mpi_ata.clusters.channel import (
     GLOBAL_RANDOM,
     INLINE,
     LOST,
+    NODE_MEMORY,
     REACHABLE,
     READY,
     SHARED,
@@ -88,6 +89,9 @@ class Reception:
         self._pool.draws_globally |= bool(flags & GLOBAL_RANDOM)
         if flags & SHARED and self._pool.connections.shared is not None:
             self._orders.sharing.add(worker)
+        if flags & NODE_MEMORY:
+            rank = self._pool.connections.rank[worker]
+            self._pool.sharing_nodes[rank] = self._pool.connections.ranks[rank].host
 
     def _hold(self, worker: int, order: Order, message: Message) -> Arrival | Lost | None:
         """Hold back an arrival until the sum is in; then book all, of which the last one has the sum."""

@@ -5,7 +5,7 @@ import pytest
 
 from mpi_ata import SGD, UTA, Constant, DrawnTimes, Plain, Quadratic, RunError, VirtualCluster
 from mpi_ata.allocators import GTA
-from mpi_ata.clusters.exchange.chain import PIECE
+from mpi_ata.clusters.exchange.pieces import PIECE
 from mpi_ata.clusters.network import Network, Traffic
 
 SLOW = Network(8.0, latency=0.5, message=0.25)  # a megabyte per second
