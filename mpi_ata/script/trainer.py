@@ -4,7 +4,7 @@ import inspect
 import logging
 import math
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -20,10 +20,12 @@ from mpi_ata.driver.opening import start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, UsageError, did_you_mean, diverged, one_line
+from mpi_ata.job.build import replicated_update
 from mpi_ata.methods import Round
 from mpi_ata.script.ending import end_process, report_errors_in_one_sentence, report_exit
 from mpi_ata.script.place import start_ranks, starts_ranks
 from mpi_ata.script.request import Prepared, Request
+from mpi_ata.script.round_logs import RoundLogs
 from mpi_ata.script.run import quiet
 from mpi_ata.script.together import catching_signals, joined, opened_cluster
 from mpi_ata.script.words import in_python
@@ -97,7 +99,8 @@ class Trainer:
         self._stop_request = stack.enter_context(catching_signals(request.grace))
         log_notes(start)
         opened = prepared.problem, prepared.times, request.seed, prepared.digest, self._stop_request
-        cluster = stack.enter_context(opened_cluster(*opened, request.faults, request.exchange))
+        travel = request.exchange, replicated_update(prepared.method)
+        cluster = stack.enter_context(opened_cluster(*opened, request.faults, *travel))
         if cluster is None:
             sys.exit(0)
         self.cluster, self.method = cluster, prepared.method
@@ -137,19 +140,38 @@ class Trainer:
     def __iter__(self) -> Iterator[Round]:
         """Yield one round after another, each with its logs."""
         for round in quiet(self._rounds):
-            yield round._replace(logs=self.logs)
+            yield round._replace(logs=self._logs_of(round.number))
+
+    def _logs_of(self, round: int) -> Mapping[str, float]:
+        """Return the logs of the round that has just ended; workers that have them are asked later."""
+        if not self._request.replicated:
+            return self.logs
+        return RoundLogs(round, lambda: self.method.k, lambda: self.logs)
 
     @property
     def x(self) -> Array:
-        """The point: the weights, and what follows them."""
+        """The point: the weights, and what follows them; from a worker, where workers keep it."""
         x: Array = self.method.x
         return x
 
     @property
     def update(self) -> TailUpdate:
-        """What moves the point; it has `optimizer` and `scheduler`."""
+        """What moves the point; it has `optimizer` and `scheduler`.
+
+        You may change these.  So workers that keep the point get it and the state of the update from here in
+        the next round.
+        """
+        self._hand_out()
+        return self._update
+
+    @property
+    def _update(self) -> TailUpdate:
         assert isinstance(self.method.update, TailUpdate)
         return self.method.update
+
+    def _hand_out(self) -> None:
+        """Let workers that keep the point begin the next round with what rank 0 has."""
+        self.method.x = self.x
 
     @property
     def logs(self) -> dict[str, float]:
@@ -159,7 +181,7 @@ class Trainer:
     @property
     def state(self) -> dict[str, Any]:
         """Numbers and arrays of your own, by name: they are saved in the run file and resumed with it."""
-        return self.update.notes
+        return self._update.notes
 
     @overload
     def evaluate(self, data: Any = None, *, averaged: bool = False) -> dict[str, float]: ...
@@ -202,14 +224,16 @@ class Trainer:
         if not math.isfinite(loss):
             raise diverged(self.method.k, loss)
         self.trace.record(Evaluation(loss, metrics={k: value for k, value in found.items() if k != "loss"}))
-        self.update.evaluated(loss)
+        if self._update.evaluated(loss):
+            self._hand_out()
 
     def save(self, path: str | Path, averaged: bool = False) -> None:
         """Write the model's state_dict to a file; with `averaged`, at the running mean of the weights."""
         self.problem.save(self._point(averaged), path)
 
     def _point(self, averaged: bool) -> Array:
-        found: Array = self.update.averaged(self.x) if averaged else self.x
+        x = self.x  # with which comes the state of the update
+        found: Array = self._update.averaged(x) if averaged else x
         return found
 
 
