@@ -31,7 +31,7 @@ def test_runs_are_drawn_in_the_format_of_the_file_name(suffix: str) -> None:
     run_job("a.h5")
     run_job("b.h5", "--set", "allocator.name=gta")
     result = call("plot", "a.h5", "b.h5", "-o", f"x{suffix}")
-    assert (result.exit_code, result.stdout) == (0, f"drawn to x{suffix}\n")
+    assert (result.exit_code, result.stdout) == (0, f"wrote x{suffix}\n")
     assert Path(f"x{suffix}").read_bytes().startswith(FORMATS[suffix])
 
 
