@@ -37,7 +37,6 @@ seed = 11
 """
 N, B, ROUNDS = 3, 5, 6
 SUMMING = [chosen for chosen in SENSIBLE if chosen[0] != "map"]  # whose tasks are gradients
-pytestmark = pytest.mark.xdist_group("methods")  # one start of the ranks serves all tests
 MEASURED = [("sgd", "uta"), ("sgd", "gta")]  # once more, with the times that tasks really take
 KEYS = {
     "malenia": ["S=4.0"],
