@@ -1,4 +1,4 @@
-"""Ranks on several hosts, which are network namespaces of this machine: what passes through their network cards."""
+"""Ranks on several hosts, which are network namespaces of this machine: what passes through their cards."""
 
 import os
 import shutil
@@ -11,8 +11,8 @@ from benchmarks.network import ROUNDS, one
 
 MEGABYTES, NODES = 2.0, 3
 COPIES = {"chain": 2, "replicated": 0}  # of x through rank 0's card, in both directions together
-# Of x through the first workers' card: the chain begins there, so no sum comes in.  Replicated, the sum goes out
-# and comes back; with a node for each worker, all send to each other.
+# Of x through the first workers' card: the chain begins there, so no sum comes in.  Replicated, the sum goes
+# out, comes back and goes out again; with a node for each worker, all send to each other.
 NODE_COPIES = {("chain", 1): 3, ("chain", 2): 3, ("replicated", 1): 4 * 2 / 3, ("replicated", 2): 3}
 ROOT = Path(__file__).parent.parent.parent
 
