@@ -78,9 +78,9 @@ class Gathering:
 
     def route(self, workers: list[int]) -> Route | None:
         """Return how a round's x and results travel among these workers; None: by the star."""
-        if not self._usable(workers):
+        if self._connections.links is None or not self._usable(workers):
             return None
-        if self._connections.links is None or not self.choice.chain(self._hosts(workers)):
+        if not self.choice.chain(self._hosts(workers)):
             return None
         return self._route_of(workers)
 
