@@ -11,6 +11,7 @@ from mpi_ata.arrays import Array
 from mpi_ata.clusters.buffers import NOWHERE
 from mpi_ata.clusters.channel import EXCHANGED, ORDER, REPLICATED, Message
 from mpi_ata.clusters.exchange.chain import Chain, receive_sum, send_point
+from mpi_ata.clusters.exchange.direct import TAIL
 from mpi_ata.clusters.exchange.links import Address, LinkBrokenError, Links
 from mpi_ata.clusters.exchange.passing import Passing
 from mpi_ata.clusters.exchange.pieces import PIECE
@@ -121,13 +122,14 @@ def test_a_route_is_sent_as_numbers() -> None:
     assert unpacked(route.packed().view(np.uint8)) == route
 
 
+@pytest.mark.parametrize("size", [SIZE, 4 * TAIL])  # with parts shorter and longer than the tail of a turn
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("members", [(1, 2, 3, 4), (1, 3, 4), (2, 4), (3,)])
 def test_workers_that_share_a_sum_all_get_the_same_bits_as_by_the_chain(
-    ranks: list[Links], members: tuple[int, ...], direct: bool
+    ranks: list[Links], members: tuple[int, ...], direct: bool, size: int
 ) -> None:
     rng = np.random.default_rng(6)
-    own: dict[int, Array] = {rank: rng.standard_normal(SIZE).astype(np.float32) for rank in members}
+    own: dict[int, Array] = {rank: rng.standard_normal(size).astype(np.float32) for rank in members}
     route, totals = (
         Route(0, members, budget=4, direct=direct),
         {rank: np.empty_like(own[rank]) for rank in own},

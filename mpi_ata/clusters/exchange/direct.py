@@ -2,8 +2,8 @@
 
 First, each worker gets its part from all others and adds it up in the order of the workers; then it sends the
 result to all others.  Each network card carries 2 (n - 1) / n times the size of the array in each direction:
-as little as possible.  A worker sends to one other after the other, each beginning with the one after it, so
-that no two send to the same one at once: that would fill the queues of switches.
+as little as possible.  They take turns, so that a worker sends to one other and receives from one: several at
+once would fill the queues of switches.
 """
 
 import numpy as np
@@ -12,6 +12,8 @@ from mpi_ata.arrays import Array
 from mpi_ata.clusters.exchange.links import Idle, Links
 from mpi_ata.clusters.exchange.pieces import as_bytes
 
+TAIL = 1 << 17  # bytes of a turn that may still be on their way when the next one begins
+
 
 def share_directly(
     links: Links, ranks: tuple[int, ...], rank: int, own: Array, total: Array, idle: Idle
@@ -19,19 +21,34 @@ def share_directly(
     """Put the sum of all workers' results into `total`."""
     given, sums, n = _split(own, ranks), _split(total, ranks), len(ranks)
     i = ranks.index(rank)
-    others = [ranks[(i + turn) % n] for turn in range(1, n)]
-    coming = {other: np.empty_like(given[rank]) for other in others}
-    links.transfer({to: as_bytes(given[to]) for to in others}, _bytes_of(coming), idle)
+    coming = {other: np.empty_like(given[rank]) for other in ranks if other != rank}
+    turns = [(ranks[(i + turn) % n], ranks[i - turn]) for turn in range(1, n)]
+    _take_turns(links, turns, given, coming, idle)
     coming[rank] = given[rank]
     np.copyto(sums[rank], coming[ranks[0]])
     for other in ranks[1:]:
         sums[rank] += coming[other]
-    own_part = as_bytes(sums[rank])
-    links.transfer(dict.fromkeys(others, own_part), _bytes_of({to: sums[to] for to in others}), idle)
+    _take_turns(links, turns, dict.fromkeys(ranks, sums[rank]), sums, idle)
 
 
-def _bytes_of(arrays: dict[int, Array]) -> dict[int, memoryview]:
-    return {rank: as_bytes(array) for rank, array in arrays.items()}
+def _take_turns(
+    links: Links, turns: list[tuple[int, int]], given: dict[int, Array], coming: dict[int, Array], idle: Idle
+) -> None:
+    """Send to one rank and receive from another in each turn.
+
+    Who has nearly all that comes in a turn says so, and the sender begins the next one: so a process that
+    wakes up a little late leaves no link idle.
+    """
+    tails: dict[int, memoryview] = {}
+    for to, sender in turns:
+        data = as_bytes(coming[sender])
+        # Of the same rank, the answer comes after the data.
+        head = len(data) if to == sender else max(len(data) - TAIL, 0)
+        links.transfer({to: as_bytes(given[to])}, tails | {sender: data[:head]}, idle)
+        # What is sent may still be on its way: without this, all of it would share a link with the next turn.
+        links.transfer({sender: memoryview(b"!")}, {to: memoryview(bytearray(1))}, idle)
+        tails = {sender: data[head:]}
+    links.transfer({}, tails, idle)
 
 
 def _split(array: Array, ranks: tuple[int, ...]) -> dict[int, Array]:
