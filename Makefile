@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 QUICK := -m "not slow and not cluster"
 # Ranks mostly wait, so more of these tests run at once than there are cores.
-FILES := -n 3 --dist loadgroup
+FILES := -n 3 --dist loadscope
 
 export PIP_CACHE_DIR := $(CURDIR)/.venv-cache
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -23,7 +23,7 @@ test: $(VENV)/ready
 	$(BIN)/pytest $(FILES) $(QUICK) tests/mpi
 
 slow: $(VENV)/ready
-	$(BIN)/pytest -n auto --dist loadgroup -m "slow and not cluster" --ignore=tests/mpi
+	$(BIN)/pytest -n auto --dist loadscope -m "slow and not cluster" --ignore=tests/mpi
 	$(BIN)/pytest $(FILES) -m slow tests/mpi
 
 # Kills running jobs, again and again, for about ten minutes, and then does all kinds of harm to the workers of

@@ -1,12 +1,36 @@
 """What all tests share."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("patient", deadline=None)  # a busy machine is no reason to fail
 settings.load_profile("patient")
+
+# What Open MPI chooses in the end where all ranks are on one host.  Looking for networks first takes each of
+# the thousands of ranks up to a second, most of which it sleeps.
+os.environ.setdefault("OMPI_MCA_pml", "ob1")
+
+TOGETHER = ("test_methods_on_ranks.py", "test_paper_ratios.py")  # in each, one set-up serves many tests
+
+
+class Together(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    """Spreads tests over processes one by one, but those of a file that shares its set-up stay together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if file.endswith(TOGETHER) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together | None:
+    """Return how `--dist loadscope` spreads tests.
+
+    Marks would do with `--dist loadgroup`, but pytest-xdist 3.8 ignores them silently from pytest 9.2 on.
+    """
+    return Together(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.fixture(autouse=True)

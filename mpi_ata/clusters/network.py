@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
-from mpi_ata.clusters.exchange.chain import PIECE
 from mpi_ata.clusters.exchange.choice import MOST, check_exchange
+from mpi_ata.clusters.exchange.pieces import PIECE
 from mpi_ata.clusters.simulated import Order
 from mpi_ata.clusters.wire import SAVED, halved_numbers
 from mpi_ata.errors import RunError

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, repeat
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ from mpi_ata.clusters.channel import (
     INLINE,
     METER,
     NO_ORDER,
+    NODE_MEMORY,
     ORDER,
     REACHABLE,
     READY,
@@ -36,7 +37,7 @@ from mpi_ata.clusters.channel import (
     Payload,
 )
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
-from mpi_ata.clusters.exchange.opening import introduce, open_links, port_of
+from mpi_ata.clusters.exchange.opening import introduce, node_memory, open_links, port_of
 from mpi_ata.clusters.exchange.passing import Passing
 from mpi_ata.clusters.expected import ExpectedTasks
 from mpi_ata.clusters.handshake import first_ranks, handshake, shared_buffers
@@ -101,9 +102,13 @@ class Worker:
         self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
         self._lifeline = Lifeline(manager.host, manager.lifelines, manager.token, comm.Get_rank())
         comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
+        memory = node_memory(links, exchange, template, comm.Get_rank(), ranks, update is not None)
         comm.Barrier()  # now everyone has opened the shared memory
+        if memory is not None:
+            memory.open()
         self._channel = Channel(comm, MANAGER, template)
-        self._exchange = Passing(links, comm.Get_rank(), self._send, self._poll_stop, self._wait_stop, update)
+        waiting = self._send, self._poll_stop, self._wait_stop
+        self._exchange = Passing(links, comm.Get_rank(), *waiting, update, memory)
         self._total = np.empty_like(template)  # the sum of results not sent yet
         self._values: list[Packed] = []  # or those results themselves, packed
         self._order = 0  # the one being carried out
@@ -168,7 +173,7 @@ class Worker:
         drew = global_states() != before
         self._bell.sleep(HEARING)  # the manager rings once, to find out who hears it
         flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None) | GLOBAL_RANDOM * drew
-        self._send(READY, flags=flags)
+        self._send(READY, flags=flags | NODE_MEMORY * self._exchange.shares_memory)
 
     def _carry_out(self, order: Message) -> None:
         """Carry out one order, until it is done or stopped, or fails."""
@@ -277,14 +282,7 @@ class Worker:
 
     def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
         """Do tasks; where a law of times is given, they last as long as it says."""
-        indices: Iterable[int | None] = repeat(None)
-        if self._draws:
-            indices, self._draws = self._draws[:count], self._draws[count:]
-        fixed = self._streams, self._round, self._index
-        tasks = [
-            Task(*fixed, number, self._task_poll, index)
-            for number, index in zip(range(self._number, self._number + count), indices, strict=False)
-        ]
+        tasks = self._next_tasks(count)
         began = time.perf_counter()
         result = compute(self._problem, x, tasks, self._report_drawn)
         if self._times is None:
@@ -294,6 +292,14 @@ class Worker:
             if self._sleep_until(began + end):
                 break
         return result, drawn if self._report_drawn else [time.perf_counter() - began]
+
+    def _next_tasks(self, count: int) -> list[Task]:
+        """Return the next tasks of the order."""
+        fixed, number = (self._streams, self._round, self._index), self._number
+        if not self._draws:
+            return [Task(*fixed, number + more, self._task_poll) for more in range(count)]
+        indices, self._draws = self._draws[:count], self._draws[count:]
+        return [Task(*fixed, number + more, self._task_poll, index) for more, index in enumerate(indices)]
 
     def _sleep_until(self, end: float) -> bool:
         """Sleep to the end of a task, or until it is stopped, and return whether it was."""

@@ -6,7 +6,7 @@ import pytest
 from mpi_ata import SGD, UTA, Constant, DrawnTimes, Plain, Quadratic, RunError, VirtualCluster
 from mpi_ata.allocators import GTA
 from mpi_ata.arrays import Array
-from mpi_ata.clusters.exchange.chain import PIECE
+from mpi_ata.clusters.exchange.pieces import PIECE
 from mpi_ata.clusters.network import Network, Traffic, traffic_of
 from mpi_ata.problems import Task
 

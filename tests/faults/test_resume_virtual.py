@@ -105,8 +105,14 @@ MOVABLE = [
 SLOW = pytest.mark.slow
 # What a signal does does not depend on its number, and its numbers are tried with one method.
 KINDS = [pytest.param(how, marks=SLOW if how in ("USR1", "INT") else ()) for how in INTERRUPTIONS]
-# Where a run is saved is checked bit for bit; on other workers two kinds of saves are enough.
-TWO_KINDS = [pytest.param(how, marks=() if how in ("TERM", "KILL") else SLOW) for how in INTERRUPTIONS]
+# Where a run is saved is checked bit for bit; on other workers two kinds of saves are enough, one for each
+# number of workers.
+TWO_KINDS = (("TERM", 3), ("KILL", 7))
+MOVES = [
+    pytest.param(how, workers, marks=() if (how, workers) in TWO_KINDS else SLOW)
+    for how in INTERRUPTIONS
+    for workers in (3, 7)
+]
 
 
 @pytest.mark.parametrize("how", ["USR1", "INT"])
@@ -133,8 +139,7 @@ def check_same(tmp_path: Path, method: str, how: str) -> None:
     assert set(differing(substance(OUT), undisturbed(method))) <= {"job/settings"}
 
 
-@pytest.mark.parametrize("workers", [3, 7])
-@pytest.mark.parametrize("how", TWO_KINDS)
+@pytest.mark.parametrize(("how", "workers"), MOVES)
 @pytest.mark.parametrize("method", MOVABLE)
 def test_with_fewer_or_more_workers_it_goes_on_and_every_task_is_accounted_for(
     tmp_path: Path, method: str, how: str, workers: int

@@ -66,3 +66,12 @@ def test_more_ranks_than_fit_into_memory_are_rejected() -> None:
     check_rank_memory(2)
     with pytest.raises(UsageError, match="1,000,001 ranks would need about 62,500 GB of memory"):
         check_rank_memory(1_000_001)
+
+
+def test_ranks_do_not_wait_for_a_network_that_nothing_uses_unless_the_user_asks_for_it() -> None:
+    environment: dict[str, str] = {}
+    launch.set_mpi_defaults(environment)
+    assert environment["OMPI_MCA_btl"] == "^ofi"
+    environment = {"OMPI_MCA_btl": "tcp,self"}
+    launch.set_mpi_defaults(environment)
+    assert environment["OMPI_MCA_btl"] == "tcp,self"

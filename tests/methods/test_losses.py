@@ -19,6 +19,7 @@ from mpi_ata.methods.orders import soonest
 from mpi_ata.problems import Quadratic
 from mpi_ata.times import DrawnTimes, Exponential
 from mpi_ata.updates import Plain
+from tests.marks import slow
 from tests.methods.scene import Fixed, Ramp, Recording, cluster_of, counts
 
 N, B = 5, 7
@@ -170,7 +171,7 @@ def mishaps(name: str, seed: int) -> tuple[list[Round], VirtualCluster, Method, 
     return rounds, cluster, method, ""
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(10), *slow(*range(10, 30))])
 @pytest.mark.parametrize("name", NAMES)
 def test_whatever_happens_each_round_uses_b_tasks_and_every_task_is_accounted_for(
     name: str, seed: int

@@ -9,8 +9,8 @@ from mpi_ata.arrays import Array
 class Counting(Quadratic):
     """The quadratic, with a count of its tasks; the untimed one before the first round does not count."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, dimension: int = 100) -> None:
+        super().__init__(dimension)
         self.calls = 0
 
     def gradient(self, x: Array, task: Task) -> Array:

@@ -60,7 +60,7 @@ def test_the_second_ctrl_c_stops_in_mid_round_with_what_was_saved() -> None:
 
 @TIMED
 def test_under_mpirun_progress_is_written_line_by_line() -> None:
-    job = job_of()
+    job = job_of(body="time.sleep(0.02)")  # what waits takes no time from other tests
     with started([find_mpirun(), "-n", "4", *running(job)]) as process:
         read_until(process, "round ")  # after 10 seconds
         process.send_signal(signal.SIGUSR1)

@@ -37,8 +37,8 @@ seed = 11
 """
 N, B, ROUNDS = 3, 5, 6
 SUMMING = [chosen for chosen in SENSIBLE if chosen[0] != "map"]  # whose tasks are gradients
-pytestmark = pytest.mark.xdist_group("methods")  # one start of the ranks serves all tests
 MEASURED = [("sgd", "uta"), ("sgd", "gta")]  # once more, with the times that tasks really take
+SIZES = (1, 504, 505, 100_000)  # numbers in x: more than 504 do not fit with the header of a message
 KEYS = {
     "malenia": ["S=4.0"],
     "ringmaster": ["delay=4", f"budget={B}"],
@@ -63,7 +63,8 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, list[str
         if number >= len(SUMMING):
             settings += ["times.report=measured"]
         jobs.append((str(folder / ("job.toml" if allocator else "greedy.toml")), settings))
-    return jobs
+    learning = ["allocator.name=ata-empirical", "stop.rounds=3"]
+    return jobs + [(str(folder / "job.toml"), [*learning, f"problem.dimension={size}"]) for size in SIZES]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def stories(chosen: list[tuple[str, list[str]]]) -> list[dict[str, Any]]:
 
 
 def test_all_of_them_ran(stories: list[dict[str, Any]]) -> None:
-    assert len(stories) == len(SUMMING) + len(MEASURED) + 2
+    assert len(stories) == len(SUMMING) + len(MEASURED) + len(SIZES) + 2
 
 
 @pytest.mark.parametrize(
@@ -127,6 +128,15 @@ def test_each_method_does_what_it_promises(
         assert (story["wasted"] > 0) == (allocator in ("", *SURPLUS))
     assert story["largest_delay"] <= {"asgd": B - 1, "ringmaster": 3}.get(method, 0)
     assert (story["largest_delay"] > 0) == (method in ("asgd", "ringmaster"))
+
+
+@pytest.mark.parametrize("number", range(len(SIZES)), ids=map(str, SIZES))
+def test_points_of_many_sizes_are_sent_unchanged(
+    chosen: list[tuple[str, list[str]]], stories: list[dict[str, Any]], number: int
+) -> None:
+    place = len(SUMMING) + len(MEASURED) + number
+    assert len(stories[place]["x"]) == SIZES[number] * 16, "two digits for each of eight bytes"
+    assert stories[place]["x"] == simulated(*chosen[place])[0]
 
 
 def test_tasks_are_stopped_at_their_limits(stories: list[dict[str, Any]]) -> None:

@@ -23,7 +23,6 @@ def run(n: int, allocator: str) -> tuple[float, float]:
 
 # One seed: the rounds to the target differ by about 1 % between runs, and so do the ratios.
 @pytest.mark.slow
-@pytest.mark.xdist_group("paper")
 @pytest.mark.parametrize(("n", "allocator"), ROWS, ids=str)
 def test_ratios_to_greedy_are_those_of_the_paper(n: int, allocator: str) -> None:
     worker_time, clock = run(n, allocator)

@@ -12,12 +12,14 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from click.testing import Result
 
 from mpi_ata import load
 from mpi_ata.driver.round_sample import RoundSample
 from mpi_ata.runfile.describe import SHARES
 from mpi_ata.runfile.store import FORMAT
-from tests.faults.scene import ROOT, mpi_ata, record_of, saved_again, written
+from tests.cli.commands import call
+from tests.faults.scene import ROOT, record_of, saved_again, written
 
 FOLDER = Path(__file__).with_name("formats")
 FILES = sorted(FOLDER.glob("*.h5"))
@@ -32,6 +34,11 @@ def schema(path: Path) -> dict[str, str]:
             for name, array in file[group].items():
                 found[f"{group}/{name}"] = f"{array.dtype.kind}{array.ndim}"
     return found
+
+
+def mpi_ata(*words: str | Path) -> Result:
+    """Run a command in this process."""
+    return call(*map(str, words))
 
 
 @pytest.fixture
@@ -53,16 +60,16 @@ def test_a_file_of_any_format_is_told_of_gone_on_with_and_warm_started_from(
 ) -> None:
     job, file = collection / f"{number}.toml", collection / f"{number}.h5"
     shown = mpi_ata("show", file, "--json")
-    assert shown.returncode == 0, shown.stderr
+    assert shown.exit_code == 0, shown.stderr
     told = json.loads(shown.stdout.splitlines()[-1])
     assert (told["rounds"], told["workers"], told["finished"]) == (30, 3, True)
     loaded = load(file)
     assert (loaded.summary["rounds"], loaded.x.shape, len(loaded.workers)) == (30, (3,), 3)
     done = mpi_ata("run", job, "--virtual", "--out", "new.h5", "--warm-start", file)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "3 of 3 workers recognised" in done.stderr
     done = mpi_ata("run", job, "--virtual", "--out", file, "--resume", "--set", "stop.rounds=35")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "resumed at round 30 on 3 workers" in done.stderr
     assert record_of(file).summary["rounds"] == 35
 
@@ -73,7 +80,7 @@ def test_a_new_file_has_all_that_the_newest_one_of_the_collection_has(collection
         path.unlink()
     commands = re.findall(r"(?m)^\$ mpi-ata (.*)$", (FOLDER / "README.md").read_text())
     for command in commands:
-        assert mpi_ata(*shlex.split(command)).returncode == 0
+        assert mpi_ata(*shlex.split(command)).exit_code == 0
     name = f"{FORMAT}.h5"
     assert schema(FOLDER / name).items() <= schema(collection / name).items()
 
@@ -85,11 +92,12 @@ def documented(heading: str) -> set[str]:
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    job = written(tmp_path / "job.toml", "asgd ata-empirical")
-    assert mpi_ata("run", job, "--virtual", "--out", "RUN.h5").returncode == 0
-    return tmp_path / "RUN.h5"
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    job = written(folder / "job.toml", "asgd ata-empirical")
+    assert mpi_ata("run", job, "--virtual", "--out", folder / "RUN.h5").exit_code == 0
+    return folder / "RUN.h5"
 
 
 @pytest.mark.parametrize("group", ["job", "workers", "trace", "events"])
@@ -116,6 +124,7 @@ def test_the_columns_of_what_was_inherited_are_documented(run: Path) -> None:
 
 def test_the_examples_of_the_document_run(run: Path) -> None:
     pytest.importorskip("pandas")
+    shutil.copy(run, "RUN.h5")
     printed = [printed_by(example) for example in re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)]
     assert printed[0] == ""
     rounds, gap, means = printed[1].split(maxsplit=2)
@@ -138,7 +147,7 @@ def told_of(path: Path) -> tuple[dict[str, Any], str]:
 
 def test_show_tells_job_progress_totals_events_and_workers(tmp_path: Path) -> None:
     job = written(tmp_path / "job.toml", "sgd gta", rounds=20)
-    assert mpi_ata("run", job, "--virtual", "--out", "a.h5", "--workers", "4").returncode == 0
+    assert mpi_ata("run", job, "--virtual", "--out", "a.h5", "--workers", "4").exit_code == 0
     found, text = told_of(tmp_path / "a.h5")
     assert found["job"] == job.read_text()
     assert found["settings"] == ["run.workers=4"]
@@ -163,7 +172,7 @@ def test_show_tells_job_progress_totals_events_and_workers(tmp_path: Path) -> No
 
 def test_show_tells_of_a_worker_that_did_nothing(tmp_path: Path) -> None:
     job = written(tmp_path / "job.toml", "sgd ata-empirical", rounds=1, workers=200)
-    assert mpi_ata("run", job, "--virtual", "--out", "a.h5").returncode == 0
+    assert mpi_ata("run", job, "--virtual", "--out", "a.h5").exit_code == 0
     found, text = told_of(tmp_path / "a.h5")
     idle = [worker for worker in found["workers_table"] if not worker["tasks"]]
     assert len(idle) == 193
@@ -181,18 +190,18 @@ def test_show_refuses_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "other.h5").write_bytes(b"other")
     for name, why in [("no.h5", "No such file"), (".", "Is a directory"), ("other.h5", "is not a run file")]:
         done = mpi_ata("show", name)
-        assert (done.returncode, done.stdout) == (2, "")
+        assert (done.exit_code, done.stdout) == (2, "")
         assert why in done.stderr
         assert done.stderr.count("\n") == 1
 
 
 def test_show_says_where_an_older_save_is_told_of(tmp_path: Path) -> None:
     job = written(tmp_path / "job.toml", rounds=6)
-    assert mpi_ata("run", job, "--virtual", "--out", "a.h5").returncode == 0
+    assert mpi_ata("run", job, "--virtual", "--out", "a.h5").exit_code == 0
     saved_again(tmp_path / "a.h5")
     (tmp_path / "a.h5").write_bytes(b"")
     done = mpi_ata("show", "a.h5")
-    assert done.returncode == 0
+    assert done.exit_code == 0
     assert done.stderr == "Note: a.h5: is empty; using a.h5.previous, the save before it\n"
 
 

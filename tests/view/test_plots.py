@@ -30,7 +30,8 @@ def run_job(out: str, *options: str) -> PlottedRun:
 def test_runs_are_drawn_in_the_format_of_the_file_name(suffix: str) -> None:
     run_job("a.h5")
     run_job("b.h5", "--set", "allocator.name=gta")
-    result = call("plot", "a.h5", "b.h5", "-o", f"x{suffix}")
+    panels = () if suffix == ".pdf" else ("--panels", "clock")  # all panels are drawn below in other formats
+    result = call("plot", "a.h5", "b.h5", "-o", f"x{suffix}", *panels)
     assert (result.exit_code, result.stdout) == (0, f"wrote x{suffix}\n")
     assert Path(f"x{suffix}").read_bytes().startswith(FORMATS[suffix])
 
