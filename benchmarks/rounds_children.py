@@ -102,10 +102,19 @@ class Costs(Observer):
         self._rows: list[tuple[float, float, float, float]] = []  # wall, CPU, waiting, decisions
         wait = Doorbell.wait
 
-        def timed_wait(*arguments: Any) -> Any:
+        def timed_wait(bell: Doorbell, look: Callable[[], Any], *until: float) -> Any:
+            useful = 0.0  # spent on reading what had come
+
+            def timed_look() -> Any:
+                nonlocal useful
+                began = time.thread_time()
+                if (found := look()) is not None:
+                    useful += time.thread_time() - began
+                return found
+
             began = time.thread_time()
-            found = wait(*arguments)
-            self._waiting += time.thread_time() - began
+            found = wait(bell, timed_look, *until)
+            self._waiting += time.thread_time() - began - useful
             return found
 
         setattr(Doorbell, "wait", timed_wait)  # noqa: B010  (in this process alone)

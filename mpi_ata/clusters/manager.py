@@ -148,7 +148,7 @@ class MPICluster(Farming):
         if not self._batches or self._gathering.choice.measuring or round >= self._pool.health.next_trial:
             return False
         each = [counts] * len(workers) if isinstance(counts, int) else counts.tolist()
-        return self._orders.start_batch(workers, x, round, each)
+        return self._orders.start_batch(workers, x, round, each, self._reception.slack)
 
     def _start_replicated(
         self, workers: IntArray, replica: Replica, round: int, counts: IntArray | int, summed: bool
@@ -217,7 +217,10 @@ class MPICluster(Farming):
         batch, pool = self._orders.batch, self._pool
         if batch is None or pool.found or pool.arrived or pool.grace_expired():
             return None
-        return self._reception.arrive_all(batch) if self._connections.all_arrive(batch) else None
+        arrivals = self._reception.arrive_all(batch) if self._connections.all_arrive(batch) else None
+        if arrivals is None:
+            self._orders.split_batch()
+        return arrivals
 
     def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
         """Return all that has come, at least one thing, and of arrivals no more than this many tasks."""

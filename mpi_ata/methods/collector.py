@@ -195,7 +195,7 @@ class Sum:
 
     def add_all(self, results: Array) -> None:
         """Add the results of all workers: one row for each, in their order."""
-        self._total = np.add.accumulate(results)[-1].copy()  # numpy's sum may add in another order
+        self._total = np.add.accumulate(results)[-1, ...].copy()  # numpy's sum may add in another order
 
     def skip(self, worker: int) -> None:
         """Do not wait for the result of a lost worker."""
