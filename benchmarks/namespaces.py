@@ -1,7 +1,8 @@
 """Several hosts on one machine: network namespaces, connected by links of limited bandwidth.  Needs root.
 
 `with Hosts(5, megabits=100) as hosts: hosts.run(["python", "-m", "benchmarks.network_children", "star"], 5)`
-starts ranks on them, one after another, with the MPI of this environment.
+starts ranks on them, one after another, with the MPI of this environment.  With per_host=2, all but the first
+have two.
 """
 
 import os
@@ -30,8 +31,9 @@ exec ip netns exec "$host" unshare --uts --mount sh -c "hostname $host; $mount; 
 class Hosts:
     """Hosts with addresses of their own and links of this many Mbit/s; 0: no limit."""
 
-    def __init__(self, count: int, megabits: float = 0, prefix: str = "node") -> None:
+    def __init__(self, count: int, megabits: float = 0, prefix: str = "node", per_host: int = 1) -> None:
         self.names = [f"{prefix}{number}" for number in range(count)]
+        self._slots = [f"{name}:{per_host if number else 1}" for number, name in enumerate(self.names)]
         self._bridge, self._megabits = f"{prefix}bridge", megabits
 
     def __enter__(self) -> "Hosts":
@@ -69,7 +71,7 @@ class Hosts:
         return ["root", "tbf", "rate", rate, "burst", str(BURST), "latency", LATENCY]
 
     def run(self, command: Sequence[str], ranks: int, seconds: float = 300) -> str:
-        """Run a command on ranks, placed on the hosts in turn, and return what it prints."""
+        """Run a command on ranks, placed on one host after the other, and return what it prints."""
         environment = dict(os.environ) | {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
         launch.set_mpi_defaults(environment)
         done = subprocess.run(
@@ -82,15 +84,18 @@ class Hosts:
         )
         return done.stdout
 
+    def transmitted(self, number: int) -> int:
+        """Return the bytes that went through a host's network card so far, in both directions."""
+        return transmitted(self.names[number])
+
     def _launcher(self, ranks: int) -> list[str]:
         """Return the command that starts ranks on the hosts."""
         mpirun, ssh = launch.find_mpirun(), f"{self._folder.name}/ssh"
         version = subprocess.run([mpirun, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
         if "HYDRA" in version.upper():
-            hosts = ["-hosts", ",".join(self.names), "-iface", self._bridge]
+            hosts = ["-hosts", ",".join(self._slots), "-iface", self._bridge]
             return [mpirun, "-launcher", "ssh", "-launcher-exec", ssh, *hosts, "-n", str(ranks)]
-        slots = -(-ranks // len(self.names))
-        hosts = ["--host", ",".join(f"{name}:{slots}" for name in self.names), "--map-by", "node"]
+        hosts = ["--host", ",".join(self._slots), "--map-by", "slot"]
         network, prte, mca = f"{NETWORK}.0/24", "--prtemca", "--mca"
         own = [prte, "plm_ssh_agent", ssh, prte, "prte_if_include", network]
         tcp = [mca, "pml", "ob1", mca, "btl", "tcp,self", mca, "btl_tcp_if_include", network]
@@ -107,6 +112,13 @@ class Hosts:
         """Remove them, with all their connections."""
         self._remove()
         self._folder.cleanup()
+
+
+def transmitted(card: str) -> int:
+    """Return the bytes that went through a network card so far, in both directions."""
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    counts = [line.split(":")[1].split() for line in lines if line.strip().startswith(f"{card}:")]
+    return sum(int(count[0]) + int(count[8]) for count in counts)
 
 
 def address(number: int) -> str:

@@ -20,6 +20,7 @@ from mpi_ata.arrays import Array
 from mpi_ata.clusters.network import MEGABIT, Network, path_of
 from mpi_ata.view.text import table
 
+ROUNDS = 5  # of which the first one opens connections
 OURS = ("star", "chain", "replicated")
 OTHERS = ("collectives", "futures", "gloo", "ddp")
 CLUSTER = Network(25_000, latency=20e-6, message=10e-6)  # of which nothing was measured here
@@ -33,6 +34,8 @@ class Measurement(NamedTuple):
     megabytes: float  # of x
     seconds: float
     card: float  # megabytes through rank 0's network card
+    worker_card: float = 0.0  # and through that of the first workers' node, the start of the run included
+    per_node: int = 1
 
     @property
     def size(self) -> int:
@@ -43,21 +46,22 @@ class Measurement(NamedTuple):
 def measure(options: argparse.Namespace) -> list[Measurement]:
     """Measure all ways with all numbers of workers and sizes of x, and print each."""
     found = []
-    for workers in options.workers:
-        with Hosts(workers + 1, options.megabits, options.prefix) as hosts:
+    for nodes, per_node in itertools.product(options.workers, options.per_node):
+        with Hosts(nodes + 1, options.megabits, options.prefix, per_node) as hosts:
             for megabytes, way in itertools.product(options.megabytes, options.ways):
-                found.append(one(hosts, way, workers, megabytes))
-                print(
-                    f"{workers} workers, {megabytes:g} MB, {way}: {found[-1].seconds:.3f} s", file=sys.stderr
-                )
+                found.append(latest := one(hosts, way, nodes * per_node, megabytes, per_node))
+                what = f"{latest.workers} workers on {nodes} nodes, {megabytes:g} MB, {way}"
+                print(f"{what}: {latest.seconds:.3f} s", file=sys.stderr)
     return found
 
 
-def one(hosts: Hosts, way: str, workers: int, megabytes: float) -> Measurement:
+def one(hosts: Hosts, way: str, workers: int, megabytes: float, per_node: int = 1) -> Measurement:
     """Measure one way on these hosts."""
     command = [sys.executable, "-m", "benchmarks.network_children", way, str(int(megabytes * 1e6 / 4))]
+    before = hosts.transmitted(1)
     answer = json.loads(hosts.run(command, workers + 1).splitlines()[-1])
-    return Measurement(way, workers, megabytes, answer["seconds"], answer["megabytes"])
+    worker_card = (hosts.transmitted(1) - before) / ROUNDS / 1e6
+    return Measurement(way, workers, megabytes, answer["seconds"], answer["megabytes"], worker_card, per_node)
 
 
 def fitted(measurements: list[Measurement]) -> Network:
@@ -84,11 +88,17 @@ def measured_table(measurements: list[Measurement], network: Network) -> str:
     """Return what was measured beside what the model says."""
     rows = []
     for each in measurements:
-        model = network.seconds(each.way, each.workers, each.size) if each.way in OURS else None
+        model = network.seconds(each.way, each.workers, each.size) if is_modelled(each) else None
         told = ["", ""] if model is None else [f"{model:.3f}", f"{model / each.seconds:.2f}"]
-        seconds = [f"{each.seconds:.3f}", *told, f"{each.card:.1f}"]
-        rows.append([each.way, each.workers, f"{each.megabytes:g}", *seconds])
-    return table(rows, ["way", "workers", "x [MB]", "s / round", "model", "model / measured", "MB at rank 0"])
+        seconds = [f"{each.seconds:.3f}", *told, f"{each.card:.1f}", f"{each.worker_card:.1f}"]
+        rows.append([each.way, each.workers, each.per_node, f"{each.megabytes:g}", *seconds])
+    head = ["way", "workers", "per node", "x [MB]", "s / round", "model", "model / measured"]
+    return table(rows, [*head, "MB at rank 0", "MB at a node"])
+
+
+def is_modelled(each: Measurement) -> bool:
+    """Return whether the model says something about a measurement."""
+    return each.way in OURS and each.per_node == 1
 
 
 def predicted_table(network: Network) -> str:
@@ -117,7 +127,8 @@ def available() -> list[str]:
 def main() -> None:
     """Measure, fit, predict."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4, 7])
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4, 7], help="nodes with workers")
+    parser.add_argument("--per-node", type=int, nargs="+", default=[1], help="workers per node")
     parser.add_argument("--megabytes", type=float, nargs="+", default=[0.64, 5.0])
     parser.add_argument("--megabits", type=float, default=100.0)
     parser.add_argument("--ways", nargs="+", choices=[*OURS, *OTHERS])
@@ -127,9 +138,11 @@ def main() -> None:
         sys.exit("Error: hosts of one's own need root, and the commands ip and tc (Debian: iproute2)")
     options.ways = options.ways or available()
     measurements = measure(options)
-    own = [each for each in measurements if each.way in OURS]
-    network = fitted(own)
+    own = [each for each in measurements if is_modelled(each)]
+    network = fitted(own) if own else Network(options.megabits)
     print(f"links of {options.megabits:g} Mbit/s\n\n{measured_table(measurements, network)}\n")
+    if not own:
+        return
     errors = [network.seconds(each.way, each.workers, each.size) / each.seconds - 1 for each in own]
     print(f"the model: {described(network)}; errors from {min(errors):+.0%} to {max(errors):+.0%}\n")
     print(f"prediction for {described(CLUSTER)}\n\n{predicted_table(CLUSTER)}")

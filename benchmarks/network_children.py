@@ -10,20 +10,21 @@ import socket
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from mpi4py.futures import MPICommExecutor
 
+from benchmarks.namespaces import transmitted
+from benchmarks.network import ROUNDS
 from mpi_ata import SGD, UTA, Plain, Task
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.world import mpi_cluster, workers_in_world
 from mpi_ata.methods.replicated_sgd import ReplicatedSGD
 
-ROUNDS = 5  # of which the first one opens connections
 PORT = 29511
+CARD = "eth0"
 Measured = dict[str, float]
 Step = Callable[[], object]
 
@@ -79,11 +80,11 @@ def among_workers(step_of: Callable[[Any, Any], Step]) -> Measured | None:
     rank, ranks, host = world.Get_rank(), world.Get_size(), world.bcast(socket.gethostname())
     dist.init_process_group("gloo", f"tcp://{host}:{PORT}", rank=rank, world_size=ranks)
     group = dist.new_group(list(range(1, ranks)))
-    before = transmitted()
+    before = transmitted(CARD)
     found = world.gather(timed(step_of(dist, group)) if rank else None)
     if found is None:
         return None
-    return {"seconds": found[1]["seconds"], "megabytes": (transmitted() - before) / ROUNDS / 1e6}
+    return {"seconds": found[1]["seconds"], "megabytes": (transmitted(CARD) - before) / ROUNDS / 1e6}
 
 
 def gloo(size: int) -> Measured | None:
@@ -136,16 +137,9 @@ def timed(step: Step) -> Measured:
         began = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - began)
-        card.append(transmitted())
+        card.append(transmitted(CARD))
     megabytes = (card[-1] - card[0]) / (ROUNDS - 1) / 1e6
     return {"seconds": statistics.median(seconds[1:]), "megabytes": megabytes}
-
-
-def transmitted() -> int:
-    """Return the bytes that went through this host's network card so far, in both directions."""
-    lines = Path("/proc/self/net/dev").read_text().splitlines()
-    counts = [line.split(":")[1].split() for line in lines if line.strip().startswith("eth0:")]
-    return sum(int(count[0]) + int(count[8]) for count in counts)
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ def new_command(name: Path) -> None:
     """
     job, problem = write_job(name.with_suffix("") if name.suffix in TEMPLATES else name)
     rows = [
-        ("written", f"{job} and {problem}"),
+        ("wrote", f"{job} and {problem}"),
         ("run it", f"mpi-ata run {quote(str(job))}"),
         ("then", f"replace x0, gradient(x, task) and loss(x) in {problem} by your own"),
         ("compare", f"mpi-ata compare {quote(str(job))} --allocators own,gta,uta"),

@@ -47,7 +47,7 @@ def plot_command(runs: tuple[Path, ...], output: Path, panels: str) -> None:
     check_figure_path(output)
     labels = run_names(runs)
     draw_runs([plotted(load_run(run), name) for run, name in zip(runs, labels, strict=True)], output, names)
-    show(f"drawn to {output}")
+    show(f"wrote {output}")
 
 
 @click.command(name="what-if")
@@ -117,4 +117,4 @@ def report_command(runs: tuple[Path, ...], output: Path) -> None:
     """
     check_report_path(output)
     write_report([load_with_energy(run) for run in runs], runs, output)
-    show(f"written to {output}")
+    show(f"wrote {output}")

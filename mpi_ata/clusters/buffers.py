@@ -59,7 +59,7 @@ class SharedBufferPool(BufferPool):
 
     def __init__(self, template: Array, name: str, owner: bool = False) -> None:
         super().__init__(template)
-        self._stride = -(-template.nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        self._stride = slot_size(template)
         self._path, self._owner = f"{FOLDER}/{name}", owner
         self._file = os.open(self._path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if owner else 0), 0o600)
         self._latest: tuple[Array, Array] | None = None  # a point, and its copy here
@@ -83,22 +83,12 @@ class SharedBufferPool(BufferPool):
 
     def _mapped(self, number: int) -> mmap.mmap:
         if self._owner:
-            self._reserve(number * self._stride)
+            reserve(self._file, number * self._stride, self._stride)
         return mmap.mmap(self._file, self._bytes, offset=number * self._stride)
-
-    def _reserve(self, begin: int) -> None:
-        """Reserve the memory now: running out of it later would kill the process."""
-        try:
-            if self._stride > self.room() // 2:
-                raise MemoryError
-            os.posix_fallocate(self._file, begin, self._stride)
-        except OSError:
-            raise MemoryError from None
 
     def room(self) -> int:
         """Return how many bytes of shared memory are left."""
-        state = os.fstatvfs(self._file)
-        return state.f_bavail * state.f_frsize
+        return room_of(self._file)
 
     def unlink(self) -> None:
         """Remove the file's name, now that everyone has opened it."""
@@ -114,6 +104,27 @@ class SharedBufferPool(BufferPool):
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def slot_size(template: Array) -> int:
+    """Return the bytes of a slot for an array: whole pages."""
+    return -(-template.nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+
+
+def reserve(file: int, begin: int, size: int) -> None:
+    """Reserve shared memory now, at most half of what is left: running out of it later would be fatal."""
+    try:
+        if size > room_of(file) // 2:
+            raise MemoryError
+        os.posix_fallocate(file, begin, size)
+    except OSError:
+        raise MemoryError from None
+
+
+def room_of(file: int) -> int:
+    """Return how many bytes are left where a file is."""
+    state = os.fstatvfs(file)
+    return state.f_bavail * state.f_frsize
 
 
 def _release(held: Held, free: list[int], key: int, _: object) -> None:

@@ -57,6 +57,7 @@ SHARED = 8  # READY: the manager's shared memory is open
 GLOBAL_RANDOM = 32  # READY: the untimed task drew from the generators that all code shares
 EXCHANGED = 64  # ORDER: x comes by an exchange along the route in this message; ARRIVAL: the result does
 REPLICATED = 128  # ORDER: workers have x, and share the sum of their results
+NODE_MEMORY = 256  # READY: the memory that the workers of its node share for exchanges is open
 BAD_RESULT = 16  # FAILED: no task raised an error, but a result cannot be used
 
 
@@ -104,9 +105,11 @@ class Channel:
         self._sending: list[_Sending] = []
         self._abandoned: list[_Sending] = []  # nobody may ever receive these
         self._capacity = HEADER.size + INLINE  # bytes of a header and what is sent with it, at most
-        self._buffer = bytearray(self._capacity)
-        self._seconds = memoryview(self._buffer)[HEADER.size :].cast("d")
-        self._inbox = _inbox(comm, source, self._buffer)
+        self.buffer = bytearray(self._capacity)  # where the next message comes
+        self.seconds = memoryview(self.buffer)[HEADER.size :].cast("d")  # those in it
+        self._inbox = _inbox(comm, source, self.buffer)
+        self.filled, self.empty = self._inbox.filled, self._inbox.empty
+        self._unread = False  # whether the message in the buffer is to be returned by poll()
 
     def send(
         self,
@@ -124,7 +127,7 @@ class Channel:
         """Send a message without waiting; `payload` must not change until it is sent."""
         count, size = len(seconds), payload.nbytes
         fields = self._rank, kind, order, round, tasks, count, size, x_slot, result_slot, flags
-        if 8 * count + size > INLINE:
+        if not is_short(size, count):
             self._send_long(to, HEADER.pack(*fields), array("d", seconds).tobytes(), payload)
             return
         message = _header_and(count).pack(*fields, *seconds)
@@ -139,23 +142,34 @@ class Channel:
             for begin in range(0, len(part), PIECE):
                 self._isend(part[begin : begin + PIECE], to, FOLLOWING)
 
+    def send_short(self, messages: list[bytes], to: list[int]) -> None:
+        """Send headers with what fits with them, without waiting."""
+        isend = self._comm.Isend
+        for message, rank in zip(messages, to, strict=True):
+            try:
+                request = isend(message, rank, MESSAGE)
+                if not request.Test():
+                    self._sending.append(_Sending(request, rank, message))
+            except Exception as error:
+                self.note_loss(error)
+
     def _isend(self, part: bytes | Payload, to: int, tag: int) -> None:
         try:
             request = self._comm.Isend(part, to, tag)
             if not request.Test():
                 self._sending.append(_Sending(request, to, part))
         except Exception as error:
-            self._note_loss(error)
+            self.note_loss(error)
 
     def _sent(self, sending: "_Sending") -> bool:
         """Return whether a message is sent, or nobody is left to receive it."""
         try:
             return sending.request.Test()
         except Exception as error:
-            self._note_loss(error)
+            self.note_loss(error)
             return True
 
-    def _note_loss(self, error: Exception) -> None:
+    def note_loss(self, error: Exception) -> None:
         """Take note of MPI's error for a dead rank; raise any other one again."""
         from mpi_ata.clusters.mpi import is_loss
 
@@ -179,32 +193,37 @@ class Channel:
         while self.sending():
             os.sched_yield()
 
+    def unread(self) -> None:
+        """Leave the message in the buffer to poll()."""
+        self._unread = True
+
     def poll(self) -> Message | None:
         """Return the next message, if there is one."""
         try:
-            if not self._inbox.filled():
+            if not (self._unread or self.filled()):
                 return None
         except Exception as error:
-            self._note_loss(error)
+            self.note_loss(error)
             return None
-        buffer = self._buffer
+        self._unread = False
+        buffer = self.buffer
         sender, kind, order, round, tasks, count, size, x_slot, result_slot, flags = _unpack(buffer)
         begin = HEADER.size + 8 * count
         if begin + size <= self._capacity:
-            seconds: list[float] = self._seconds[:count].tolist()  # type: ignore[assignment]
+            seconds: list[float] = self.seconds[:count].tolist()  # type: ignore[assignment]
             payload = self._as_array(buffer[begin : begin + size]) if size else EMPTY
         else:
             try:
                 seconds, payload = self._following_parts(sender, count, size)
             except SenderLostError:
-                self._inbox.empty()
+                self.empty()
                 return None
-        self._inbox.empty()
+        self.empty()
         return Message(sender, kind, order, round, tasks, x_slot, result_slot, flags, seconds, payload)
 
     def _following_parts(self, sender: int, count: int, size: int) -> tuple[list[float], Payload]:
         """Return the seconds and the array of a message that did not fit with its header."""
-        seconds: list[float] = self._seconds[: _fitting(count)].tolist()  # type: ignore[assignment]
+        seconds: list[float] = self.seconds[: _fitting(count)].tolist()  # type: ignore[assignment]
         if len(seconds) < count:
             seconds = self._following(sender, np.empty(count)).tolist()
         return seconds, self._following(sender, self._buffer_for(size)) if size else EMPTY
@@ -236,7 +255,7 @@ class Channel:
         except SenderLostError:
             raise
         except Exception as error:
-            self._note_loss(error)
+            self.note_loss(error)
             raise SenderLostError from None
 
     def close(self) -> None:
@@ -291,6 +310,11 @@ def _inbox(comm: "MPI.Comm", source: int, buffer: bytearray) -> _Posted | _Probe
 
     safe = source != MPI.ANY_SOURCE or "Open MPI" in MPI.Get_library_version()
     return (_Posted if safe else _Probed)(comm, source, buffer)
+
+
+def is_short(size: int, count: int) -> bool:
+    """Return whether a message with an array of this size and this many seconds fits with its header."""
+    return size + 8 * count <= INLINE
 
 
 @cache

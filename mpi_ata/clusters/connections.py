@@ -6,13 +6,15 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 
 from mpi_ata.arrays import Array
+from mpi_ata.clusters.batch import Batch
 from mpi_ata.clusters.buffers import NOWHERE
 from mpi_ata.clusters.channel import EMPTY, LOST, METER, Channel, Message
-from mpi_ata.clusters.doorbell import Doorbell
+from mpi_ata.clusters.doorbell import Doorbell, Found
 from mpi_ata.clusters.exchange.opening import introduce, open_links, port_of
 from mpi_ata.clusters.handshake import check_same, first_ranks, handshake, shared_buffers
 from mpi_ata.clusters.lifeline import Lifelines
@@ -87,6 +89,13 @@ class Connections:
         self.channel.send(self.rank[worker], kind, order, flags=flags)
         self.ring[worker]()
 
+    def wake(self, workers: list[int]) -> None:
+        """Wake those of these workers that may be asleep."""
+        if self._bell.all_awake():
+            return
+        for worker in workers:
+            self.ring[worker]()
+
     def begin_waiting(self) -> float:
         """Return the time; what has passed since the latest wait is not the workers' fault.
 
@@ -107,24 +116,42 @@ class Connections:
         message = self.poll()
         self.drained = message is None
         if message is None:
-            message = self._receive(min(until, began + LOOK_UP))
+            message = self._wait(self.poll, min(until, began + LOOK_UP))
+        self._end_waiting(began)
+        return message
+
+    def all_arrive(self, batch: Batch) -> bool:
+        """Return whether all of a batch comes within a short time, and nothing else before."""
+        if self.postponed:
+            return False
+        began = self.begin_waiting()
+        while batch.left and self._wait(partial(self._read, batch), began + LOOK_UP):
+            pass
+        self._end_waiting(began)
+        return not batch.left
+
+    def _read(self, batch: Batch) -> bool | None:
+        """Read what has come of a batch; False if something else has come, or a rank has died."""
+        return False if self._unreported else batch.read(self.channel)
+
+    def _end_waiting(self, began: float) -> None:
         self._latest = time.perf_counter()
         # A process that slept for longer than it asked for was stopped, and perhaps the workers with it.
         self.suspended += max(self._latest - began - 2 * LOOK_UP, 0.0)
-        return message
 
     def joules(self) -> float:
         """Return the energy that the other nodes have reported; NaN if one of them does not know, or died."""
         return math.nan if self.dead & self._joules.keys() else math.fsum(self._joules.values())
 
-    def _receive(self, until: float) -> Message | None:
+    def _wait(self, look: Callable[[], Found | None], until: float) -> Found | None:
+        """Return what `look` finds, as soon as it finds something; None from the time `until` on."""
         while self.channel.sending() and time.perf_counter() < until:  # it advances only while polled
-            if (message := self.poll()) is not None:
-                return message
+            if (found := look()) is not None:
+                return found
             os.sched_yield()
         if time.perf_counter() >= until:
             self.find_dead()
-        return self._bell.wait(self.poll, until)
+        return self._bell.wait(look, until)
 
     def poll(self) -> Message | None:
         """Return the next message; all messages of a dead worker come before the report of its loss."""

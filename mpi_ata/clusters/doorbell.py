@@ -38,6 +38,7 @@ class Doorbell:
         self._rank = MANAGER
         self._silent = {MANAGER}  # ranks that will ring, but have not been heard yet
         self._spin, self._long_spin = SPIN, LONG_SPIN
+        self._alone = False  # whether all ranks are on this node
         self._flags: mmap.mmap | None = None  # one byte per rank: whether it sleeps
         self.name = f"mpi_ata-{os.getpid()}-{secrets.token_hex(8)}"
         self._near = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -61,6 +62,7 @@ class Doorbell:
         self._rank = rank
         if rank == MANAGER and hosts.count(hosts[MANAGER]) > (os.cpu_count() or 1):
             self._long_spin = SPIN  # a worker makes better use of its core
+        self._alone = len(set(hosts)) == 1
         self._silent = {NEAR if hosts[other] == hosts[rank] else other for other in ringing}
 
     def share_flags(self, name: str, ranks: int) -> None:
@@ -73,6 +75,10 @@ class Doorbell:
                 file.write(b"\1" * ranks)
                 file.flush()
             self._flags = mmap.mmap(file.fileno(), ranks)
+
+    def all_awake(self) -> bool:
+        """Return whether all ranks are on this node, and none of them sleeps."""
+        return self._alone and self._flags is not None and self._flags.find(b"\1", 0) < 0
 
     def unlink_flags(self) -> None:
         """Remove the file of flags, now that everyone has opened it: a kill leaves nothing behind."""

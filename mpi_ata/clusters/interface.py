@@ -29,6 +29,16 @@ class Arrival(NamedTuple):
     overhead: float = 0.0  # turnaround of its order minus those seconds: transfer, queueing, waking up
 
 
+class Arrivals(NamedTuple):
+    """All finished work of a round coming back at once."""
+
+    workers: IntArray
+    results: Array  # one row per worker, the sum over its tasks
+    seconds: list[list[float]]  # of each worker's tasks
+    spent: list[float]  # the sums of those
+    overheads: list[float]  # as in an Arrival
+
+
 class Lost(NamedTuple):
     """A worker that cannot be given work, from now on or for the time being.
 

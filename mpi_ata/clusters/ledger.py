@@ -55,6 +55,15 @@ class Ledger:
         if len(pending) >= FOLD:
             self.stats.fold()
 
+    def deliver_all(
+        self, workers: IntArray, seconds: list[list[float]], spent: list[float], overheads: list[float]
+    ) -> None:
+        """Book several arrivals, each of another worker."""
+        self.worker_time[workers] += spent
+        self.stats.pending += zip(workers.tolist(), seconds, overheads, strict=True)
+        if len(self.stats.pending) >= FOLD:
+            self.stats.fold()
+
     def stop(self, workers: IntArray | int, tasks: IntArray | int, seconds: Array | float) -> None:
         """Book tasks that these workers began and did not deliver, since they were stopped."""
         self.worker_time[workers] += seconds

@@ -12,19 +12,19 @@ import numpy as np
 from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.evaluator import Evaluator
-from mpi_ata.clusters.exchange.chain import Route
 from mpi_ata.clusters.exchange.choice import Choice
 from mpi_ata.clusters.exchange.fetching import fetched
 from mpi_ata.clusters.exchange.gathering import Gathering
 from mpi_ata.clusters.exchange.replica import Replica
+from mpi_ata.clusters.exchange.route import Route
 from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.health import FaultPolicy
 from mpi_ata.clusters.identity import WorkerIdentity
-from mpi_ata.clusters.interface import Arrival, Back, Lost
+from mpi_ata.clusters.interface import Arrival, Arrivals, Back, Lost
 from mpi_ata.clusters.ledger import in_flight
 from mpi_ata.clusters.mpi import MPI
 from mpi_ata.clusters.notes import log_notes
-from mpi_ata.clusters.pool import WorkerPool
+from mpi_ata.clusters.pool import WorkerPool, may_batch
 from mpi_ata.clusters.reception import Reception
 from mpi_ata.clusters.setups import set_up_all
 from mpi_ata.clusters.shutdown import Shutdown
@@ -67,6 +67,7 @@ class MPICluster(Farming):
         self._reception = Reception(pool, self._gathering, drawn)
         self._evaluator = Evaluator(pool, self._reception)
         self._shutdown = Shutdown(pool, self._reception)
+        self._batches = may_batch(pool)
         self._replica: Replica | None = None  # the point, where workers have it
         self.replicates = False  # whether workers know the update of the method
         self._next_look = 0.0  # for overdue workers
@@ -134,11 +135,20 @@ class MPICluster(Farming):
         x.flags.writeable = False  # for the caller too: later orders may use a copy made now
         x = self._pool.points.rounded(x)
         route = self._gathering.route(workers.tolist()) if together and summed else None
+        if together and route is None and self._start_batch(workers, x, round, counts):
+            return
         self._order(workers, x, round, counts, together, route)
         if route is not None:
             self._gathering.begin(workers.tolist(), route, x)
         if round >= self._pool.health.next_trial:
             self._pool.try_again(x, round)
+
+    def _start_batch(self, workers: IntArray, x: Array, round: int, counts: IntArray | int) -> bool:
+        """Order tasks in one batch, where arrays are small and nothing else is under way."""
+        if not self._batches or self._gathering.choice.measuring or round >= self._pool.health.next_trial:
+            return False
+        each = [counts] * len(workers) if isinstance(counts, int) else counts.tolist()
+        return self._orders.start_batch(workers, x, round, each)
 
     def _start_replicated(
         self, workers: IntArray, replica: Replica, round: int, counts: IntArray | int, summed: bool
@@ -201,6 +211,13 @@ class MPICluster(Farming):
             return
         for worker, order, silent in late:
             self._pool.suspect(worker, silent, order.round)
+
+    def wait_all(self) -> Arrivals | None:
+        """Return all that was ordered, if it comes within a short time and as expected."""
+        batch, pool = self._orders.batch, self._pool
+        if batch is None or pool.found or pool.arrived or pool.grace_expired():
+            return None
+        return self._reception.arrive_all(batch) if self._connections.all_arrive(batch) else None
 
     def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
         """Return all that has come, at least one thing, and of arrivals no more than this many tasks."""

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
-from mpi_ata.clusters.exchange.chain import PIECE
 from mpi_ata.clusters.exchange.choice import MOST, check_exchange
+from mpi_ata.clusters.exchange.pieces import PIECE
 from mpi_ata.clusters.simulated import Order
+from mpi_ata.clusters.wire import SAVED, halved_numbers
 from mpi_ata.errors import RunError
 
 MEGABIT = 1e6 / 8  # bytes
@@ -32,10 +33,13 @@ class CriticalPath(NamedTuple):
     messages: float
 
 
-def path_of(way: str, n: int, size: int) -> CriticalPath:
-    """Return what is on the longest path of an exchange among n workers: "star", "chain" or "replicated"."""
+def path_of(way: str, n: int, size: int, result: int | None = None) -> CriticalPath:
+    """Return what is on the longest path of an exchange among n workers: "star", "chain" or "replicated".
+
+    `size` is that of x in bytes; by the star, a result may have another one.
+    """
     if way == "star":
-        return CriticalPath(2.0 * n * size, 2, 2 * n)
+        return CriticalPath(float(n * (size + (size if result is None else result))), 2, 2 * n)
     filling = (n - 1) * min(PIECE, size)
     if way == "chain":
         return CriticalPath(2.0 * size + filling, n + 1, 2 * n)
@@ -68,20 +72,24 @@ class Network:
         """Return how long a network card takes for this many bytes."""
         return size / (self.bandwidth * MEGABIT)
 
-    def arrivals(self, way: str, size: int, seconds: Array) -> Array:
-        """Return when orders arrive whose tasks take seconds[j], by "star", "chain" or "replicated"."""
+    def arrivals(self, way: str, size: int, seconds: Array, result: int | None = None) -> Array:
+        """Return when orders arrive whose tasks take seconds[j], by "star", "chain" or "replicated".
+
+        `size` is that of x in bytes; by the star, a result may have another one.
+        """
         if way == "star":
-            return self._by_star(size, seconds)
+            return self._by_star(size, size if result is None else result, seconds)
         if way == "chain":
             last = self._by_chain(size, seconds)
         else:
             last = float(seconds.max()) + self.seconds(way, len(seconds), size)
         return np.full(len(seconds), last)
 
-    def _by_star(self, size: int, seconds: Array) -> Array:
+    def _by_star(self, size: int, result: int, seconds: Array) -> Array:
         """Return when results arrive if they enter rank 0's network card one by one, as x has left it."""
-        each, n = self.carried(size) + self.message, len(seconds)
-        came: Array = n * each + 2 * self.latency + seconds
+        order, each = (self.carried(bytes) + self.message for bytes in (size, result))
+        n = len(seconds)
+        came: Array = n * order + 2 * self.latency + seconds
         in_order, place = np.argsort(came, kind="stable"), np.arange(n)
         arrived = np.empty(n)
         arrived[in_order] = (place + 1) * each + np.maximum.accumulate(came[in_order] - place * each)
@@ -99,18 +107,23 @@ class Network:
 
 @dataclass(frozen=True)
 class Traffic:
-    """How orders travel on a network, as the keys `exchange` and `replicated` of [run] say."""
+    """How orders travel on a network, as the keys `exchange` and `replicated` of [run] say.
+
+    So many numbers of x and of a result travel as bfloat16, if any: then all go by the star.
+    """
 
     network: Network
     exchange: str = "auto"
     replicated: bool = False
+    halved_x: int = 0
+    halved_results: int = 0
 
     def __post_init__(self) -> None:
         check_exchange(self.exchange)
 
     def way(self, n: int, size: int) -> str:
         """Return how x and the sum of n workers travel; the shorter way, if it is not given."""
-        if n < 2:
+        if n < 2 or self.halved_x or self.halved_results:
             return "star"
         if self.replicated:
             return "replicated"
@@ -124,4 +137,10 @@ class Traffic:
             raise RunError(ONE_BY_ONE)
         size = order.x.nbytes
         way = self.way(len(workers), size) if order.summed else "star"
-        return np.maximum(self.network.arrivals(way, size, seconds) - seconds, 0.0)
+        sent, returned = (size - SAVED * halved for halved in (self.halved_x, self.halved_results))
+        return np.maximum(self.network.arrivals(way, sent, seconds, returned) - seconds, 0.0)
+
+
+def traffic_of(problem: object, network: Network, exchange: str, replicated: bool) -> Traffic:
+    """Return how the orders of a problem travel on a network."""
+    return Traffic(network, exchange, replicated, *halved_numbers(problem))

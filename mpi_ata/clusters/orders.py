@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
+from mpi_ata.clusters.batch import Batch
 from mpi_ata.clusters.buffers import NOWHERE
-from mpi_ata.clusters.channel import EMPTY, EXCHANGED, ORDER, REPLICATED, STOP, TOGETHER, Payload
+from mpi_ata.clusters.channel import EMPTY, EXCHANGED, ORDER, REPLICATED, STOP, TOGETHER, Payload, is_short
 from mpi_ata.clusters.connections import Connections
 from mpi_ata.clusters.draws import Draws
-from mpi_ata.clusters.exchange.chain import Route
+from mpi_ata.clusters.exchange.route import Route
 from mpi_ata.clusters.wire import Wire
 
 
@@ -43,13 +44,48 @@ class Orders:
     """The orders of all workers: each has at most one that runs, after one that is being stopped."""
 
     def __init__(self, connections: Connections, draws: Draws | None, points: Wire) -> None:
-        self.running: dict[int, Order] = {}  # by worker
+        self._running: dict[int, Order] = {}  # by worker
+        self.batch: Batch | None = None  # instead of those, while all is as expected
         self.stopping: dict[int, Order] = {}  # whose stop is not yet confirmed
         self.probes: dict[int, Order] = {}  # single tasks of workers on probation
         self.sharing: set[int] = set()  # workers that have opened the shared memory
         self._overruns: dict[int, float] = {}  # of confirmed stops, since overruns() was last called
         self._connections, self._draws, self._points = connections, draws, points
         self._numbers = 0
+
+    @property
+    def running(self) -> dict[int, Order]:
+        """The order that each worker holds, by worker."""
+        if self.batch is not None:
+            self._split()
+        return self._running
+
+    def start_batch(self, workers: IntArray, x: Array, round: int, counts: list[int]) -> bool:
+        """Give each of these workers an order, all as one batch, and return whether that is possible."""
+        if self._running or self.batch is not None or self.stopping:
+            return False
+        if not is_short(x.nbytes, max(counts)):
+            return False
+        connections = self._connections
+        names = workers.tolist()
+        ranks = [connections.rank[worker] for worker in names]
+        self.batch = batch = Batch(workers, ranks, x, self._numbers + 1, round, counts, connections.suspended)
+        self._numbers += len(workers)
+        batch.send(connections.channel)
+        connections.wake(names)
+        return True
+
+    def _split(self) -> None:
+        """Turn the batch into single orders, and what has come of it into single messages."""
+        batch, self.batch = self.batch, None
+        assert batch is not None
+        for number, (worker, count) in enumerate(
+            zip(batch.workers.tolist(), batch.counts, strict=True), batch.first
+        ):
+            self._running[worker] = order = Order(number, batch.x, batch.round, count, True, count)
+            order.sent = order.latest = batch.sent
+            order.excused = batch.excused
+        self._connections.postponed += batch.messages()
 
     def start(
         self,

@@ -12,11 +12,11 @@ from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.interface import Arrival, Back, Lost, named
 from mpi_ata.clusters.ledger import Ledger
 from mpi_ata.clusters.orders import Order, Orders
-from mpi_ata.clusters.wire import point_wire
+from mpi_ata.clusters.wire import point_wire, results_wire
 from mpi_ata.errors import LossError
 from mpi_ata.launch.verdict import note_lost_worker
 from mpi_ata.layout import ranks_for, worker_of
-from mpi_ata.problems import AnyProblem
+from mpi_ata.problems import AnyProblem, returns_values
 
 FLOOR = 3.0  # seconds: on a busy machine, any rank may be silent for this long
 Overdue = tuple[int, Order, float]  # worker, its order, and the seconds for which nothing came
@@ -48,6 +48,7 @@ class WorkerPool:
         self.worker_of = [worker_of(rank) for rank in range(ranks_for(n))]  # by rank: a call costs more
         self.setting_up = set(range(n))  # workers that are not ready yet
         self.staying = set(range(n))  # workers that have not left
+        self.sharing_nodes: dict[int, str] = {}  # hosts of ranks that share memory with others there
         self.unreachable: list[int] = []  # workers that hear no doorbell
         self.draws_globally = False  # whether tasks draw from random or np.random
         self.arrived: list[Arrival] = []  # what wait() will return first
@@ -122,3 +123,10 @@ class WorkerPool:
             else:
                 self.orders.probe(worker, x, round)
                 self.health.tried(worker, round)
+
+
+def may_batch(pool: WorkerPool) -> bool:
+    """Return whether the orders of a round can be one batch: results are small and plain arrays."""
+    plain = not returns_values(pool.problem) and pool.draws is None
+    wires = pool.points or results_wire(pool.problem, pool.template)
+    return plain and not wires and pool.connections.shared is None

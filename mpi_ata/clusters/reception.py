@@ -4,6 +4,7 @@ import math
 import time
 
 from mpi_ata.arrays import Array
+from mpi_ata.clusters.batch import Batch
 from mpi_ata.clusters.channel import (
     ARRIVAL,
     BROKEN,
@@ -12,6 +13,7 @@ from mpi_ata.clusters.channel import (
     GLOBAL_RANDOM,
     INLINE,
     LOST,
+    NODE_MEMORY,
     REACHABLE,
     READY,
     SHARED,
@@ -20,7 +22,7 @@ from mpi_ata.clusters.channel import (
 )
 from mpi_ata.clusters.exchange.gathering import Gathering
 from mpi_ata.clusters.failures import Failures, plausible_seconds
-from mpi_ata.clusters.interface import Arrival, Back, Lost, received, surely_finite
+from mpi_ata.clusters.interface import Arrival, Arrivals, Back, Lost, received, surely_finite
 from mpi_ata.clusters.orders import Order
 from mpi_ata.clusters.pool import WorkerPool
 from mpi_ata.clusters.wire import results_wire
@@ -87,6 +89,9 @@ class Reception:
         self._pool.draws_globally |= bool(flags & GLOBAL_RANDOM)
         if flags & SHARED and self._pool.connections.shared is not None:
             self._orders.sharing.add(worker)
+        if flags & NODE_MEMORY:
+            rank = self._pool.connections.rank[worker]
+            self._pool.sharing_nodes[rank] = self._pool.connections.ranks[rank].host
 
     def _hold(self, worker: int, order: Order, message: Message) -> Arrival | Lost | None:
         """Hold back an arrival until the sum is in; then book all, of which the last one has the sum."""
@@ -146,6 +151,13 @@ class Reception:
         overhead = max(turnaround - seconds, 0.0)
         self._ledger.deliver(worker, reported, seconds, overhead)
         return Arrival(worker, result, reported, overhead)
+
+    def arrive_all(self, batch: Batch) -> Arrivals | None:
+        """Book the results of a batch of orders; None if they must be looked at one by one."""
+        if (arrivals := batch.arrivals(self._slack)) is not None:
+            self._orders.batch = None
+            self._ledger.deliver_all(arrivals.workers, arrivals.seconds, arrivals.spent, arrivals.overheads)
+        return arrivals
 
     def _account_stopped(self, worker: int, message: Message) -> None:
         """Book what a worker did for an order that was stopped."""

@@ -35,7 +35,8 @@ class TaskTimeStats:
         self.largest: Array = np.zeros(n)
         self.second: Array = np.zeros(n)
         self.pending: list[Delivery] = []  # arrivals not yet added up
-        self._log: list[Delivery] | None = None  # those since take_log(); None if nobody asks
+        self._log: list[Delivery] | None = None  # of those that were added up, what take_log() will return
+        self._logged = 0  # pending ones before begin_log()
 
     def add(self, worker: int, seconds: list[float], overhead: float = 0.0) -> None:
         """Add one arrival."""
@@ -48,10 +49,14 @@ class TaskTimeStats:
         self.fold()
         return self._columns
 
-    def take_log(self) -> list[Delivery]:
-        """Return what was delivered since the last call; nothing at the first one."""
-        self.fold()
-        found, self._log = self._log or [], []
+    def begin_log(self) -> None:
+        """Keep what is delivered from now on, for take_log()."""
+        self._log, self._logged = [], len(self.pending)
+
+    def take_log(self) -> list[Delivery] | None:
+        """Return what was delivered since begin_log(), and keep no more; None if nothing was kept."""
+        found = None if self._log is None else self._log + self.pending[self._logged :]
+        self._log = None
         return found
 
     def pooled_means(self) -> Array:
@@ -81,7 +86,8 @@ class TaskTimeStats:
             return
         new, self.pending = self.pending, []
         if self._log is not None:
-            self._log += new
+            self._log += new[self._logged :]
+            self._logged = 0
         workers = np.array([worker for worker, _, _ in new])
         counts = np.array([len(seconds) for _, seconds, _ in new])
         seconds = np.array([second for _, several, _ in new for second in several])

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from mpi_ata.arrays import Array, blocks
 
 NAN = 0x7FC0_0000
+SAVED = 2  # bytes of each number that travels as bfloat16
 UPPER = int(sys.byteorder == "little")  # which half of a float32 in memory is the upper one
 Bits = npt.NDArray[np.uint32]
 
@@ -87,19 +88,24 @@ def _round(bits: Bits, values: Array) -> None:
     bits[missing] = NAN
 
 
-def results_wire(problem: object, template: Array) -> Wire:
-    """Return how the results of a problem travel; all of them in full unless it has `halved_results`."""
-    return Wire(template, getattr(problem, "halved_results", 0))
+def halved_numbers(problem: object) -> tuple[int, int]:
+    """Return how many numbers of x and of a result travel as bfloat16: none unless the problem says so."""
+    return getattr(problem, "halved_x", 0), getattr(problem, "halved_results", 0)
 
 
 def point_wire(problem: object, template: Array) -> Wire:
-    """Return how the points of a problem travel; in full unless it has `halved_x`."""
-    return Wire(template, getattr(problem, "halved_x", 0))
+    """Return how the points of a problem travel."""
+    return Wire(template, halved_numbers(problem)[0])
+
+
+def results_wire(problem: object, template: Array) -> Wire:
+    """Return how the results of a problem travel."""
+    return Wire(template, halved_numbers(problem)[1])
 
 
 def halves(problem: object) -> bool:
     """Return whether anything of a problem travels as bfloat16."""
-    return bool(getattr(problem, "halved_results", 0) or getattr(problem, "halved_x", 0))
+    return any(halved_numbers(problem))
 
 
 def exchange_of(problem: object, exchange: str) -> str:

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, repeat
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ from mpi_ata.clusters.channel import (
     INLINE,
     METER,
     NO_ORDER,
+    NODE_MEMORY,
     ORDER,
     REACHABLE,
     READY,
@@ -36,13 +37,11 @@ from mpi_ata.clusters.channel import (
     Payload,
 )
 from mpi_ata.clusters.doorbell import HEARING, Doorbell
-from mpi_ata.clusters.exchange.opening import introduce, open_links, port_of
+from mpi_ata.clusters.exchange.opening import introduce, node_memory, open_links, port_of
 from mpi_ata.clusters.exchange.passing import Passing
-from mpi_ata.clusters.expected import ExpectedTasks
-from mpi_ata.clusters.handshake import first_ranks, handshake, shared_buffers
+from mpi_ata.clusters.handshake import handshake, shared_buffers
 from mpi_ata.clusters.interface import (
     add_up,
-    announce,
     check_result,
     compute,
     evaluated_part,
@@ -50,21 +49,20 @@ from mpi_ata.clusters.interface import (
     surely_finite,
 )
 from mpi_ata.clusters.lifeline import Lifeline
+from mpi_ata.clusters.node_meter import node_meter
+from mpi_ata.clusters.task_sequence import TaskSequence
 from mpi_ata.clusters.values import first_point, template_of
 from mpi_ata.clusters.wire import point_wire, results_wire
 from mpi_ata.errors import BadResultError, RunError
-from mpi_ata.launch.energy import EnergyMeter
 from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.packing import EMPTY, Packed
-from mpi_ata.problems import AnyProblem, Task, returns_values, task_streams
+from mpi_ata.problems import AnyProblem, returns_values
 from mpi_ata.randomness import global_states
 from mpi_ata.times import DrawnTimes
 from mpi_ata.updates import Update
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-METERED = 60.0  # seconds between two reports of the energy that a node uses
 
 
 class Worker:
@@ -81,11 +79,12 @@ class Worker:
         exchange: str = "star",
         update: Update | None = None,
     ) -> None:
-        self._problem, self._times, self._streams = problem, times, task_streams(seed)
-        self._report_drawn = report_drawn and times is not None
+        self._problem, self._drawn = problem, times is not None
+        self._report_drawn = report_drawn and self._drawn
         self._stoppable = times is None or times.stoppable
-        self._task_poll = self._poll_stop if self._stoppable else None
         self._index, self._n = worker_of(comm.Get_rank()), workers_in(comm.Get_size())
+        poll_stop = self._poll_stop if self._stoppable else None
+        self._tasks = TaskSequence(problem, self._index, seed, times, poll_stop)
         self._bell = Doorbell()
         self._computes = returns_values(problem)  # packed values, which are joined rather than added up
         template = template_of(problem)
@@ -94,23 +93,22 @@ class Worker:
         ranks = handshake(comm, self._bell, digest, links=port_of(links))
         introduce(links, comm.Get_rank(), ranks)
         manager = ranks[MANAGER]
-        meter = EnergyMeter() if comm.Get_rank() in first_ranks(ranks) else None  # that speaks for its node
-        self._meter = meter if meter is not None and meter.known else None
-        self._next_report = 0.0
+        self._meter = node_meter(comm.Get_rank(), ranks, self._report_energy)
         self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
         self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
         self._lifeline = Lifeline(manager.host, manager.lifelines, manager.token, comm.Get_rank())
         comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
+        memory = node_memory(links, exchange, template, comm.Get_rank(), ranks, update is not None)
         comm.Barrier()  # now everyone has opened the shared memory
+        if memory is not None:
+            memory.open()
         self._channel = Channel(comm, MANAGER, template)
-        self._exchange = Passing(links, comm.Get_rank(), self._send, self._poll_stop, self._wait_stop, update)
+        waiting = self._send, self._poll_stop, self._wait_stop
+        self._exchange = Passing(links, comm.Get_rank(), *waiting, update, memory)
         self._total = np.empty_like(template)  # the sum of results not sent yet
         self._values: list[Packed] = []  # or those results themselves, packed
         self._order = 0  # the one being carried out
-        self._expected = ExpectedTasks(self._streams, self._index) if hasattr(problem, "expect") else None
-        self._draws: list[int] = []  # the indices of its tasks, where the problem shares draws
         self._in_task = False  # whether a task has begun that is not done
-        self._round, self._number = -1, 0  # of the next task
         self._stop_asked = self._ended = self._final = False
         self.dismissed = False  # whether all ranks leave in order
 
@@ -134,7 +132,8 @@ class Worker:
                 self._evaluate(message)
             elif message is not None:
                 self._obey(message)
-        self._report_energy()
+        if self._meter is not None:
+            self._meter.report()
         self._lifeline.release()
         self._send(END)
         self.dismissed = self._lifeline.dismissed()
@@ -146,14 +145,12 @@ class Worker:
 
     def _look(self) -> Message | None:
         """Return the next message, if there is one; report the energy of this node if that is due."""
-        if time.monotonic() >= self._next_report:
-            self._report_energy()
-            self._next_report = time.monotonic() + METERED
+        if self._meter is not None:
+            self._meter.report_if_due()
         return self._channel.poll()
 
-    def _report_energy(self) -> None:
-        if self._meter is not None:
-            self._send(METER, NO_ORDER, seconds=[self._meter.joules()])
+    def _report_energy(self, joules: float) -> None:
+        self._send(METER, NO_ORDER, seconds=[joules])
 
     def _report_failure(self, error: RunError, tasks: int = 0, seconds: Sequence[float] = ()) -> None:
         flags = BAD_RESULT if isinstance(error, BadResultError) else 0
@@ -164,39 +161,31 @@ class Worker:
         """Do what must not count as time of a task: imports, data, compilation, one untimed task."""
         set_up(self._problem, self._index, self._n)
         before = global_states()
-        compute(self._problem, first_point(self._problem), [Task(self._streams, 0, self._index, 0)])
+        compute(self._problem, first_point(self._problem), [self._tasks.first()])
         drew = global_states() != before
         self._bell.sleep(HEARING)  # the manager rings once, to find out who hears it
         flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None) | GLOBAL_RANDOM * drew
-        self._send(READY, flags=flags)
+        self._send(READY, flags=flags | NODE_MEMORY * self._exchange.shares_memory)
 
     def _carry_out(self, order: Message) -> None:
         """Carry out one order, until it is done or stopped, or fails."""
-        if order.round != self._round:
-            self._round, self._number = order.round, 0
         self._order, self._stop_asked = order.order, False
-        self._draws = [int(index) for index in order.seconds] if order.seconds else []
+        self._tasks.begin(order)
         self._exchange.begin(order)
         unsent: list[float] = []  # not list[float](), which costs 1 us
         began = time.perf_counter()
         try:
-            self._announce(order)
+            self._tasks.announce(order.tasks)
             x = self._point(order)
             if self._exchange.active and self._should_stop():
                 self._send(STOPPED, order.order, seconds=[0.0])
             else:
                 self._do_tasks(order, x, self._total_of(order), unsent)
         except RunError as error:
-            self._number += self._in_task
+            self._tasks.advance(self._in_task)
             tasks, spent = len(unsent) + self._in_task, time.perf_counter() - began
             self._report_failure(error, tasks=tasks, seconds=[spent])
         self._order = 0
-
-    def _announce(self, order: Message) -> None:
-        """Let the problem prepare for the tasks of an order, if it can; that is not part of any task."""
-        if self._expected is not None:
-            tasks = self._expected.of_order(order.round, self._number, order.tasks, self._draws)
-            announce(self._problem, tasks)
 
     def _evaluate(self, order: Message) -> None:
         """Evaluate the parts from order.round to order.tasks."""
@@ -222,7 +211,7 @@ class Worker:
             if self._poll_stop() if left else self._should_stop():
                 self._report_stopped(unsent, seconds, time.perf_counter() - began)
                 break
-            self._number += len(seconds)
+            self._tasks.advance(len(seconds))
             due = not (left and together)
             small = total.nbytes <= INLINE  # the manager checks those
             if self._computes:
@@ -277,19 +266,12 @@ class Worker:
 
     def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
         """Do tasks; where a law of times is given, they last as long as it says."""
-        indices: Iterable[int | None] = repeat(None)
-        if self._draws:
-            indices, self._draws = self._draws[:count], self._draws[count:]
-        fixed = self._streams, self._round, self._index
-        tasks = [
-            Task(*fixed, number, self._task_poll, index)
-            for number, index in zip(range(self._number, self._number + count), indices, strict=False)
-        ]
+        tasks = self._tasks.take(count)
         began = time.perf_counter()
         result = compute(self._problem, x, tasks, self._report_drawn)
-        if self._times is None:
+        if not self._drawn:
             return result, [time.perf_counter() - began]
-        drawn = self._times.of(self._index, self._round, self._number, count)
+        drawn = self._tasks.drawn_times(count)
         for end in [math.fsum(drawn)] if self._stoppable else accumulate(drawn):
             if self._sleep_until(began + end):
                 break
@@ -305,7 +287,7 @@ class Worker:
     def _report_stopped(self, unsent: list[float], seconds: list[float], spent: float) -> None:
         """Report a stopped order: tasks done but not sent, and those begun within the time spent."""
         begun = 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
-        self._number += begun
+        self._tasks.advance(begun)
         whole = math.fsum(unsent) + spent
         self._send(STOPPED, self._order, tasks=len(unsent) + begun, seconds=[whole])
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from mpi_ata.clusters import Cluster, VirtualCluster
-from mpi_ata.clusters.network import Traffic
+from mpi_ata.clusters.network import traffic_of
 from mpi_ata.driver.drive import Drive, Outcome
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.opening import opened_ranks, set_up_in_time, start_billing
@@ -45,7 +45,8 @@ def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
         job = plan.job
         can_be_late = "faults" in job.tables or (job.times is not None and job.times.changes)
         policy = fault_policy(job, parts.method) if can_be_late else None
-        overhead = None if job.network is None else Traffic(job.network, job.run.exchange, job.run.replicated)
+        travel = job.run.exchange, job.run.replicated
+        overhead = None if job.network is None else traffic_of(parts.problem, job.network, *travel)
         return parts, VirtualCluster(
             parts.problem, parts.times, job.run.seed, policy=policy, overhead=overhead
         )

@@ -74,7 +74,7 @@ class RunRecorder:
         self._map.restore(record.task_map, self._cluster.ledger.stats.state()["tasks"])
         if self._sample is not None:
             self._sample.restore(record.rounds if same else {})
-            self._cluster.ledger.stats.take_log()
+            self._log_next(self._trace.round)
         with self._trace.shares.timed("saving_time"):
             self._checkpoints.save_first(self._filled())
 
@@ -109,17 +109,22 @@ class RunRecorder:
 
     def _sample_round(self, round: Round) -> None:
         """Keep what a round took, unless orders run on, whose times belong to no single round."""
-        sample = self._sample
-        if sample is None or not (sample.due(round.number) or sample.due(round.number + 1)):
+        sample, number = self._sample, round.number
+        if sample is None or not (sample.due(number) or sample.due(number + 1)):
             return
         delivered = self._cluster.ledger.stats.take_log()
-        if not sample.due(round.number):
-            return
         idle = getattr(self._cluster, "idle", None)  # the ranks of a DDP script are all busy or all idle
-        if idle is not None and len(idle()) < self._cluster.n:
+        if delivered is not None and idle is not None and len(idle()) < self._cluster.n:
             self._sample = None
-        else:
-            sample.add(round.number, round.duration, delivered)
+            return
+        if delivered is not None:
+            sample.add(number, round.duration, delivered)
+        self._log_next(number)
+
+    def _log_next(self, round: int) -> None:
+        """Log what is delivered in the round after this one, if it is one of those to keep."""
+        if self._sample is not None and self._sample.due(round + 1):
+            self._cluster.ledger.stats.begin_log()
 
     def save_if_due(self, round: Round) -> None:
         """Save if it is time; in between, take the state as often as is cheap, in case the run fails."""

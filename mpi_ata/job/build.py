@@ -118,7 +118,7 @@ def _build_method(job: Job, problem: AnyProblem, n: int, times: DrawnTimes | Non
     return built
 
 
-def replicated(method: Method, problem: AnyProblem) -> Method:
+def replicated(method: Method, problem: AnyProblem) -> ReplicatedSGD:
     """Return the same method with x and the state of the update on the workers."""
     if halves(problem):
         why = "adds up results along a chain, which would round what travels as bfloat16 at every worker"

@@ -84,6 +84,7 @@ class Collector:
         if orders is None:
             active = a.nonzero()[0]
             cluster.start(active, x, k, a[active], together=exact, summed=summed)
+            b = B if exact and isinstance(g, Sum) and self._collect_all(g, a) else 0
         # Where all that was ordered is needed, it is taken as it comes; otherwise some may be stopped.
         wait_some = getattr(cluster, "wait_some", None) if exact else None
         while b < B:
@@ -109,6 +110,19 @@ class Collector:
                 self._observe_overrun(i, spent)
         if not exact:
             self.stop(np.flatnonzero(used < (orders.ordered if orders else a)))
+
+    def _collect_all(self, g: "Sum", a: IntArray) -> bool:
+        """Take all results at once, if they come soon and as expected; return whether they did."""
+        wait_all = getattr(self._cluster, "wait_all", None)
+        if wait_all is None or (found := wait_all()) is None:
+            return False
+        g.add_all(found.results)
+        self.used[:] = a
+        if (observe := self._observe) is not None:
+            arrivals = zip(found.workers.tolist(), found.seconds, found.overheads, strict=True)
+            for worker, seconds, overhead in arrivals:
+                observe(worker, seconds, (), overhead)
+        return True
 
     def _start_batches(self, x: Any, k: int, a: IntArray, B: int) -> Orders | None:
         """Start all orders, if some have a batch of tasks that the allocator is sure of; otherwise none."""
@@ -179,6 +193,10 @@ class Sum:
             result, self._next = self._early.pop(self._next), next(self._order, None)
             self._add(result, last=self._next is None)
 
+    def add_all(self, results: Array) -> None:
+        """Add the results of all workers: one row for each, in their order."""
+        self._total = np.add.accumulate(results)[-1].copy()  # numpy's sum may add in another order
+
     def skip(self, worker: int) -> None:
         """Do not wait for the result of a lost worker."""
         if self._workers is not None and self._expected is None:
@@ -209,6 +227,9 @@ class Sum:
             self._total, *last = last  # every worker of the original order was lost
         if self._total is None:
             raise RuntimeError("there is no mean of nothing")
+        if not last:
+            self._total /= count
+            return self._total
         for part, *others in blocks(self._total, *last):
             for result in others:
                 part += result

@@ -17,7 +17,7 @@ class ReplicatedSGD(SGD):
     """
 
     def __init__(self, x0: Array, allocator: Allocator, update: Update) -> None:
-        self.replica = Replica(update)
+        self.replica = Replica(update.as_shared() if hasattr(update, "as_shared") else update)
         super().__init__(x0, allocator, update)
 
     @property

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from mpi_ata.errors import RunError, TakenError, UsageError
+from mpi_ata.runfile.hdf5 import load_library
 from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.schema import to_tree
 from mpi_ata.runfile.store import RunFile
@@ -46,6 +47,7 @@ class Checkpoints:
 
     def save_first(self, record: Record) -> None:
         """Save before time is spent on the run; if that fails there is no run."""
+        load_library()  # which is no part of what a save costs
         try:
             self._save(record)
         except OSError as error:

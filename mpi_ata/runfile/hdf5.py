@@ -23,6 +23,11 @@ Attributes = Mapping[str, int | float | str | bool]
 Tree = Mapping[str, State]
 
 
+def load_library() -> None:
+    """Load HDF5, which takes longer than writing a small file does."""
+    import h5py  # noqa: F401
+
+
 def to_image(attributes: Attributes, groups: Tree) -> bytes:
     """Return the HDF5 file proper."""
     import h5py

@@ -28,13 +28,15 @@ RULES: dict[str, tuple[tuple[type, ...], str]] = {
 # Those that cannot be None.
 REQUIRED = ("seed", "exchange", "evaluate_every", "grace", "prior_weight", "warm_start")
 
+SWITCHES = ("progress", "replicated")
+
 
 def check_arguments(**given: Any) -> None:
     """Reject arguments of another type than theirs; None stands for those that are not given."""
     check_observers(given.pop("observers", ()))
-    if not isinstance(progress := given.pop("progress", True), bool):
-        raise UsageError(f"{progress=} must be True or False")
     for name, value in given.items():
+        if name in SWITCHES and not isinstance(value, bool):
+            raise UsageError(f"{name}={value!r} must be True or False")
         if name in RULES and not (value is None and name not in REQUIRED):
             kinds, rule = RULES[name]
             if isinstance(value, bool) or not isinstance(value, kinds):

@@ -12,14 +12,13 @@ from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.plan import Start
 from mpi_ata.errors import UsageError, one_line
-from mpi_ata.job.build import bound_update, check_problem
+from mpi_ata.job.build import bound_update, check_problem, replicated
 from mpi_ata.job.component import Component
 from mpi_ata.job.demand import check_simulation, check_workers
 from mpi_ata.job.stop import Stop
 from mpi_ata.job.tables import Tables
 from mpi_ata.job.user_class import UserClass
 from mpi_ata.methods import SGD
-from mpi_ata.methods.replicated_sgd import ReplicatedSGD
 from mpi_ata.problems import Problem
 from mpi_ata.script.allocator import AnyAllocator, build_allocator
 from mpi_ata.script.arguments import check_arguments
@@ -94,15 +93,16 @@ class Request:
         check_workers(n)
         problem = self._built_problem()
         check_problem(problem, stop)
-        kind = ReplicatedSGD if self.replicated else SGD
         allocator = build_allocator(self.allocator, n, self.budget, self.seed, times)
-        method = kind(problem.x0, allocator, bound_update(problem, self._fresh_update()))
+        method = SGD(problem.x0, allocator, bound_update(problem, self._fresh_update()))
         if self.workers is None and times is not None:
             check_simulation(method, n)
         saving = self.checkpoint_rounds, self.checkpoint_seconds, self.grace
         travel = {"exchange": self.exchange, "replicated": self.replicated}
         run = run_table(n, self.evaluate_every, *saving, seed=self.seed, **travel)
         described = describe_run(method, problem, stop, run, times)
+        if self.replicated:
+            method = replicated(method, problem)
         return Prepared(problem, times, method, described, self._start(described, planned))
 
     def _start(self, described: ScriptRun, planned: bool) -> Start:

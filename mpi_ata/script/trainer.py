@@ -1,37 +1,32 @@
 """Training of a PyTorch model in a loop of one's own."""
 
-import inspect
-import logging
-import math
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import fields
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from traceback import walk_tb
 from types import TracebackType
 from typing import Any, overload
 
 from mpi_ata.arrays import Array
 from mpi_ata.driver.drive import Drive
-from mpi_ata.driver.evaluation import Evaluation, evaluate_in_parts
 from mpi_ata.driver.execute import log_notes
 from mpi_ata.driver.opening import start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import CONTINUE, UsageError, did_you_mean, diverged, one_line
+from mpi_ata.errors import CONTINUE
+from mpi_ata.job.build import replicated_update
 from mpi_ata.methods import Round
 from mpi_ata.script.ending import end_process, report_errors_in_one_sentence, report_exit
 from mpi_ata.script.place import start_ranks, starts_ranks
 from mpi_ata.script.request import Prepared, Request
+from mpi_ata.script.round_logs import RoundLogs
 from mpi_ata.script.run import quiet
 from mpi_ata.script.together import catching_signals, joined, opened_cluster
+from mpi_ata.script.trainer_arguments import checked, divided
+from mpi_ata.script.trainer_evaluations import TrainerEvaluations, hand_out
 from mpi_ata.script.words import in_python
 from mpi_ata.torch import TorchProblem, TorchUpdate
-from mpi_ata.torch.evaluations import Metrics
 from mpi_ata.torch.tail import TailUpdate
-
-log = logging.getLogger("mpi_ata")
 
 NEVER = 10**9  # rounds between two evaluations that nobody asks for
 
@@ -65,9 +60,9 @@ class Trainer:
         **options: Any,
     ) -> None:
         report_errors_in_one_sentence()
-        running, own = _divided(options)
+        running, own = divided(options)
         logs = tuple(logs) or ("loss",)
-        with _checked():
+        with checked():
             self.problem = TorchProblem(model, loss_fn, dataset, batch_size, logs=logs, seed=seed, **own)
             update = TorchUpdate(optimizer, scheduler, scheduler_every, clip, ema)
         self._request = Request(
@@ -79,7 +74,6 @@ class Trainer:
             **running,
         )
         self.trace = Trace()
-        self._noted = False  # whether it was said that rank 0 evaluates alone
 
     def __enter__(self) -> "Trainer":
         """Open the workers; their own ranks serve here."""
@@ -97,10 +91,12 @@ class Trainer:
         self._stop_request = stack.enter_context(catching_signals(request.grace))
         log_notes(start)
         opened = prepared.problem, prepared.times, request.seed, prepared.digest, self._stop_request
-        cluster = stack.enter_context(opened_cluster(*opened, request.faults, request.exchange))
+        travel = request.exchange, replicated_update(prepared.method)
+        cluster = stack.enter_context(opened_cluster(*opened, request.faults, *travel))
         if cluster is None:
             sys.exit(0)
         self.cluster, self.method = cluster, prepared.method
+        self._evaluations = TrainerEvaluations(self.problem, self.method, cluster, self.trace)
         start_billing(self.trace, cluster)
         track_regret(self.trace, self.method, prepared.times)
         problem = None if request.evaluate_every == NEVER else self.problem
@@ -137,17 +133,32 @@ class Trainer:
     def __iter__(self) -> Iterator[Round]:
         """Yield one round after another, each with its logs."""
         for round in quiet(self._rounds):
-            yield round._replace(logs=self.logs)
+            yield round._replace(logs=self._logs_of(round.number))
+
+    def _logs_of(self, round: int) -> Mapping[str, float]:
+        """Return the logs of the round that has just ended; workers that have them are asked later."""
+        if not self._request.replicated:
+            return self.logs
+        return RoundLogs(round, lambda: self.method.k, lambda: self.logs)
 
     @property
     def x(self) -> Array:
-        """The point: the weights, and what follows them."""
+        """The point: the weights, and what follows them; from a worker, where workers keep it."""
         x: Array = self.method.x
         return x
 
     @property
     def update(self) -> TailUpdate:
-        """What moves the point; it has `optimizer` and `scheduler`."""
+        """What moves the point; it has `optimizer` and `scheduler`.
+
+        You may change these.  So workers that keep the point get it and the state of the update from here in
+        the next round.
+        """
+        hand_out(self.method)
+        return self._update
+
+    @property
+    def _update(self) -> TailUpdate:
         assert isinstance(self.method.update, TailUpdate)
         return self.method.update
 
@@ -159,7 +170,7 @@ class Trainer:
     @property
     def state(self) -> dict[str, Any]:
         """Numbers and arrays of your own, by name: they are saved in the run file and resumed with it."""
-        return self.update.notes
+        return self._update.notes
 
     @overload
     def evaluate(self, data: Any = None, *, averaged: bool = False) -> dict[str, float]: ...
@@ -173,68 +184,13 @@ class Trainer:
         not have it.  With `averaged`, at the running mean of the weights.  An evaluation of the first dataset
         is recorded, and ReduceLROnPlateau sees its loss.
         """
-        x, known = self._point(averaged), self.problem.evaluations
-        name, wanted = known.name_of(data), None if metric is None else known.metric_name(metric)
-        with self.trace.shares.timed("evaluation_time"):
-            if name is None or (metric is not None and wanted is None):
-                return self._evaluate_here(x, data if name is None else known.sets[name], metric)
-            parts = known.parts(name)
-            found = evaluate_in_parts(self.problem, x, self.cluster, parts)
-            found = found or self.problem.evaluate_parts(x, parts)
-        if name == known.default:
-            self._record(found)
-        return found if wanted is None else found[wanted]
-
-    def _evaluate_here(self, x: Array, data: Any, metric: Any) -> Any:
-        if not self._noted and hasattr(self.cluster, "evaluate"):
-            self._noted = True
-            log.warning(
-                "evaluate() was given a dataset or a metric that workers do not have, so rank 0 evaluates "
-                "alone; pass them to Trainer as test= and metrics= to use all workers"
-            )
-        known = self.problem.evaluations
-        metrics = known.metrics if metric is None else {"metric": _function(known.metrics, metric)}
-        found = self.problem.evaluate_here(x, data, metrics)
-        return found if metric is None else found["metric"]
-
-    def _record(self, found: dict[str, float]) -> None:
-        loss = found["loss"]
-        if not math.isfinite(loss):
-            raise diverged(self.method.k, loss)
-        self.trace.record(Evaluation(loss, metrics={k: value for k, value in found.items() if k != "loss"}))
-        self.update.evaluated(loss)
+        return self._evaluations.of(self._point(averaged), data, metric)
 
     def save(self, path: str | Path, averaged: bool = False) -> None:
         """Write the model's state_dict to a file; with `averaged`, at the running mean of the weights."""
         self.problem.save(self._point(averaged), path)
 
     def _point(self, averaged: bool) -> Array:
-        found: Array = self.update.averaged(self.x) if averaged else self.x
+        x = self.x  # with which comes the state of the update
+        found: Array = self._update.averaged(x) if averaged else x
         return found
-
-
-def _function(metrics: Metrics, metric: Any) -> Any:
-    return metrics[metric] if isinstance(metric, str) else metric
-
-
-@contextmanager
-def _checked() -> Iterator[None]:
-    """Report values that this package rejects in one sentence; errors of a user's code stay as they are."""
-    try:
-        yield
-    except ValueError as error:
-        *_, (frame, _) = walk_tb(error.__traceback__)
-        if not frame.f_globals["__name__"].startswith("mpi_ata."):
-            raise
-        raise UsageError(one_line(error)) from None
-
-
-def _divided(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return which of these arguments are those of a run, and which those of the problem."""
-    run = {field.name for field in fields(Request)} - {"problem", "update", "progress"}
-    known = run | set(inspect.signature(TorchProblem).parameters)
-    for name in options:
-        if name not in known:
-            raise UsageError(f"Trainer has no argument {name!r}{did_you_mean(name, known)}")
-    own = {name: value for name, value in options.items() if name not in run}
-    return {name: value for name, value in options.items() if name in run}, own

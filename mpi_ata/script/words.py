@@ -17,6 +17,9 @@ _WORDS = (
     (r"--virtual", "times=Sqrt(4)"),
     (r"--workers (\d+)", r"workers=\1"),
     (r"--(out|warm-start|prior-weight)", lambda found: found[1].replace("-", "_")),
+    (r"\[run\] ", ""),
+    (r"replicated = true", "replicated=True"),
+    (r"exchange = '", "exchange='"),
     (r"\[problem\] ", "the problem: "),
     (r"\[allocator\] ", "the allocator: "),
 )

@@ -48,9 +48,9 @@ class NamedTorchUpdate(TorchUpdate):
         self.bind(torch.nn.ParameterList([torch.nn.Parameter(torch.from_numpy(x.copy()))]))
 
     def _step(self) -> None:
-        for group in self.optimizer.param_groups:
+        for group in self._optimizer.param_groups:
             group["lr"] = self._sizes.gamma(self.t)
-        self.optimizer.step()
+        self._optimizer.step()
 
     def _settings(self) -> State:
         return {}  # they are those of the job

@@ -97,23 +97,55 @@ class TailUpdate:
 
     def state(self) -> State:
         """Return the state of the inner update, how long the loss scale has been fine, and the notes."""
-        own: State = {"model": self._model}
-        if self.layout.scaled:
-            own["loss_scale_age"] = np.array(self._fine)
-        return self.inner.state() | own | {f"{NOTE}{name}": _saved(name, v) for name, v in self.notes.items()}
+        notes = {f"{NOTE}{name}": _saved(name, value) for name, value in self.notes.items()}
+        return self.steps_state() | notes
 
     def restore(self, state: State) -> None:
         """Resume from an earlier state."""
-        if self.layout.scaled:
-            self._fine = int(entry(state, "loss_scale_age", self._fine))
         notes = {name: array for name, array in state.items() if name.startswith(NOTE)}
         self.notes.clear()
         self.notes |= {name.removeprefix(NOTE): _restored(array) for name, array in notes.items()}
-        own = {"model", "loss_scale_age", *notes}
+        self.restore_steps({name: array for name, array in state.items() if name not in notes})
+
+    def steps_state(self) -> State:
+        """Return the same without the notes."""
+        own: State = {"model": self._model}
+        if self.layout.scaled:
+            own["loss_scale_age"] = np.array(self._fine)
+        return self.inner.state() | own
+
+    def restore_steps(self, state: State) -> None:
+        """Resume from what `steps_state` returned; the notes stay."""
+        if self.layout.scaled:
+            self._fine = int(entry(state, "loss_scale_age", self._fine))
+        own = {"model", "loss_scale_age"}
         self.inner.restore({name: array for name, array in state.items() if name not in own})
+
+    def as_shared(self) -> "SharedUpdate":
+        """Return this update for a point that workers move."""
+        return SharedUpdate(self)
 
     def __getattr__(self, name: str) -> Any:
         """Return what the inner update has beside the interface, such as its optimizer."""
         if name == "inner":
             raise AttributeError(name)
         return getattr(self.inner, name)
+
+
+class SharedUpdate:
+    """An update as the manager shares it with workers that keep the point: the notes stay its own."""
+
+    def __init__(self, update: TailUpdate) -> None:
+        self._update = update
+
+    def __call__(self, x: Array, g: Array) -> Array:
+        """Return the next point; g is overwritten."""
+        return self._update(x, g)
+
+    def state(self) -> State:
+        """Return what workers need for the next step."""
+        return self._update.steps_state()
+
+    def restore(self, state: State) -> None:
+        """Take over what a worker has."""
+        self._update.restore_steps(state)

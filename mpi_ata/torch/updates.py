@@ -53,15 +53,27 @@ class TorchUpdate:
         self._given, self._given_scheduler, self._every = optimizer, scheduler, scheduler_every
         self._clip, self._decay = clip, ema
         self.t = 0  # steps done
-        self.optimizer: Any = None
-        self.scheduler: Any = None
+        self._optimizer: Any = None
+        self._scheduler: Any = None
         self._parameters: list[Any] = []  # in the order of x
         self._saved: State = {}
         self._mean: Array | None = None
 
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer, at its latest step; None before there is a model."""
+        self._load()
+        return self._optimizer
+
+    @property
+    def scheduler(self) -> Any:
+        """Its scheduler, if there is one."""
+        self._load()
+        return self._scheduler
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "TorchUpdate":
         """Return a copy that has made no step; an optimizer that was passed in stays that of its model."""
-        if self.optimizer is not None:
+        if self._optimizer is not None:
             raise UsageError(f"{type(self).__name__} is in use by another run; build a new one for each run")
         return copy.copy(self)
 
@@ -76,7 +88,7 @@ class TorchUpdate:
         check_class(type(optimizer))
         self._adopt(optimizer, trained, list(model.parameters()))
         scheduler = self._given_scheduler
-        self.scheduler = scheduler(optimizer) if _is_factory(scheduler) else scheduler
+        self._scheduler = scheduler(optimizer) if _is_factory(scheduler) else scheduler
 
     def _adopt(self, optimizer: Any, trained: Sequence[Any], known: Sequence[Any]) -> None:
         """Let an optimizer work on parameters of the update's own: those of the model stay where they are."""
@@ -94,7 +106,7 @@ class TorchUpdate:
         for p, state in [(p, optimizer.state.pop(p)) for p in list(optimizer.state)]:
             if p in twins:  # it was not frozen since the optimizer's last step
                 optimizer.state[twins[p]] = {key: _on_cpu(value) for key, value in state.items()}
-        self.optimizer, self._parameters = optimizer, list(twins.values())
+        self._optimizer, self._parameters = optimizer, list(twins.values())
 
     def __call__(self, x: Array, g: Array) -> Array:
         """Return the next point, in an array of its own."""
@@ -106,7 +118,7 @@ class TorchUpdate:
         """Move x in place."""
         import torch
 
-        if self.optimizer is None:
+        if self._optimizer is None:
             self._bind_to_array(x)
         self._load()
         self.t += 1
@@ -133,20 +145,20 @@ class TorchUpdate:
         return [part.view(p.shape) for part, p in zip(parts, self._parameters, strict=True)]
 
     def _step(self) -> None:
-        self.optimizer.step()
-        if self.scheduler is not None and not self._on_plateau() and self.t % self._every == 0:
-            self.scheduler.step()
+        self._optimizer.step()
+        if self._scheduler is not None and not self._on_plateau() and self.t % self._every == 0:
+            self._scheduler.step()
 
     def _on_plateau(self) -> bool:
         from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-        return isinstance(self.scheduler, ReduceLROnPlateau)
+        return isinstance(self._scheduler, ReduceLROnPlateau)
 
-    def evaluated(self, value: float) -> None:
-        """Let ReduceLROnPlateau, where that is the scheduler, see the value of an evaluation."""
-        if self.scheduler is not None and self._on_plateau():
-            self._load()
+    def evaluated(self, value: float) -> bool:
+        """Let ReduceLROnPlateau see the value of an evaluation; return whether that is the scheduler."""
+        if found := self._on_plateau():
             self.scheduler.step(value)
+        return found
 
     def _average(self, x: Array) -> None:
         import torch
@@ -166,32 +178,33 @@ class TorchUpdate:
 
     def state(self) -> State:
         """Return the number of steps, and what optimizer, groups and scheduler remember, by its names."""
-        if self._saved or self.optimizer is None:
+        if self._saved or self._optimizer is None:
             return {"t": np.array(self.t)} | {name: array.copy() for name, array in self._saved.items()}
         mean = {} if self._mean is None else {"ema": self._mean.copy()}
-        own = pack_optimizer(self.optimizer, self._parameters)
+        own = pack_optimizer(self._optimizer, self._parameters)
         return {"t": np.array(self.t)} | own | self._settings() | mean
 
     def _settings(self) -> State:
-        schedule = {} if self.scheduler is None else self.scheduler.state_dict()
-        return pack_groups(self.optimizer) | pack_nested("scheduler", schedule)
+        schedule = {} if self._scheduler is None else self._scheduler.state_dict()
+        return pack_groups(self._optimizer) | pack_nested("scheduler", schedule)
 
     def restore(self, state: State) -> None:
-        """Resume from an earlier state; the optimizer gets its own at its next step."""
+        """Resume from an earlier state; the optimizer gets its own when it is needed."""
         self.t = int(entry(state, "t", self.t))
         self._saved = {name: np.array(array) for name, array in state.items() if name != "t"}
 
     def _load(self) -> None:
         """Give what was saved to the optimizer and its scheduler."""
-        if not self._saved:
+        if not self._saved or self._optimizer is None:
             return
         saved, self._saved = self._saved, {}
         self._mean = saved.pop("ema", None)
         settings = {name: saved.pop(name) for name in list(saved) if name.startswith(("group", "scheduler."))}
-        unpack_optimizer(self.optimizer, self._parameters, saved)
-        unpack_groups(self.optimizer, settings)
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(unpack_nested("scheduler", self.scheduler.state_dict(), settings))
+        unpack_optimizer(self._optimizer, self._parameters, saved)
+        unpack_groups(self._optimizer, settings)
+        if self._scheduler is not None:
+            live = self._scheduler.state_dict()
+            self._scheduler.load_state_dict(unpack_nested("scheduler", live, settings))
 
 
 def _is_factory(scheduler: Any) -> bool:

@@ -10,32 +10,25 @@ import pytest
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.buffers import NOWHERE
 from mpi_ata.clusters.channel import EXCHANGED, ORDER, REPLICATED, Message
-from mpi_ata.clusters.exchange.chain import PIECE, Chain, Route, receive_sum, send_point, unpacked
+from mpi_ata.clusters.exchange.chain import Chain, receive_sum, send_point
 from mpi_ata.clusters.exchange.links import Address, LinkBrokenError, Links
 from mpi_ata.clusters.exchange.passing import Passing
+from mpi_ata.clusters.exchange.pieces import PIECE
 from mpi_ata.clusters.exchange.replica import Copy, closed, opened
+from mpi_ata.clusters.exchange.route import Route, unpacked
 from mpi_ata.clusters.exchange.sharing import SharingChain, receive_tokens, send_copy
 from mpi_ata.launch import host_name
 from mpi_ata.updates import Momentum
+from tests.clusters.linked import linked, patient
 
 N = 4
 SIZE = 3 * PIECE // 8 + 17  # numbers: some pieces, the last one short
 
 
-def patient(silent: float) -> None:
-    if silent > 10:
-        raise LinkBrokenError("a test waits for 10 seconds")
-
-
 @pytest.fixture
 def ranks() -> Iterator[list[Links]]:
-    """Yield the connections of a manager and its workers."""
-    links = [Links() for _ in range(N + 1)]
-    for rank, own in enumerate(links):
-        own.meet(rank, [Address(host_name(), other.port) for other in links], "secret")
-    yield links
-    for own in links:
-        own.close()
+    with linked(N + 1) as links:
+        yield links
 
 
 def worker(links: Links, route: Route, rank: int, own: Array, points: dict[int, Array]) -> threading.Thread:

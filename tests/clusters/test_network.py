@@ -5,8 +5,10 @@ import pytest
 
 from mpi_ata import SGD, UTA, Constant, DrawnTimes, Plain, Quadratic, RunError, VirtualCluster
 from mpi_ata.allocators import GTA
-from mpi_ata.clusters.exchange.chain import PIECE
-from mpi_ata.clusters.network import Network, Traffic
+from mpi_ata.arrays import Array
+from mpi_ata.clusters.exchange.pieces import PIECE
+from mpi_ata.clusters.network import Network, Traffic, traffic_of
+from mpi_ata.problems import Task
 
 SLOW = Network(8.0, latency=0.5, message=0.25)  # a megabyte per second
 MB = 1_000_000
@@ -71,6 +73,32 @@ def test_a_simulated_round_takes_as_long_as_its_tasks_and_the_exchange(exchange:
     lengths, same_x = simulated(2, Traffic(SLOW, exchange))
     np.testing.assert_allclose(np.subtract(lengths, bare), SLOW.seconds(exchange, 3, 8000))
     np.testing.assert_array_equal(x, same_x)
+
+
+class Half(Quadratic):
+    """Numbers of x and of results that travel as bfloat16."""
+
+    halved_x, halved_results = 600, 1000
+
+    def __init__(self) -> None:
+        super().__init__(1000)
+        self.x0 = self.x0.astype(np.float32)
+
+    def gradient(self, x: Array, task: Task) -> Array:
+        return super().gradient(x, task).astype(np.float32)
+
+
+def test_numbers_that_travel_as_bfloat16_count_two_bytes_and_go_by_the_star() -> None:
+    problem = Half()
+    times, traffic = DrawnTimes(Constant(3), unit=2.0), traffic_of(problem, SLOW, "auto", False)
+    lengths = []
+    for overhead in (None, traffic):
+        method = SGD(problem.x0, UTA(3, budget=6), Plain(0.1))
+        cluster = VirtualCluster(problem, times, overhead=overhead)
+        lengths.append(method.step(cluster).duration)
+    sent = 3 * (2 * 600 + 4 * 400) + 3 * 2 * 1000
+    assert lengths[1] - lengths[0] == pytest.approx(sent / MB + 6 * SLOW.message + 2 * SLOW.latency)
+    assert traffic.way(1000, 4000) == "star"
 
 
 def test_a_network_is_for_results_that_come_as_a_whole() -> None:

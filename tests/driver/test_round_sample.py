@@ -51,12 +51,17 @@ def test_a_resumed_run_continues_its_sample() -> None:
     assert len(again.state()["round"]) == 750
 
 
-def test_deliveries_are_logged_from_the_first_time_that_somebody_asks() -> None:
+def test_deliveries_are_logged_from_when_somebody_asks_until_they_are_taken() -> None:
     stats = TaskTimeStats(2)
     stats.add(0, [1.0])
-    assert stats.take_log() == []
+    assert stats.take_log() is None
+    stats.begin_log()
     stats.add(1, [2.0, 3.0], 0.5)
     stats.fold()
     stats.add(0, [4.0])
     assert stats.take_log() == [(1, [2.0, 3.0], 0.5), (0, [4.0], 0.0)]
+    stats.add(0, [5.0])
+    stats.fold()
+    assert stats.take_log() is None
+    stats.begin_log()
     assert stats.take_log() == []

@@ -202,3 +202,13 @@ def test_means_of_large_results_are_those_of_small_ones() -> None:
     expected = ((results[0] + results[1]) + results[2]) / 7
     assert g.mean(7).tobytes() == expected.tobytes()
     assert part.mean(7).tobytes() == expected[:5].tobytes()
+
+
+@pytest.mark.parametrize("numbers", [1, 2, 33])
+def test_rows_that_come_at_once_are_added_in_the_same_order_as_one_by_one(numbers: int) -> None:
+    rows = np.random.default_rng(numbers).standard_normal((40, numbers)) * 10.0 ** np.arange(40)[:, None]
+    at_once, one_by_one = Sum(np.arange(40)), Sum(np.arange(40))
+    at_once.add_all(rows)
+    for worker in reversed(range(40)):
+        one_by_one.add(worker, rows[worker].copy())
+    assert at_once.mean(40).tolist() == one_by_one.mean(40).tolist()

@@ -3,7 +3,8 @@
 exchange_on_ranks.py star,chain,replicated, or one way and where which worker kills itself: chain pass_sum 2;
 with HANG set it is stopped there instead.  In a `task`, it kills itself while the others are busy, and after
 its `report` when its sum is passed on; before an `order`, it is stopped.  With LOOK
-set, rank 0 looks at x after each round, and says on stderr whenever it sends x to all.
+set, rank 0 looks at x after each round, and says on stderr whenever it sends x to all.  With PER_HOST set,
+so many workers each pretend to be on a host of their own, and rank 0 on another one.
 """
 
 import json
@@ -146,7 +147,7 @@ def die_in(name: str, worker: int) -> None:
 
     def dying(self: Any, *arguments: Any) -> Any:
         if next(calls) == 3:
-            die_at(self._links, transfer=min(worker, 1))  # the first one sends everything at once
+            die_at(self._links, transfer=int(os.environ.get("TRANSFER", "1")))
         return own(self, *arguments)
 
     if rank() == worker + 1:
@@ -167,6 +168,9 @@ def die_at(links: Links, transfer: int) -> None:
 
 if __name__ == "__main__":
     ways, *death = sys.argv[1:]
+    if "PER_HOST" in os.environ:  # addresses of this machine
+        host = 2 + (rank() - 1) // int(os.environ["PER_HOST"]) if rank() else 1
+        os.environ["SLURMD_NODENAME"] = f"127.0.0.{host}"  # by which a rank knows its host, if it is set
     if "LOOK" in os.environ:
         say_what_is_sent()
     if death:

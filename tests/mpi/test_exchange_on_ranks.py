@@ -32,38 +32,57 @@ def completed(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return done
 
 
-@pytest.mark.parametrize("budget", [7, pytest.param(3, marks=pytest.mark.slow)])
+def slow(*values: object) -> object:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("budget", "per_host"), [(7, 2), slow(7, 1), slow(7, 4), slow(3, 1), slow(3, 2), slow(3, 4), slow(7, 3)]
+)
 def test_star_chain_and_replicated_update_give_the_same_point_bit_for_bit(
-    budget: int, monkeypatch: pytest.MonkeyPatch
+    budget: int, per_host: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BUDGET", str(budget))  # 3 of 4 workers: one is idle, another one each round
+    monkeypatch.setenv("PER_HOST", str(per_host))
     star, chain, replicated = stories("star,chain,replicated")
     assert star == chain == replicated
     assert star["used"] == 6 * budget
 
 
-def slow(*values: object) -> object:
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 @SURVIVES
 @pytest.mark.parametrize(
-    ("way", "where", "worker"),
+    ("way", "where", "worker", "per_host", "transfer"),
     [
-        ("chain", "pass_sum", 1),
-        slow("chain", "pass_point", 0),
-        slow("chain", "pass_point", 2),
-        slow("chain", "pass_sum", 0),
-        slow("chain", "pass_sum", 3),
-        ("replicated", "share_sum", 2),
-        slow("replicated", "share_sum", 0),
-        slow("replicated", "share_sum", 3),
-        slow("replicated", "task", 1),
+        slow("chain", "pass_sum", 1, 1, 1),
+        slow("chain", "pass_point", 0, 1, 1),
+        slow("chain", "pass_point", 2, 1, 1),
+        slow("chain", "pass_sum", 0, 1, 0),
+        slow("chain", "pass_sum", 3, 1, 1),
+        ("chain", "pass_sum", 1, 2, 1),  # follows a leader; its results are there
+        slow("chain", "pass_sum", 1, 2, 4),  # has added to some pieces
+        slow("chain", "pass_point", 3, 2, 0),
+        slow("chain", "pass_point", 0, 2, 3),  # a leader
+        slow("chain", "pass_point", 2, 2, 3),
+        slow("chain", "pass_sum", 0, 2, 0),
+        slow("chain", "pass_sum", 2, 2, 1),
+        slow("chain", "pass_sum", 2, 2, 5),
+        slow("chain", "pass_sum", 2, 4, 2),
+        ("replicated", "share_sum", 2, 2, 5),  # a leader; some pieces are passed on
+        slow("replicated", "share_sum", 0, 1, 1),
+        slow("replicated", "share_sum", 3, 1, 1),
+        slow("replicated", "share_sum", 1, 2, 0),
+        slow("replicated", "share_sum", 3, 2, 9),
+        slow("replicated", "share_sum", 0, 2, 20),
+        slow("replicated", "share_sum", 0, 4, 12),
+        slow("replicated", "task", 1, 1, 1),
+        slow("replicated", "task", 0, 2, 1),
     ],
 )
 def test_a_worker_that_dies_in_the_middle_of_an_exchange_is_lost_and_others_do_its_tasks(
-    way: str, where: str, worker: int
+    way: str, where: str, worker: int, per_host: int, transfer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PER_HOST", str(per_host))
+    monkeypatch.setenv("TRANSFER", str(transfer))
     (story,) = stories(way, where, str(worker))
     assert story["lost"] == [worker]
     assert story["used"] == 6 * 7
@@ -74,13 +93,23 @@ def test_a_worker_that_dies_in_the_middle_of_an_exchange_is_lost_and_others_do_i
 @SURVIVES
 @pytest.mark.slow  # no deadline is shorter than 3 seconds
 @pytest.mark.parametrize(
-    ("way", "where", "worker"),
-    [("chain", "pass_point", 1), ("chain", "pass_sum", 1), ("replicated", "share_sum", 0)],
+    ("way", "where", "worker", "per_host"),
+    [
+        ("chain", "pass_point", 1, 1),
+        ("chain", "pass_sum", 1, 1),
+        ("chain", "pass_point", 2, 2),
+        ("chain", "pass_sum", 2, 2),
+        ("chain", "pass_sum", 1, 2),
+        ("replicated", "share_sum", 0, 1),
+        ("replicated", "share_sum", 0, 2),
+        ("replicated", "share_sum", 3, 2),
+    ],
 )
 def test_a_worker_that_hangs_in_an_exchange_is_overdue_and_those_that_wait_for_it_are_not(
-    way: str, where: str, worker: int, monkeypatch: pytest.MonkeyPatch
+    way: str, where: str, worker: int, per_host: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HANG", "1")
+    monkeypatch.setenv("PER_HOST", str(per_host))
     (story,) = stories(way, where, str(worker))
     assert story["lost"] == [worker]
     assert story["used"] == 6 * 7

@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import pytest
 
+from mpi_ata import launch
 from tests.mpi.starting import COMMAND, ROOT, finished, mpirun
 from tests.torch.cifar_files import write
 
@@ -110,6 +111,71 @@ def test_loaders_bfloat16_and_evaluations_give_the_numbers_of_one_process(tmp_pa
     assert ranks.stdout.splitlines()[1] == "0.5 0.5"
     assert ranks.stderr.count("so rank 0 evaluates alone; pass them to Trainer as test= and metrics=") == 1
     assert "evaluates alone" not in alone.stderr
+
+
+REPLICATED = """
+import hashlib, sys
+import mpi_ata, torch
+from tests.torch.datasets import Noisy
+
+way, kind, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+nn, schedules = torch.nn, torch.optim.lr_scheduler
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(3, 1000), nn.BatchNorm1d(1000), nn.Dropout(0.5), nn.Linear(1000, 2))
+if kind == "adam":
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    options = {"scheduler": schedules.CosineAnnealingLR(optimizer, 20), "clip": 0.5, "ema": 0.9}
+else:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    options = {"scheduler": schedules.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)}
+with mpi_ata.Trainer(
+    model, nn.CrossEntropyLoss(), Noisy(), 4, budget=2, rounds=rounds, shuffle="epoch", allocator="uta",
+    optimizer=optimizer, test=Noisy(30), evaluation_batch=8, replicated=way == "replicated",
+    times=mpi_ata.Constant(3) if way == "simulated" else None, out=sys.argv[4], resume=True, **options,
+) as trainer:
+    for round in trainer:
+        trainer.state["rounds"] = trainer.state.get("rounds", 0) + 1
+        if way == "replicated" and round.number < rounds:  # the last one is evaluated
+            assert not trainer.method.replica.here
+        if round.number % 3 == 0:
+            trainer.state["loss"] = trainer.evaluate()["loss"]
+            print(round.number, round.logs["loss"], sorted(trainer.state.items()))
+        if round.number == 7:
+            trainer.update.optimizer.param_groups[0]["lr"] *= 0.75
+    print(trainer.update.optimizer.param_groups[0]["lr"], trainer.evaluate(averaged=True))
+print(sorted(trainer.state.items()), trainer.logs, hashlib.sha256(trainer.x.tobytes()).hexdigest())
+"""
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Any:
+    """Return what a training script prints; with a budget of 2, one of its 3 workers rests in each round."""
+    script = tmp_path / "train.py"
+    script.write_text(REPLICATED)
+
+    def run(way: str, kind: str, rounds: int, out: str) -> list[str]:
+        words = [str(script), way, kind, str(rounds), str(tmp_path / out)]
+        ranks = [] if way == "simulated" else [launch.find_mpirun(), "-n", "4"]
+        done = finished([*ranks, sys.executable, *words], seconds=240)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return list(done.stdout.splitlines())
+
+    return run
+
+
+def test_workers_that_keep_a_model_train_it_bit_for_bit_as_one_process_does(trained: Any) -> None:
+    """Batch norm, Adam, its schedule, clipping, a running mean, state and rate that the loop changes."""
+    alone, replicated = (trained(way, "adam", 10, f"{way}.h5") for way in ("simulated", "replicated"))
+    assert len(alone) == 5
+    assert replicated == alone
+
+
+def test_a_replicated_run_sees_evaluations_and_is_resumed_by_the_star_bit_for_bit(trained: Any) -> None:
+    whole = trained("simulated", "momentum", 10, "whole.h5")
+    first = trained("replicated", "momentum", 5, "run.h5")
+    then = trained("star", "momentum", 10, "run.h5")
+    assert [*first[:1], *then] == whole
+    assert float(whole[3].split()[0]) < 0.75e-2, "ReduceLROnPlateau has seen a loss that did not fall"
 
 
 UNGUARDED = """

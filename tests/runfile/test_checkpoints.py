@@ -1,6 +1,8 @@
 """When a run is saved, what a save costs, and what its file may weigh."""
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.store import RunFile, read
 from tests.driver.driven import driven, logged
 from tests.faults.scene import written
+from tests.mpi.starting import environment
 
 
 def record(k: int = 0, trace: Trace | None = None) -> Record:
@@ -99,6 +102,30 @@ def test_unless_told_saving_takes_a_hundredth_of_the_time_and_five_minutes_are_t
     assert not made.due(1)
     clock.now += 0.02 * interval
     assert made.due(1)
+
+
+LOADED = """
+import sys
+from types import SimpleNamespace
+from mpi_ata.runfile import checkpoints
+from tests.runfile.test_checkpoints import checkpoints as made, record
+
+loaded = ["h5py" in sys.modules]  # before a run, and whenever the cost of its first save is measured
+
+def look():
+    loaded.append("h5py" in sys.modules)
+    return 0.0
+
+checkpoints.time = SimpleNamespace(monotonic=look)
+made().save_first(record())
+print(*loaded)
+"""
+
+
+def test_loading_hdf5_is_no_part_of_what_a_save_costs() -> None:
+    command = [sys.executable, "-c", LOADED]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["False", "True", "True"], done.stderr
 
 
 def test_rounds_that_never_end_are_no_reason_for_saving_rarely(clock: Clock, notes: list[str]) -> None:

@@ -32,7 +32,7 @@ def test_runs_are_drawn_in_the_format_of_the_file_name(suffix: str) -> None:
     run_job("b.h5", "--set", "allocator.name=gta")
     panels = () if suffix == ".pdf" else ("--panels", "clock")  # all panels are drawn below in other formats
     result = call("plot", "a.h5", "b.h5", "-o", f"x{suffix}", *panels)
-    assert (result.exit_code, result.stdout) == (0, f"drawn to x{suffix}\n")
+    assert (result.exit_code, result.stdout) == (0, f"wrote x{suffix}\n")
     assert Path(f"x{suffix}").read_bytes().startswith(FORMATS[suffix])
 
 

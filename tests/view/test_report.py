@@ -66,7 +66,7 @@ def run_job(out: str, *options: str) -> Record:
 
 def report(*runs: str) -> str:
     result = call("report", *runs, "-o", "x.html")
-    assert (result.exit_code, result.stdout) == (0, "written to x.html\n"), result.stderr
+    assert (result.exit_code, result.stdout) == (0, "wrote x.html\n"), result.stderr
     return Path("x.html").read_text()
 
 

@@ -86,6 +86,22 @@ def test_a_run_that_goes_on_is_printed_as_it_was_saved() -> None:
     assert "to go, until " in printed
 
 
+def test_a_run_that_was_not_saved_since_its_start_is_said_to_be_one() -> None:
+    Path("job.toml").write_text(JOB)
+    rarely = ["--set", "run.checkpoint_seconds=1000"]
+    command = [str(MPI_ATA), "run", "job.toml", "--virtual", "--out", "run.h5", *ENDLESS, *rarely]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as run:
+        try:
+            while not Path("run.h5").exists():
+                assert run.poll() is None
+                time.sleep(0.05)
+            done = call("watch", "run.h5", "--once")
+        finally:
+            run.kill()
+    state = done.stdout.splitlines()[1]
+    assert re.fullmatch(r"saved at .*, before the first round; what it does is shown once .* again", state)
+
+
 def test_a_run_is_watched_while_it_runs_until_it_is_finished() -> None:
     Path("job.toml").write_text(JOB)
     command = [str(MPI_ATA), "run", "job.toml", "--virtual", "--out", "run.h5", *ENDLESS]

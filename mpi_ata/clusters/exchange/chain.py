@@ -3,104 +3,89 @@
 Both travel in pieces, which each worker passes on as soon as it has them.  So the manager's network card
 carries x once and the sum once, those of workers twice as much, however many workers there are.  The
 sum is added up on the way, in the order of the workers: the same order, hence the same numbers, as in a star.
+Neighbours on one node are one link of the chain, where they share memory.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from mpi_ata.arrays import Array, IntArray
+from mpi_ata.arrays import Array
 from mpi_ata.clusters.exchange.links import Idle, Links
+from mpi_ata.clusters.exchange.node import Follower, Leader
+from mpi_ata.clusters.exchange.node_memory import NodeMemory
+from mpi_ata.clusters.exchange.pieces import as_bytes, parts, pieces
+from mpi_ata.clusters.exchange.route import Route
 from mpi_ata.layout import MANAGER
-
-PIECE = 1 << 16  # bytes: a chain of n workers is filled after n pieces
-
-
-class Route(NamedTuple):
-    """The ranks of the workers in a chain, in order; connections of other generations are closed first."""
-
-    generation: int
-    ranks: tuple[int, ...]
-    budget: int = 0  # where workers have x and share the sum: the number of gradients in it
-    source: int = MANAGER  # who sends x to those of them that do not have it
-    stale: tuple[int, ...] = ()
-    direct: bool = False  # whether they send to each other directly
-
-    def packed(self) -> IntArray:
-        """Return it as it is sent."""
-        head = self.generation, self.budget, self.source, self.direct, len(self.stale)
-        return np.array([*head, *self.stale, *self.ranks], np.int64)
-
-
-def unpacked(data: Array) -> Route:
-    """Return the route in a message."""
-    numbers = np.ascontiguousarray(data).reshape(-1).view(np.int64).tolist()
-    generation, budget, source, direct, stale, *ranks = numbers
-    return Route(generation, tuple(ranks[stale:]), budget, source, tuple(ranks[:stale]), bool(direct))
 
 
 def send_point(links: Links, route: Route, x: Array, idle: Idle) -> None:
     """Send x from the manager into the chain."""
     links.renew(route.generation)
-    links.send(route.ranks[0], as_bytes(x), idle)
+    links.send(route.leaders[0], as_bytes(x), idle)
 
 
 def receive_sum(links: Links, route: Route, total: Array, idle: Idle) -> None:
     """Receive the sum at the manager."""
-    links.receive(route.ranks[-1], as_bytes(total), idle)
+    links.receive(route.leaders[-1], as_bytes(total), idle)
+
+
+def seat(links: Links, route: Route, rank: int, memory: NodeMemory | None) -> Leader | Follower:
+    """Return a worker's place on its node."""
+    node = route.node_of(rank)
+    if rank == node[0]:
+        return Leader(links, memory, rank, node[1:])
+    assert memory is not None  # as it has reported to the manager, which has chosen the route
+    return Follower(links, memory, rank, node)
+
+
+def sums_so_far(links: Links, before: int | None, own: Array, idle: Idle) -> Iterator[Array]:
+    """Yield the sum of what comes from the rank before this one, if there is one, and its own results."""
+    for part in parts(own):
+        if before is None:
+            yield part
+            continue
+        sum_so_far = np.empty_like(part)
+        links.receive(before, as_bytes(sum_so_far), idle)
+        sum_so_far += part
+        yield sum_so_far
 
 
 class Chain:
     """A worker's place in a chain, for one round."""
 
-    def __init__(self, links: Links, route: Route, rank: int) -> None:
+    def __init__(self, links: Links, route: Route, rank: int, memory: NodeMemory | None = None) -> None:
         self._links = links
         links.renew(route.generation)
-        ring = (MANAGER, *route.ranks, MANAGER)
-        place = ring.index(rank, 1)
-        self._before, self._after = ring[place - 1], ring[place + 1]
+        self._seat = seat(links, route, rank, memory)
+        leaders = route.leaders
+        place = leaders.index(route.node_of(rank)[0])
+        self._before = leaders[place - 1] if place else None
+        self._after = leaders[place + 1] if place + 1 < len(leaders) else MANAGER
 
     def pass_point(self, x: Array, idle: Idle) -> None:
         """Receive x, and pass it on."""
+        if isinstance(self._seat, Follower):
+            self._seat.take(x, idle)
+            return
         self._links.connect(self._after)  # so that the neighbour notices if this rank leaves
-        for piece in pieces(x):
-            self._links.receive(self._before, piece, idle)
+        shared = self._seat.shared(x)
+        for piece in pieces(shared):
+            self._links.receive(MANAGER if self._before is None else self._before, piece, idle)
             if self._after != MANAGER:
                 self._links.send(self._after, piece, idle)
+        self._seat.announce(idle)
+        if shared is not x:
+            np.copyto(x, shared)
 
     def pass_sum(self, own: Array, idle: Idle) -> None:
         """Add one's own results to the sum that is passed on."""
-        if self._before == MANAGER:
-            self._links.send(self._after, as_bytes(own), idle)
+        if isinstance(self._seat, Follower):
+            self._seat.add(own, idle)
             return
-        for part in parts(own):
-            sum_so_far = np.empty_like(part)
-            self._links.receive(self._before, as_bytes(sum_so_far), idle)
-            sum_so_far += part
-            self._links.send(self._after, as_bytes(sum_so_far), idle)
+        for piece in self._seat.added(sums_so_far(self._links, self._before, own, idle), idle):
+            self._links.send(self._after, as_bytes(piece), idle)
 
     def leave(self) -> None:
         """Close all connections: the neighbours notice it at once."""
         self._links.disconnect()
-
-
-def as_bytes(array: npt.NDArray[Any]) -> memoryview:
-    """Return the memory of an array."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def pieces(array: npt.NDArray[Any]) -> Iterator[memoryview]:
-    """Yield the memory of an array in pieces."""
-    data = as_bytes(array)
-    for begin in range(0, len(data), PIECE):
-        yield data[begin : begin + PIECE]
-
-
-def parts(array: Array) -> Iterator[Array]:
-    """Yield the numbers of an array in pieces."""
-    numbers = np.ascontiguousarray(array).reshape(-1)
-    count = PIECE // numbers.itemsize
-    for begin in range(0, numbers.size, count):
-        yield numbers[begin : begin + count]

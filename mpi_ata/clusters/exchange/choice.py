@@ -22,6 +22,13 @@ def check_exchange(name: object) -> None:
         raise ValueError(f"exchange={name!r} must be one of {', '.join(map(repr, EXCHANGES))}")
 
 
+def chain_possible(exchange: str, size: int, own: str, hosts: Sequence[str]) -> bool:
+    """Return whether x of this many bytes may go by the chain from a manager to workers on these hosts."""
+    if exchange != "auto":
+        return exchange == "chain"
+    return size >= LEAST and sum(host != own for host in hosts) >= 2
+
+
 def use_direct(hosts: Sequence[str]) -> bool:
     """Return whether workers on these hosts, which have x, share their sum directly.
 
@@ -45,14 +52,18 @@ class Choice:
     def chain(self, hosts: Sequence[str]) -> bool:
         """Return whether a round among workers on these hosts uses the chain."""
         self._began = -1.0
-        if self._exchange != "auto":
-            return self._exchange == "chain"
-        if self._size < LEAST or sum(host != self._host for host in hosts) < 2:
-            return False
+        possible = chain_possible(self._exchange, self._size, self._host, hosts)
+        if not possible or self._exchange != "auto":
+            return possible
         if self._rounds < 2 * TRIALS:
             self._rounds += 1
             self._began, self._longest = time.perf_counter(), 0.0
         return self._way() == "chain"
+
+    @property
+    def measuring(self) -> bool:
+        """Whether the present round is measured."""
+        return self._began >= 0
 
     def _way(self) -> str:
         if self._rounds <= TRIALS:

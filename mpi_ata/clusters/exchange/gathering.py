@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.channel import FALLBACK, Message
-from mpi_ata.clusters.exchange.chain import Route, receive_sum, send_point
+from mpi_ata.clusters.exchange.chain import receive_sum, send_point
 from mpi_ata.clusters.exchange.choice import Choice, use_direct
 from mpi_ata.clusters.exchange.links import LinkBrokenError
 from mpi_ata.clusters.exchange.replica import Replica
+from mpi_ata.clusters.exchange.route import Route, followers_of
 from mpi_ata.clusters.exchange.sharing import receive_tokens, send_copy
 from mpi_ata.clusters.orders import Order
 from mpi_ata.clusters.pool import WorkerPool
@@ -54,9 +55,19 @@ class Gathering:
         if not fresh:
             replica.value()
         stale = [worker for worker in workers if worker not in fresh]
-        source = self._connections.rank[fresh[0]] if fresh else MANAGER
-        direct = use_direct([self._pool.identities[worker].host for worker in workers])
-        return Route(self._generation, self._ranks(workers), budget, source, self._ranks(stale), direct)
+        return self._route_of(workers)._replace(
+            budget=budget,
+            source=self._connections.rank[fresh[0]] if fresh else MANAGER,
+            stale=self._ranks(stale),
+            direct=use_direct(self._hosts(workers)),
+        )
+
+    def _route_of(self, workers: list[int]) -> Route:
+        ranks = self._ranks(workers)
+        return Route(self._generation, ranks, followers=followers_of(ranks, self._pool.sharing_nodes))
+
+    def _hosts(self, workers: list[int]) -> list[str]:
+        return [self._pool.identities[worker].host for worker in workers]
 
     def _ranks(self, workers: list[int]) -> tuple[int, ...]:
         return tuple(sorted(self._connections.rank[worker] for worker in workers))
@@ -67,12 +78,11 @@ class Gathering:
 
     def route(self, workers: list[int]) -> Route | None:
         """Return how a round's x and results travel among these workers; None: by the star."""
-        if not self._usable(workers):
+        if self._connections.links is None or not self._usable(workers):
             return None
-        hosts = [self._pool.identities[worker].host for worker in workers]
-        if self._connections.links is None or not self.choice.chain(hosts):
+        if not self.choice.chain(self._hosts(workers)):
             return None
-        return Route(self._generation, self._ranks(workers))
+        return self._route_of(workers)
 
     def begin(self, workers: list[int], route: Route, x: Array | Replica) -> None:
         """Send x to workers whose orders are on their way, if they do not have it."""

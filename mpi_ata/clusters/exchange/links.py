@@ -7,8 +7,9 @@ closes a connection as soon as either process has ended: nobody waits for a dead
 import select
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 from mpi_ata.clusters.lifeline import prepared
@@ -20,7 +21,6 @@ INTRODUCTION = 1.0  # and within which one that connects has to say who it is
 LENGTH = 96  # bytes of the first message: rank, generation, token
 
 
-EMPTY = memoryview(b"")
 Data = dict[int, memoryview]  # by rank
 Open = dict[socket.socket, memoryview]  # what is left of it, by connection
 Idle = Callable[[float], None]  # called with the seconds for which nothing could be sent or received
@@ -71,24 +71,27 @@ class Links:
         self.transfer({}, {sender: data}, idle)
 
     def transfer(self, sending: Data, expecting: Data, idle: Idle) -> None:
-        """Send to some ranks and receive from others, all at the same time."""
-        latest = time.perf_counter()
-        out = {self.connect(rank): data for rank, data in sending.items()}
-        coming = {self._accepted(rank, idle): data for rank, data in expecting.items()}
-        while out or coming:
-            left = _bytes_in(out, coming)
-            out = {link: rest for link, data in out.items() if (rest := _sent(link, data))}
-            coming = {link: rest for link, data in coming.items() if (rest := _received(link, data))}
-            if _bytes_in(out, coming) < left:
-                latest = time.perf_counter()
-            elif not _ready(out, coming):
+        """Send to some ranks, one after the other, and meanwhile receive from others, all at once."""
+        out = {self.connect(rank): data for rank, data in sending.items() if data}
+        coming = {self._accepted(rank, idle): data for rank, data in expecting.items() if data}
+        latest, ready = time.perf_counter(), [*islice(out, 1), *coming]
+        while True:
+            moved = [
+                _move(coming, link, _received) if link in coming else _move(out, link, _sent)
+                for link in ready
+            ]
+            if not out and not coming:
+                return
+            latest = time.perf_counter() if any(moved) else latest
+            ready = _ready(islice(out, 1), coming)
+            if not ready:
                 idle(time.perf_counter() - latest)
 
     def _accepted(self, rank: int, idle: Idle) -> socket.socket:
         """Return the connection from a rank, which opens it sooner or later."""
         began = time.perf_counter()
         while rank not in self._incoming:
-            if _ready({}, {self._listener: EMPTY}):
+            if _ready((), (self._listener,)):
                 self._accept()
             else:
                 idle(time.perf_counter() - began)
@@ -162,14 +165,22 @@ def _received(link: socket.socket, data: memoryview) -> memoryview:
     return data[count:]
 
 
-def _bytes_in(*open_links: Open) -> int:
-    return sum(len(data) for links in open_links for data in links.values())
+def _move(links: Open, link: socket.socket, move: Callable[[socket.socket, memoryview], memoryview]) -> bool:
+    """Send or receive what is possible now, and return whether that was anything."""
+    data = links[link]
+    rest = move(link, data)
+    if rest:
+        links[link] = rest
+    else:
+        del links[link]
+    return len(rest) < len(data)
 
 
-def _ready(out: Open, coming: Open) -> bool:
-    """Wait a short time until something can be sent or received, and return whether it can."""
-    poll = select.poll()  # which has no limit on the number of a descriptor
+def _ready(out: Iterable[socket.socket], coming: Iterable[socket.socket]) -> list[socket.socket]:
+    """Wait a short time until something can be sent or received, and return by which connections."""
+    poll, found = select.poll(), dict[int, socket.socket]()  # poll() has no limit on descriptors
     for links, event in ((out, select.POLLOUT), (coming, select.POLLIN)):
         for link in links:
+            found[link.fileno()] = link
             poll.register(link, event)
-    return bool(poll.poll(1e3 * GLANCE))
+    return [found[number] for number, _ in poll.poll(1e3 * GLANCE)]

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.channel import INLINE
+from mpi_ata.clusters.exchange.choice import chain_possible
 from mpi_ata.clusters.exchange.links import Address, Links
+from mpi_ata.clusters.exchange.node_memory import NodeMemory
 from mpi_ata.clusters.handshake import Rank
 from mpi_ata.layout import MANAGER
 
@@ -24,3 +26,16 @@ def introduce(links: Links | None, rank: int, ranks: Sequence[Rank]) -> None:
     if links is not None:
         addresses = [Address(other.host, other.links) for other in ranks]
         links.meet(rank, addresses, ranks[MANAGER].token)
+
+
+def node_memory(
+    links: Links | None, exchange: str, template: Array, rank: int, ranks: Sequence[Rank], replicated: bool
+) -> NodeMemory | None:
+    """Return memory that the workers of this rank's node share; None if they have no use for any."""
+    workers = range(MANAGER + 1, len(ranks))
+    hosts = [ranks[worker].host for worker in workers]
+    here = [worker for worker in workers if ranks[worker].host == ranks[rank].host]
+    possible = replicated or chain_possible(exchange, template.nbytes, ranks[MANAGER].host, hosts)
+    if links is None or len(here) < 2 or not possible:
+        return None
+    return NodeMemory(template, f"{ranks[here[0]].bell}-node", here, rank)

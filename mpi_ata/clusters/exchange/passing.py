@@ -7,9 +7,11 @@ import numpy as np
 
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.channel import ARRIVAL, BROKEN, EXCHANGED, REPLICATED, STOPPED, Message
-from mpi_ata.clusters.exchange.chain import Chain, unpacked
+from mpi_ata.clusters.exchange.chain import Chain
 from mpi_ata.clusters.exchange.links import LinkBrokenError, Links
+from mpi_ata.clusters.exchange.node_memory import NodeMemory
 from mpi_ata.clusters.exchange.replica import Copy
+from mpi_ata.clusters.exchange.route import unpacked
 from mpi_ata.clusters.exchange.sharing import SharingChain
 from mpi_ata.updates import Update
 
@@ -29,8 +31,9 @@ class Passing:
         poll_stop: Callable[[], bool],
         wait: Callable[[], bool],
         update: Update | None = None,
+        memory: NodeMemory | None = None,
     ) -> None:
-        self._links, self._rank = links, rank
+        self._links, self._rank, self._memory = links, rank, memory
         self._send, self._poll_stop, self._wait = send, poll_stop, wait
         self._chain: Chain | SharingChain | None = None  # where the present order travels by one
         self.copy = Copy(update)  # of x, where workers have it
@@ -45,7 +48,12 @@ class Passing:
         self._chain, self._round = None, order.round
         if order.flags & EXCHANGED and self._links is not None:
             kind = SharingChain if order.flags & REPLICATED else Chain
-            self._chain = kind(self._links, unpacked(order.payload), self._rank)
+            self._chain = kind(self._links, unpacked(order.payload), self._rank, self._memory)
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether this worker shares memory with others on its node."""
+        return self._memory is not None and self._memory.usable
 
     @property
     def active(self) -> bool:
@@ -122,3 +130,5 @@ class Passing:
         """Close all connections."""
         if self._links is not None:
             self._links.close()
+        if self._memory is not None:
+            self._memory.close()
