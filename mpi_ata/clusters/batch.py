@@ -39,9 +39,9 @@ class Batch:
     ) -> None:
         self.workers, self.x, self.first, self.round, self.counts = workers, x, first, round, counts
         self._ranks, self._slack = ranks, slack
-        self.sent, self.excused = perf_counter(), excused
+        self.sent, self.excused = math.inf, excused
         self.left = k = len(workers)  # orders that have not come back
-        self._order: list[int] = []  # in which the others came
+        self.came: dict[int, float] = {}  # when the others have, in that order, by position
         self._rows = [NOTHING] * k  # the bytes of their results
         self._seconds: list[list[float]] = [[]] * k
         self._spent, self._overheads = [0.0] * k, [0.0] * k
@@ -55,23 +55,22 @@ class Batch:
             pack(MANAGER, ORDER, number, round, count, 0, size, NOWHERE, NOWHERE, TOGETHER) + point
             for number, count in enumerate(self.counts, first)
         ]
-        channel.send_short(messages, self._ranks)
+        for message, rank in zip(messages, self._ranks, strict=True):
+            channel.send_short(message, rank)
+        self.sent = perf_counter()
 
     def read(self, channel: Channel) -> bool | None:
-        """Read what has come; return None if nothing has, and False if it is something else."""
+        """Read what has come: return True for some arrivals, None for nothing, False for anything else."""
         before = self.left
-        try:
-            expected = self._read(channel)
-        except Exception as error:
-            channel.note_loss(error)
-            return False
+        expected = self._read(channel)
         return expected and (self.left < before or None)
 
     def _read(self, channel: Channel) -> bool:
-        """Read what has come, up to something else: return whether there is none."""
+        """Read arrivals, and return whether nothing else has come after them."""
         filled, empty, buffer, times = channel.filled, channel.empty, channel.buffer, channel.seconds
         ranks, first, width, k = self._ranks, self.first, self.x.nbytes, len(self._rows)
         while self.left and filled():
+            # As in channel.poll(), but without an object per message.
             sender, kind, number, _, _, count, size, _, _, flags = unpack(buffer)
             j = number - first
             if kind != ARRIVAL or not 0 <= j < k or sender != ranks[j] or flags or size != width:
@@ -86,11 +85,12 @@ class Batch:
 
     def _note(self, j: int, seconds: list[float]) -> None:
         """Note that an order has come back now, with the seconds of its tasks."""
-        turnaround = perf_counter() - self.sent
+        now = perf_counter()
+        turnaround = now - self.sent
         spent = seconds[0] if len(seconds) == 1 else _sum(seconds)
         if not 0.0 <= spent <= turnaround + self._slack:
             self._plausible = False
-        self._order.append(j)
+        self.came[j] = now
         self._seconds[j], self._spent[j] = seconds, spent
         self._overheads[j] = turnaround - spent if turnaround > spent else 0.0
 
@@ -105,7 +105,7 @@ class Batch:
     def messages(self) -> list[Message]:
         """Return what has come so far as single messages, in the order in which it came."""
         found = []
-        for j in self._order:
+        for j in self.came:
             payload: Array = np.ndarray(self.x.shape, self.x.dtype, self._rows[j])
             fields = self.first + j, 0, self.counts[j], NOWHERE, NOWHERE, 0
             found.append(Message(self._ranks[j], ARRIVAL, *fields, self._seconds[j], payload))

@@ -108,7 +108,7 @@ class Channel:
         self.buffer = bytearray(self._capacity)  # where the next message comes
         self.seconds = memoryview(self.buffer)[HEADER.size :].cast("d")  # those in it
         self._inbox = _inbox(comm, source, self.buffer)
-        self.filled, self.empty = self._inbox.filled, self._inbox.empty
+        self.empty = self._inbox.empty  # makes room for the next message
         self._unread = False  # whether the message in the buffer is to be returned by poll()
 
     def send(
@@ -142,16 +142,9 @@ class Channel:
             for begin in range(0, len(part), PIECE):
                 self._isend(part[begin : begin + PIECE], to, FOLLOWING)
 
-    def send_short(self, messages: list[bytes], to: list[int]) -> None:
-        """Send headers with what fits with them, without waiting."""
-        isend = self._comm.Isend
-        for message, rank in zip(messages, to, strict=True):
-            try:
-                request = isend(message, rank, MESSAGE)
-                if not request.Test():
-                    self._sending.append(_Sending(request, rank, message))
-            except Exception as error:
-                self.note_loss(error)
+    def send_short(self, message: bytes, to: int) -> None:
+        """Send a header and what fits with it, without waiting."""
+        self._isend(message, to, MESSAGE)
 
     def _isend(self, part: bytes | Payload, to: int, tag: int) -> None:
         try:
@@ -159,17 +152,17 @@ class Channel:
             if not request.Test():
                 self._sending.append(_Sending(request, to, part))
         except Exception as error:
-            self.note_loss(error)
+            self._note_loss(error)
 
     def _sent(self, sending: "_Sending") -> bool:
         """Return whether a message is sent, or nobody is left to receive it."""
         try:
             return sending.request.Test()
         except Exception as error:
-            self.note_loss(error)
+            self._note_loss(error)
             return True
 
-    def note_loss(self, error: Exception) -> None:
+    def _note_loss(self, error: Exception) -> None:
         """Take note of MPI's error for a dead rank; raise any other one again."""
         from mpi_ata.clusters.mpi import is_loss
 
@@ -193,17 +186,21 @@ class Channel:
         while self.sending():
             os.sched_yield()
 
+    def filled(self) -> bool:
+        """Return whether there is a message in the buffer."""
+        try:
+            return self._unread or self._inbox.filled()
+        except Exception as error:
+            self._note_loss(error)
+            return False
+
     def unread(self) -> None:
-        """Leave the message in the buffer to poll()."""
+        """Leave the message in the buffer to the next who looks."""
         self._unread = True
 
     def poll(self) -> Message | None:
         """Return the next message, if there is one."""
-        try:
-            if not (self._unread or self.filled()):
-                return None
-        except Exception as error:
-            self.note_loss(error)
+        if not self.filled():
             return None
         self._unread = False
         buffer = self.buffer
@@ -255,7 +252,7 @@ class Channel:
         except SenderLostError:
             raise
         except Exception as error:
-            self.note_loss(error)
+            self._note_loss(error)
             raise SenderLostError from None
 
     def close(self) -> None:

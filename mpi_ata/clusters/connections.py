@@ -36,7 +36,7 @@ class Connections:
         self.suspended = 0.0  # seconds for which this process was stopped, or did something else
         self._latest = time.perf_counter()  # when it last waited
         self.dead: set[int] = set()  # ranks whose processes have ended
-        self.postponed: list[Message] = []  # that are to be read again
+        self.postponed: list[Message] = []  # that came before, and are to be handled first
         self._unreported: list[int] = []  # those of them that next_message() has not returned yet
         self._comm, self._template = comm, template
         self.links = open_links(exchange, template)

@@ -145,7 +145,7 @@ class MPICluster(Farming):
 
     def _start_batch(self, workers: IntArray, x: Array, round: int, counts: IntArray | int) -> bool:
         """Order tasks in one batch, where arrays are small and nothing else is under way."""
-        if not self._batches or self._gathering.choice.measuring or round >= self._pool.health.next_trial:
+        if not self._batches or round >= self._pool.health.next_trial:
             return False
         each = [counts] * len(workers) if isinstance(counts, int) else counts.tolist()
         return self._orders.start_batch(workers, x, round, each, self._reception.slack)
@@ -242,7 +242,8 @@ class MPICluster(Farming):
 
     def idle(self) -> IntArray:
         """Return the workers that hold no order."""
-        return np.array([worker for worker in range(self.n) if worker not in self._orders.running], np.int64)
+        running = self._orders.running
+        return np.array([worker for worker in range(self.n) if worker not in running], np.int64)
 
     def state(self) -> State:
         """Return the accounts, and who has begun a task whose fate is not known: that cannot be saved."""

@@ -36,6 +36,7 @@ class Order:
     unused: float = field(default=0.0, init=False)  # seconds reported since then
     noted: float = field(default=0.0, init=False)  # seconds since then that are in overruns()
     hung: bool = field(default=False, init=False)  # whether its worker was found to hang since then
+    came: float = field(default=0.0, init=False)  # when its result did, if that has not been handled yet
     reported: bool = field(default=False, init=False)  # whether its tasks are done, the result on its way
     result: Array | None = field(default=None, init=False)  # where it will be, if in shared memory
 
@@ -55,7 +56,7 @@ class Orders:
 
     @property
     def running(self) -> dict[int, Order]:
-        """The order that each worker holds, by worker."""
+        """The order that each worker holds, by worker; a batch becomes single orders first."""
         self.split_batch()
         return self._running
 
@@ -81,12 +82,11 @@ class Orders:
         if (batch := self.batch) is None:
             return
         self.batch = None
-        for number, (worker, count) in enumerate(
-            zip(batch.workers.tolist(), batch.counts, strict=True), batch.first
-        ):
-            self._running[worker] = order = Order(number, batch.x, batch.round, count, True, count)
+        for j, (worker, count) in enumerate(zip(batch.workers.tolist(), batch.counts, strict=True)):
+            order = Order(batch.first + j, batch.x, batch.round, count, True, count)
             order.sent = order.latest = batch.sent
-            order.excused = batch.excused
+            order.excused, order.came = batch.excused, batch.came.get(j, 0.0)
+            self._running[worker] = order
         self._connections.postponed += batch.messages()
 
     def start(

@@ -127,7 +127,7 @@ class Reception:
         self, worker: int, order: Order, message: Message, now: float | None = None
     ) -> Arrival | Lost | None:
         """Book the results of a running order, which came now."""
-        now, reported = now or time.perf_counter(), message.seconds
+        now, reported = now or order.came or time.perf_counter(), message.seconds
         seconds = math.fsum(reported)
         turnaround, longest = now - order.latest, now - order.sent + self.slack
         result = self._result_of(order, message)

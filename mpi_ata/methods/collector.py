@@ -79,12 +79,13 @@ class Collector:
         self, g: "Results", x: Any, k: int, a: IntArray, B: int, exact: bool, summed: bool = False
     ) -> None:
         """Do the same with all results added to g; with `summed`, the cluster may add them up."""
-        cluster, used, observe, b = self._cluster, self.used, self._observe, 0
+        cluster, used, observe, b, at_once = self._cluster, self.used, self._observe, 0, False
         orders = None if exact else self._start_batches(x, k, a, B)
         if orders is None:
             active = a.nonzero()[0]
             cluster.start(active, x, k, a[active], together=exact, summed=summed)
-            b = B if exact and isinstance(g, Sum) and self._collect_all(g, a) else 0
+            at_once = exact and isinstance(g, Sum) and self._collect_all(g, a)
+            b = B if at_once else 0
         # Where all that was ordered is needed, it is taken as it comes; otherwise some may be stopped.
         wait_some = getattr(cluster, "wait_some", None) if exact else None
         while b < B:
@@ -104,7 +105,8 @@ class Collector:
                     observe(worker, seconds, (), overhead)
                 if orders is not None and b < B and len(surplus := orders.proceed(worker, used, B - b)):
                     self.stop(surplus)
-        self.end()
+        if not at_once:
+            self.end()
         if self._observe_overrun is not None:
             for i, spent in cluster.overruns().items():
                 self._observe_overrun(i, spent)
@@ -116,6 +118,7 @@ class Collector:
         wait_all = getattr(self._cluster, "wait_all", None)
         if wait_all is None or (found := wait_all()) is None:
             return False
+        self.end()
         g.add_all(found.results)
         self.used[:] = a
         if (observe := self._observe) is not None:

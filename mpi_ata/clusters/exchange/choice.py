@@ -60,11 +60,6 @@ class Choice:
             self._began, self._longest = time.perf_counter(), 0.0
         return self._way() == "chain"
 
-    @property
-    def measuring(self) -> bool:
-        """Whether the present round is measured."""
-        return self._began >= 0
-
     def _way(self) -> str:
         if self._rounds <= TRIALS:
             return "chain"
