@@ -48,8 +48,7 @@ TORCH := torch<2.14
 torch: export OMP_NUM_THREADS := 1
 torch: .venv-torch/ready
 	.venv-torch/bin/pytest -n auto tests/problems tests/torch tests/job/test_job_methods.py \
-	  tests/paper/test_cifar.py
-	.venv-torch/bin/pytest tests/mpi/test_networks.py
+	  tests/paper/test_cifar.py tests/mpi/test_networks.py
 
 # Loggers and formats whose libraries are large.
 loggers: .venv-loggers/ready

@@ -5,7 +5,6 @@ or takes long), they become single orders, and what has come of them is read aga
 """
 
 import math
-from itertools import compress
 from time import perf_counter
 
 import numpy as np
@@ -21,7 +20,11 @@ unpack = HEADER.unpack_from
 
 
 class Batch:
-    """Orders at the point x, the first of which has this number: counts[j] tasks for workers[j]."""
+    """Orders at the point x, the first of which has this number: counts[j] tasks for workers[j].
+
+    `excused` are the seconds of suspension before they are sent; `slack` is by how much reported times may be
+    longer than those measured here.
+    """
 
     def __init__(
         self,
@@ -31,15 +34,18 @@ class Batch:
         first: int,
         round: int,
         counts: list[int],
-        excused: float,
+        excused: float = 0.0,
+        slack: float = 0.0,
     ) -> None:
         self.workers, self.x, self.first, self.round, self.counts = workers, x, first, round, counts
-        self._ranks = ranks
-        self.sent, self.excused = perf_counter(), excused  # seconds of suspension before it was sent
+        self._ranks, self._slack = ranks, slack
+        self.sent, self.excused = perf_counter(), excused
         self.left = k = len(workers)  # orders that have not come back
+        self._order: list[int] = []  # in which the others came
         self._rows = [NOTHING] * k  # the bytes of their results
         self._seconds: list[list[float]] = [[]] * k
-        self._came = [0.0] * k  # when
+        self._spent, self._overheads = [0.0] * k, [0.0] * k
+        self._plausible = True  # whether all times can be true
 
     def send(self, channel: Channel) -> None:
         """Send the orders."""
@@ -55,11 +61,11 @@ class Batch:
         """Read what has come; return None if nothing has, and False if it is something else."""
         before = self.left
         try:
-            fine = self._read(channel)
+            expected = self._read(channel)
         except Exception as error:
             channel.note_loss(error)
             return False
-        return fine and (self.left < before or None)
+        return expected and (self.left < before or None)
 
     def _read(self, channel: Channel) -> bool:
         """Read what has come, up to something else: return whether there is none."""
@@ -73,40 +79,39 @@ class Batch:
                 return False
             begin = HEADER.size + 8 * count
             self._rows[j] = buffer[begin : begin + size]
-            self._seconds[j] = times[:count].tolist()  # type: ignore[assignment]
-            self._came[j] = perf_counter()
+            self._note(j, times[:count].tolist())  # type: ignore[arg-type]
             empty()
             self.left -= 1
         return True
 
-    def arrivals(self, slack: float) -> Arrivals | None:
-        """Return what has come; None if a result or a time has to be looked at by itself.
+    def _note(self, j: int, seconds: list[float]) -> None:
+        """Note that an order has come back now, with the seconds of its tasks."""
+        turnaround = perf_counter() - self.sent
+        spent = seconds[0] if len(seconds) == 1 else _sum(seconds)
+        if not 0.0 <= spent <= turnaround + self._slack:
+            self._plausible = False
+        self._order.append(j)
+        self._seconds[j], self._spent[j] = seconds, spent
+        self._overheads[j] = turnaround - spent if turnaround > spent else 0.0
 
-        `slack` is by how much reported times may be longer than those that were measured here.
-        """
-        spent = [seconds[0] if len(seconds) == 1 else _sum(seconds) for seconds in self._seconds]
-        turnarounds = [came - self.sent for came in self._came]
-        for seconds, longest in zip(spent, turnarounds, strict=True):
-            if not 0.0 <= seconds <= longest + slack:
-                return None
-        shape = (len(spent), *self.x.shape)
+    def arrivals(self) -> Arrivals | None:
+        """Return all that has come; None if a result or a time has to be looked at by itself."""
+        shape = (len(self._rows), *self.x.shape)
         results: Array = np.ndarray(shape, self.x.dtype, bytearray().join(self._rows))
-        if not surely_finite(results):
+        if not self._plausible or not surely_finite(results):
             return None
-        overheads = [max(longest - own, 0.0) for longest, own in zip(turnarounds, spent, strict=True)]
-        return Arrivals(self.workers, results, self._seconds, spent, overheads)
+        return Arrivals(self.workers, results, self._seconds, self._spent, self._overheads)
 
     def messages(self) -> list[Message]:
         """Return what has come so far as single messages, in the order in which it came."""
         found = []
-        for j in sorted(compress(range(len(self._rows)), self._came), key=self._came.__getitem__):
+        for j in self._order:
             payload: Array = np.ndarray(self.x.shape, self.x.dtype, self._rows[j])
-            order, count, rank = self.first + j, self.counts[j], self._ranks[j]
-            fields = order, 0, count, NOWHERE, NOWHERE, 0
-            found.append(Message(rank, ARRIVAL, *fields, self._seconds[j], payload))
+            fields = self.first + j, 0, self.counts[j], NOWHERE, NOWHERE, 0
+            found.append(Message(self._ranks[j], ARRIVAL, *fields, self._seconds[j], payload))
         return found
 
 
 def _sum(seconds: list[float]) -> float:
     """Return the sum of times; NaN if one is negative."""
-    return math.fsum(seconds) if min(seconds) >= 0.0 else math.nan
+    return math.fsum(seconds) if min(seconds, default=-1.0) >= 0.0 else math.nan

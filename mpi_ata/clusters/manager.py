@@ -148,7 +148,7 @@ class MPICluster(Farming):
         if not self._batches or self._gathering.choice.measuring or round >= self._pool.health.next_trial:
             return False
         each = [counts] * len(workers) if isinstance(counts, int) else counts.tolist()
-        return self._orders.start_batch(workers, x, round, each)
+        return self._orders.start_batch(workers, x, round, each, self._reception.slack)
 
     def _start_replicated(
         self, workers: IntArray, replica: Replica, round: int, counts: IntArray | int, summed: bool

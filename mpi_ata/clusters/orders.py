@@ -59,17 +59,20 @@ class Orders:
         self.split_batch()
         return self._running
 
-    def start_batch(self, workers: IntArray, x: Array, round: int, counts: list[int]) -> bool:
-        """Give each of these workers an order, all as one batch, and return whether that is possible."""
+    def start_batch(self, workers: IntArray, x: Array, round: int, counts: list[int], slack: float) -> bool:
+        """Give each of these workers an order, all as one batch, and return whether that is possible.
+
+        `slack` is by how much the times that they report may be too long.
+        """
         if self._running or self.batch is not None or self.stopping:
             return False
         names, connections = workers.tolist(), self._connections
         if not names or len(set(names)) < len(names) or not is_short(x.nbytes, max(counts)):
             return False
-        ranks = [connections.rank[worker] for worker in names]
-        self.batch = batch = Batch(workers, ranks, x, self._numbers + 1, round, counts, connections.suspended)
-        self._numbers += len(workers)
-        batch.send(connections.channel)
+        ranks, first = [connections.rank[worker] for worker in names], self._numbers + 1
+        self._numbers += len(names)
+        self.batch = Batch(workers, ranks, x, first, round, counts, connections.suspended, slack)
+        self.batch.send(connections.channel)
         connections.wake(names)
         return True
 

@@ -38,7 +38,7 @@ class Reception:
     def __init__(self, pool: WorkerPool, gathering: Gathering, drawn: bool) -> None:
         self._pool, self._orders, self._ledger, self._draws = pool, pool.orders, pool.ledger, pool.draws
         self._gathering, self._failures = gathering, Failures(pool)
-        self._slack = math.inf if drawn else SLACK
+        self.slack = math.inf if drawn else SLACK  # seconds that reported times may be too long
         self._computes = returns_values(pool.problem)  # packed values
         self._results = results_wire(pool.problem, pool.template)
 
@@ -98,7 +98,7 @@ class Reception:
         if order.route is None:  # the exchange was given up, so its result will come by the star
             return None
         message = message._replace(payload=order.x)  # which stands for the result: like it, and finite
-        if not 0.0 <= math.fsum(message.seconds) <= time.perf_counter() - order.sent + self._slack:
+        if not 0.0 <= math.fsum(message.seconds) <= time.perf_counter() - order.sent + self.slack:
             return self._arrive(worker, order, message)
         self._gathering.hold(worker, message)
         if (complete := self._gathering.complete()) is None:
@@ -129,7 +129,7 @@ class Reception:
         """Book the results of a running order, which came now."""
         now, reported = now or time.perf_counter(), message.seconds
         seconds = math.fsum(reported)
-        turnaround, longest = now - order.latest, now - order.sent + self._slack
+        turnaround, longest = now - order.latest, now - order.sent + self.slack
         result = self._result_of(order, message)
         if (
             not 0.0 <= seconds <= longest
@@ -154,7 +154,7 @@ class Reception:
 
     def arrive_all(self, batch: Batch) -> Arrivals | None:
         """Book the results of a batch of orders; None if they must be looked at one by one."""
-        if (arrivals := batch.arrivals(self._slack)) is not None:
+        if (arrivals := batch.arrivals()) is not None:
             self._orders.batch = None
             self._ledger.deliver_all(arrivals.workers, arrivals.seconds, arrivals.spent, arrivals.overheads)
         return arrivals

@@ -1,11 +1,13 @@
 """Arguments of a script, checked before anything is made from them: Python accepts values of any type."""
 
+import inspect
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from mpi_ata.clusters import FaultPolicy
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, did_you_mean
 from mpi_ata.job.stop import Stop
 
 WHOLE, NUMBER = ((int,), "a whole number (int)"), ((int, float), "a number")
@@ -29,6 +31,23 @@ RULES: dict[str, tuple[tuple[type, ...], str]] = {
 REQUIRED = ("seed", "exchange", "evaluate_every", "grace", "prior_weight", "warm_start")
 
 SWITCHES = ("progress", "replicated")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def suggests_names(function: Callable[P, T]) -> Callable[P, T]:
+    """Return the function with a TypeError for unknown arguments that suggests the right name."""
+    known, name = inspect.signature(function).parameters, function.__qualname__.removesuffix(".__init__")
+
+    @wraps(function)
+    def call(*args: P.args, **given: P.kwargs) -> T:
+        for word in given:
+            if word not in known:
+                raise TypeError(f"{name}() has no argument {word!r}{did_you_mean(word, known)}")
+        return function(*args, **given)
+
+    return call
 
 
 def check_arguments(**given: Any) -> None:

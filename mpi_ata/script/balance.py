@@ -14,7 +14,7 @@ from mpi_ata.arrays import IntArray
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.methods import Round
 from mpi_ata.script.allocator import DEFAULT, AnyAllocator, build_allocator
-from mpi_ata.script.arguments import check_arguments
+from mpi_ata.script.arguments import check_arguments, suggests_names
 from mpi_ata.script.balance_run import BalancedRun, identities, open_run, own_identity
 from mpi_ata.script.description import run_table
 from mpi_ata.script.ending import report_errors_in_one_sentence
@@ -41,6 +41,7 @@ class Balance:
     and so on are those of `minimize`: the run file has speeds and progress; weights are yours to save.
     """
 
+    @suggests_names
     def __init__(
         self,
         budget: int,

@@ -10,7 +10,7 @@ from mpi_ata.job.build import check_problem
 from mpi_ata.job.computation import check_sendable
 from mpi_ata.job.stop import Stop
 from mpi_ata.problems import AnyProblem, returns_values
-from mpi_ata.script.arguments import check_arguments
+from mpi_ata.script.arguments import check_arguments, suggests_names
 from mpi_ata.script.description import (
     Description,
     class_text,
@@ -26,6 +26,7 @@ from mpi_ata.script.words import in_python
 from mpi_ata.times import DrawnTimes, Law
 
 
+@suggests_names
 @contextmanager
 def cluster(
     problem: AnyProblem | None = None,

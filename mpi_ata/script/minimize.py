@@ -16,6 +16,7 @@ from mpi_ata.errors import CONTINUE
 from mpi_ata.job.build import replicated_update
 from mpi_ata.job.stop import Stop
 from mpi_ata.problems import Problem
+from mpi_ata.script.arguments import suggests_names
 from mpi_ata.script.description import script_path
 from mpi_ata.script.ending import end_process, report_errors_in_one_sentence, report_exit
 from mpi_ata.script.generated_job import run_generated_job
@@ -33,6 +34,7 @@ log = logging.getLogger("mpi_ata")
 FINISHED = "finished"  # the manager's note that there is nothing left to do
 
 
+@suggests_names
 def minimize(
     problem: Problem | str,
     budget: int | None = None,
@@ -69,8 +71,9 @@ def minimize(
 
     The run ends after `rounds`, or at a limit of `stop`.  `allocator` is a name as in job files, a function
     of the number of workers, or an allocator; "ata-auto" if none is given.  The manager shows its progress on
-    stderr, unless `progress` is False.  All other arguments are those of `run`, and `cluster`.  A signal ends
-    the run after the current round; a script then exits, with code 85 if the run can be resumed.
+    stderr, unless `progress` is False.  If it is `replicated`, workers keep x and the update themselves.  All
+    other arguments are those of `run`, and `cluster`.  A signal ends the run after the current round; a
+    script then exits, with code 85 if the run can be resumed.
     """
     report_errors_in_one_sentence()
     request = Request(

@@ -18,13 +18,14 @@ from mpi_ata.job.stop import Stop
 from mpi_ata.launch.signals import StopRequest, current_stop_request, open_stop_request
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import AnyProblem
-from mpi_ata.script.arguments import check_observers
+from mpi_ata.script.arguments import check_observers, suggests_names
 from mpi_ata.script.description import describe_run, run_table
 from mpi_ata.script.ending import end_after_loop, end_process
 from mpi_ata.script.record import output_options, plan_script
 from mpi_ata.script.words import in_python
 
 
+@suggests_names
 def run(
     method: Method,
     cluster: Cluster,

@@ -38,7 +38,7 @@ class Trainer:
     alone.  A round is one step of the optimizer, by the mean gradient over `budget` batches.  `optimizer`,
     `scheduler`, `scheduler_every`, `clip` and `ema` are those of TorchUpdate; all other arguments are those
     of TorchProblem, such as test, metrics, collate_fn, num_workers and precision, or those of `minimize`,
-    such as rounds, workers, out and resume.
+    such as rounds, workers, out, resume and replicated.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class Evaluations:
         return name
 
 
-def sums(metrics: Metrics, outputs: Any, targets: Any, size: int) -> list[float]:
+def sums(metrics: Metrics, size: int, outputs: Any, targets: Any) -> list[float]:
     """Return the sums of metrics over a batch of this size, each with its weight."""
     means = [function(outputs, targets) for function in metrics.values()]
     return [number for mean in means for number in weighted(mean, size)]

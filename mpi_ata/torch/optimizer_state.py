@@ -93,8 +93,8 @@ def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
 
 def pack_nested(name: str, value: Any) -> State:
     """Return all numbers in nested dicts and lists by their dotted names; the rest is left out."""
-    if isinstance(value, int | float):
-        return {name: np.array(value)}
+    if isinstance(value, int | float) or _is_tensor(value):
+        return {name: _array(name, value)}
     items: Any = ()
     if isinstance(value, Mapping):
         items = value.items()
@@ -113,4 +113,11 @@ def unpack_nested(name: str, live: Any, packed: State) -> Any:
     if isinstance(live, list | tuple):
         return type(live)(unpack_nested(f"{name}.{i}", value, packed) for i, value in enumerate(live))
     saved = packed.get(name)
-    return live if saved is None else saved.item()
+    if saved is None:
+        return live
+    return live.new_tensor(saved.item()) if _is_tensor(live) else saved.item()
+
+
+def _is_tensor(value: Any) -> bool:
+    """Return whether a number is in a tensor, as learning rates may be."""
+    return getattr(value, "ndim", None) == 0 and hasattr(value, "new_tensor")

@@ -2,18 +2,19 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpi_ata.arrays import Array
 from mpi_ata.problems.interface import Task
 from mpi_ata.torch.batches import Batches
-from mpi_ata.torch.devices import device_of, import_torch, on_device
+from mpi_ata.torch.devices import device_of, import_torch
 from mpi_ata.torch.epochs import sequence
 from mpi_ata.torch.evaluations import UNNAMED, Evaluations, Metrics, means, sums
 from mpi_ata.torch.flat_model import FlatModel
-from mpi_ata.torch.losses import Loss, forward, loss_parts
+from mpi_ata.torch.losses import loss_parts
+from mpi_ata.torch.passes import PRECISIONS, Passes
 from mpi_ata.torch.reading import TRAINING, Reader
 from mpi_ata.torch.tail import TailUpdate
 from mpi_ata.torch.weight_files import load_weights, write_weights
@@ -22,7 +23,6 @@ from mpi_ata.updates import Update
 if TYPE_CHECKING:
     import torch
 
-PRECISIONS = {"float32": None, "bf16": "bfloat16", "fp16": "float16"}
 WIRES = {"float32": False, "bfloat16": True}  # whether numbers travel as bfloat16
 
 
@@ -94,10 +94,10 @@ class TorchProblem:
         if not isinstance(model, torch.nn.Module):
             torch.default_generator.manual_seed(seed)
             model = model()
-        self.device, self._pinned = device_of(torch, device), pin_memory
+        self.device = device_of(torch, device)
         self.model = model.to(self.device)
-        self._loss_fn, self._collate, self._half = loss_fn, collate_fn, PRECISIONS[precision]
-        self._threads = threads
+        self._passes = Passes(torch, self.model, self.device, precision, pin_memory)
+        self._loss_fn, self._collate, self._threads = loss_fn, collate_fn, threads
         self._flat = FlatModel(torch, self.model, self.device, buffers, logs, scaled=precision == "fp16")
         self.layout = self._flat.layout
         self.halved_results = self.layout.weights if WIRES[wire] else 0
@@ -149,30 +149,14 @@ class TorchProblem:
 
     def _add_gradient(self, task: Task) -> bool:
         """Add one task's gradient to the result, unless it is stopped."""
-        batch, seed = self._batches.of_task(task)
-        self._seed(seed)  # what the model draws depends on the task alone, whoever has read the batch
-        with self._autocast():
-            loss = self._loss(on_device(self.device, batch, self._pinned))
+        value = self._passes.value(self._loss_fn, *self._batches.of_task(task))
+        loss = loss_parts(value, self.layout.logs, self.layout.has_tail)
         if task.stopped():
             return False
         total = loss.total * loss.weight if loss.weight != 1 else loss.total
         (total * self._flat.scale() if self.layout.scaled else total).backward()
         self._flat.add_tail(loss.weight, loss.logs)
         return True
-
-    def _loss(self, batch: Any) -> Loss:
-        value = self._loss_fn(*forward(self.model, batch))
-        return loss_parts(value, self.layout.logs, self.layout.has_tail)
-
-    def _autocast(self) -> Any:
-        if self._half is None:
-            return nullcontext()
-        return self._torch.autocast(self.device.type, getattr(self._torch, self._half))
-
-    def _seed(self, seed: int) -> None:
-        self._torch.default_generator.manual_seed(seed)
-        if self.device.type == "cuda":
-            self._torch.cuda.manual_seed(seed)
 
     def loss(self, x: Array) -> float:
         """Return the mean loss over the test samples."""
@@ -201,10 +185,9 @@ class TorchProblem:
     def _sums(self, x: Array, batch: Any, size: int, seed: int, metrics: Metrics) -> list[float]:
         self._flat.move_to(x)
         self.model.eval()
-        self._seed(seed)
-        with self._torch.no_grad(), self._autocast():
-            outputs, targets = forward(self.model, on_device(self.device, batch, self._pinned))
-            return sums(metrics, outputs, targets, size)
+        with self._torch.no_grad():
+            found: list[float] = self._passes.value(partial(sums, metrics, size), batch, seed)
+        return found
 
     def combine_parts(self, x: Array, numbers: Sequence[float]) -> dict[str, float]:
         """Return the means over all parts, and what the last tasks have logged."""

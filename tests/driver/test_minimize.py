@@ -1,5 +1,6 @@
 """minimize() on simulated workers: a whole run from Python does what a job does."""
 
+import inspect
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mpi_ata
 from mpi_ata import (
     UTA,
     Adam,
@@ -29,6 +31,7 @@ from mpi_ata import (
     minimize,
 )
 from mpi_ata.job.schema import tables_of
+from mpi_ata.script.request import Request
 from tests.driver.driven import Watching, logged
 from tests.faults.scene import record_of
 
@@ -329,3 +332,34 @@ def test_a_parameter_may_have_any_name_that_python_takes() -> None:
     minimized(problem=Regularized(0.5), out=OUT, rounds=3)
     assert tables_of(record_of(OUT).job)["problem"]["λ"] == 0.5
     assert minimized(problem=Regularized(0.5), out=OUT, rounds=5, resume=True).summary["rounds"] == 5
+
+
+def parameters(function: Any) -> dict[str, Any]:
+    """The arguments of a function that have a default, each with that."""
+    known = inspect.signature(function).parameters.values()
+    return {one.name: one.default for one in known if one.default is not inspect.Parameter.empty}
+
+
+@pytest.mark.parametrize("function", [mpi_ata.run, mpi_ata.cluster, mpi_ata.Balance, Request])
+def test_an_argument_that_several_functions_have_has_the_same_default_in_each(function: Any) -> None:
+    ours, theirs = parameters(minimize), parameters(function)
+    shared = ours.keys() & theirs.keys() - {"progress"}  # a Trainer shows none
+    assert len(shared) > 4
+    assert {name: theirs[name] for name in shared} == {name: ours[name] for name in shared}
+
+
+@pytest.mark.parametrize(
+    ("function", "word", "sentence"),
+    [
+        (minimize, "round", "minimize() has no argument 'round'; did you mean rounds?"),
+        (mpi_ata.cluster, "worker", "cluster() has no argument 'worker'; did you mean workers?"),
+        (mpi_ata.Balance, "warmstart", "Balance() has no argument 'warmstart'; did you mean warm_start?"),
+        (mpi_ata.run, "bandwidth", "run() has no argument 'bandwidth'"),
+    ],
+)
+def test_a_misspelt_argument_is_rejected_with_the_name_that_was_meant(
+    function: Any, word: str, sentence: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        function(**{word: 4})
+    assert str(caught.value) == sentence

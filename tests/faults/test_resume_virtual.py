@@ -104,7 +104,8 @@ MOVABLE = [
 
 SLOW = pytest.mark.slow
 # What a signal does does not depend on its number, and its numbers are tried with one method.
-KINDS = [pytest.param(how, marks=SLOW if how in ("USR1", "INT") else ()) for how in INTERRUPTIONS]
+SIGNALS = ("USR1", "TERM", "INT")
+KINDS = [pytest.param(how, marks=SLOW if how in SIGNALS else ()) for how in INTERRUPTIONS]
 # Where a run is saved is checked bit for bit; on other workers two kinds of saves are enough, one for each
 # number of workers.
 TWO_KINDS = (("TERM", 3), ("KILL", 7))
@@ -115,8 +116,8 @@ MOVES = [
 ]
 
 
-@pytest.mark.parametrize("how", ["USR1", "INT"])
-def test_other_signals_do_the_same(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("how", SIGNALS)
+def test_all_signals_do_the_same(tmp_path: Path, how: str) -> None:
     check_same(tmp_path, "sgd ata-empirical", how)
 
 

@@ -15,9 +15,10 @@ import pytest
 from click.testing import Result
 
 from tests.cli.commands import call
+from tests.marks import slow
 
 JOBS = Path(__file__).parent.parent.parent / "jobs"
-CASES = 40  # per shipped job
+CASES = (15, *slow(40))  # per shipped job
 LIMIT = 5.0  # seconds for a case; those that are valid stop after a fraction of one
 SHORT = ["--set", "stop.elapsed=0.1"]
 
@@ -174,12 +175,13 @@ def check(result: Result, text: str) -> None:
     assert len(errors) <= 3 - result.exit_code, said  # a failed run says what is left of it in a second line
 
 
+@pytest.mark.parametrize("cases", CASES)
 @pytest.mark.parametrize("name", sorted(job.name for job in JOBS.glob("*.toml")))
-def test_mutated_jobs_end_soon_with_a_result_or_one_sentence(name: str, tmp_path: Path) -> None:
+def test_mutated_jobs_end_soon_with_a_result_or_one_sentence(name: str, cases: int, tmp_path: Path) -> None:
     for script in JOBS.glob("*.py"):
         shutil.copy(script, tmp_path)
     rng, job = seeded(name), tmp_path / "job.toml"
-    for _ in range(CASES):
+    for _ in range(cases):
         text = mutated(rng, JOBS / name)
         job.write_text(text)
         with time_limit(LIMIT, text):

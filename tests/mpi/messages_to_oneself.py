@@ -38,7 +38,7 @@ def send_messages() -> None:
 
 def filled_batch(box: channel.Channel, seconds: list[float]) -> Batch:
     """Return a batch of three orders, two of which have come back, the last one first."""
-    batch = Batch(np.array([4, 5, 7]), [0, 0, 0], np.zeros(2), 11, 3, [1, 2, 1], 0.0)
+    batch = Batch(np.array([4, 5, 7]), [0, 0, 0], np.zeros(2), 11, 3, [1, 2, 1])
     batch.send(box)
     orders = [read(box) for _ in range(3)]
     assert [(order.kind, order.order, order.round, order.tasks) for order in orders] == [
@@ -69,7 +69,7 @@ def send_batches() -> None:
     box.send(0, channel.ARRIVAL, 11, 3, 1, 0, [1e-4], np.array([1.0, 2.0]))
     while batch.read(box) is None:
         pass
-    arrivals = batch.arrivals(0.0)
+    arrivals = batch.arrivals()
     assert arrivals is not None
     assert arrivals.workers.tolist() == [4, 5, 7]
     assert arrivals.results.tolist() == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
@@ -98,7 +98,7 @@ def send_batches() -> None:
         box.send(0, channel.ARRIVAL, 11, 3, 1, 0, [1e-4], np.array([1.0, result]))
         while batch.left:
             batch.read(box)
-        assert batch.arrivals(0.0) is None, (seconds, result)
+        assert batch.arrivals() is None, (seconds, result)
         assert len(batch.messages()) == 3
     box.close()
 

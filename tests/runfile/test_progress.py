@@ -12,6 +12,7 @@ from mpi_ata.runfile.schema import to_tree
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven
 from tests.faults.scene import saved_again, written
+from tests.marks import slow
 
 OUT = Path("run.h5")
 
@@ -71,7 +72,7 @@ def test_a_damaged_file_is_reported_and_the_save_before_it_counts(tmp_path: Path
     assert now.trouble.startswith("run.h5: is truncated")
 
 
-@pytest.mark.parametrize("where", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("where", [0.5, *slow(0.2, 0.9)])
 def test_no_flipped_byte_crashes_it_or_changes_a_number(tmp_path: Path, where: float) -> None:
     saved(tmp_path)
     whole, right = OUT.read_bytes(), read_progress(OUT)

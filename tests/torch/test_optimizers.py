@@ -190,6 +190,19 @@ def test_a_scheduler_may_make_a_step_per_epoch() -> None:
     assert update.optimizer.param_groups[0]["lr"] == 0.25
 
 
+def test_a_learning_rate_in_a_tensor_is_resumed_bit_for_bit() -> None:
+    def made() -> TorchUpdate:
+        return TorchUpdate(
+            lambda m: torch.optim.SGD(m.parameters(), lr=torch.tensor(0.3), momentum=0.9),
+            lambda o: schedulers.ExponentialLR(o, 0.7),
+        )
+
+    whole, first, second = moved(made(), model()), made(), made()
+    middle = moved(first, model(), 0, 7)
+    second.restore(first.state())
+    assert moved(second, model(), 7, STEPS, middle).tobytes() == whole.tobytes()
+
+
 def test_reduce_on_plateau_sees_evaluations_alone() -> None:
     def made() -> TorchUpdate:
         return TorchUpdate(
