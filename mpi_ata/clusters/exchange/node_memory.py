@@ -44,10 +44,11 @@ class NodeMemory:
         """Map the memory and remove the file's name, now that everyone has opened the file."""
         if self._file == CLOSED:
             return
-        with suppress(OSError):
+        with suppress(FileNotFoundError):
             os.unlink(self._path)
-        if os.fstat(self._file).st_size == self._bytes:
-            self._memory = mmap.mmap(self._file, self._bytes)
+        with suppress(OSError):
+            if os.fstat(self._file).st_size == self._bytes:
+                self._memory = mmap.mmap(self._file, self._bytes)
         os.close(self._file)
         self._file = CLOSED
 
