@@ -46,7 +46,10 @@ def take_part(case: Case, rank: int, ports: Any, together: Barrier, seconds: Any
     together.wait()
     links.meet(rank, [Address(host_name(), port) for port in ports], "token")
     if memory is not None:
-        memory.open()
+        memory.reserve()
+    together.wait()
+    if memory is not None:
+        memory.map()
     for number in range(ROUNDS):
         together.wait()
         began = time.process_time()

@@ -61,6 +61,7 @@ class Connections:
                 introduce(self.links, MANAGER, self.ranks)
                 self._watch_lifelines()
                 self._comm.Barrier()
+                self._comm.Barrier()  # workers of other nodes reserve memory in between
                 note_start()
             finally:
                 self._bell.unlink_flags()

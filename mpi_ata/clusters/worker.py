@@ -101,7 +101,10 @@ class Worker:
         memory = node_memory(links, exchange, template, comm.Get_rank(), ranks, update is not None)
         comm.Barrier()  # now everyone has opened the shared memory
         if memory is not None:
-            memory.open()
+            memory.reserve()
+        comm.Barrier()
+        if memory is not None:
+            memory.map()
         self._channel = Channel(comm, MANAGER, template)
         waiting = self._send, self._poll_stop, self._wait_stop
         self._exchange = Passing(links, comm.Get_rank(), *waiting, update, memory)

@@ -42,7 +42,9 @@ def memories(nodes: dict[int, str], template: Array) -> dict[int, NodeMemory]:
         here = [other for other in nodes if nodes[other] == node]
         found[rank] = NodeMemory(template, f"mpi_ata-test-{word}-{node}", here, rank)
     for memory in found.values():
-        memory.open()
+        memory.reserve()
+    for memory in found.values():
+        memory.map()
         assert memory.usable
     return found
 
@@ -175,8 +177,11 @@ def test_where_memory_is_full_missing_or_not_the_same_nobody_uses_it(
     if fault == "other":  # a container of its own
         monkeypatch.setattr(module, str(tmp_path))
     second = NodeMemory(template, name, [1, 2], 2)
-    first.open()
-    second.open()
+    for memory in (first, second):
+        assert not (Path(FOLDER) / name).exists() or not (Path(FOLDER) / name).stat().st_size
+        memory.reserve()
+    first.map()
+    second.map()
     assert (first.usable, second.usable) == (fault == "other", False)
     assert not (Path(FOLDER) / name).exists()
     assert not any(tmp_path.iterdir())
@@ -190,7 +195,8 @@ def test_memory_is_reserved_only_where_workers_of_a_node_may_need_it() -> None:
     def used(exchange: str, template: Array, rank: int, replicated: bool = False, only: int = 6) -> bool:
         memory = node_memory(links, exchange, template, rank, found[:only], replicated)
         if memory is not None:
-            memory.open()
+            memory.reserve()
+            memory.map()
         return memory is not None
 
     assert used("auto", large, 3)

@@ -3,7 +3,9 @@
 x passes through the leader's slot of the memory that they share.  Each of the others puts its results into
 its own slot.  Then the leader writes the sum so far, piece by piece, into its slot, and the others take turns
 in adding all results of the node to a piece, in the order of the workers.  Who has done something
-sends one byte, by a connection that the kernel closes when either process ends.
+sends one byte, by a connection that the kernel closes when either process ends.  The leader reads the slots
+of others until the sum has left the node; nobody writes into one before that, since the manager orders the
+next exchange when it has the whole sum of this one.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """Memory that the workers of a node share for an exchange: a slot for each, into which only it writes.
 
 So a worker that was stopped for a while and writes late spoils nothing but its own slot, which nobody reads
-until it says so.  The file is unlinked as soon as all have opened it.
+until it says so.  The file is unlinked as soon as all have opened it, and takes no memory before: a kill at
+any time leaves at most an empty file behind.
 """
 
 import mmap
@@ -25,11 +26,9 @@ class NodeMemory:
         self._place = {rank: place for place, rank in enumerate(ranks)}
         self._path, self._file = f"{FOLDER}/{name}", CLOSED
         self._memory: mmap.mmap | None = None
-        with suppress(OSError, MemoryError):  # others see by its size that nothing was reserved
-            # Whoever comes first creates it.
+        self._reserves = rank == ranks[0]
+        with suppress(OSError):  # whoever comes first creates it
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            if rank == ranks[0]:
-                reserve(self._file, 0, self._bytes)
 
     @property
     def _bytes(self) -> int:
@@ -40,12 +39,20 @@ class NodeMemory:
         """Whether it was reserved, and this rank sees it: containers may have a /dev/shm of their own."""
         return self._memory is not None
 
-    def open(self) -> None:
-        """Map the memory and remove the file's name, now that everyone has opened the file."""
+    def reserve(self) -> None:
+        """Remove the file's name, now that everyone has opened the file, and reserve its memory."""
         if self._file == CLOSED:
             return
         with suppress(FileNotFoundError):
             os.unlink(self._path)
+        if self._reserves:
+            with suppress(MemoryError):  # others see by its size that nothing was reserved
+                reserve(self._file, 0, self._bytes)
+
+    def map(self) -> None:
+        """Map the memory, now that it is reserved."""
+        if self._file == CLOSED:
+            return
         with suppress(OSError):
             if os.fstat(self._file).st_size == self._bytes:
                 self._memory = mmap.mmap(self._file, self._bytes)
