@@ -6,7 +6,7 @@ large message that advances only between pauses crawls.  Buffers only, nothing i
 
 import os
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -92,13 +92,18 @@ class Channel:
     """Sends messages to any rank and receives them from `source`; all arrays have the shape of `template`.
 
     `losses` is called where MPI itself reports dead ranks, and to look for more: it returns all ranks that
-    have died so far.
+    have died so far.  `dead` are those of them that were noticed already, without looking.
     """
 
     def __init__(
-        self, comm: "MPI.Comm", source: int, template: Array, losses: Callable[[], set[int]] = set
+        self,
+        comm: "MPI.Comm",
+        source: int,
+        template: Array,
+        losses: Callable[[], set[int]] = set,
+        dead: Collection[int] = (),
     ) -> None:
-        self._losses = losses
+        self._losses, self._dead = losses, dead
         self._comm, self._rank = comm, comm.Get_rank()
         self._shape, self._dtype, self._bytes = template.shape, template.dtype, template.nbytes
         self.buffers = BufferPool(template)  # for arrays too large to come with the header
@@ -150,7 +155,8 @@ class Channel:
         try:
             request = self._comm.Isend(part, to, tag)
             if not request.Test():
-                self._sending.append(_Sending(request, to, part))
+                waited_for = self._abandoned if to in self._dead else self._sending
+                waited_for.append(_Sending(request, to, part))
         except Exception as error:
             self._note_loss(error)
 

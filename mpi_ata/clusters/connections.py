@@ -45,7 +45,7 @@ class Connections:
         self.rank = [rank_of(worker) for worker in range(self.n)]  # by worker: a call would cost more
         self.ring = [self._ringer(rank) for rank in self.rank]  # functions that wake a worker
         self._bell.watch(self._lifelines.fileno(), self.find_dead)
-        self.channel = Channel(comm, MPI.ANY_SOURCE, template, self.find_dead)
+        self.channel = Channel(comm, MPI.ANY_SOURCE, template, self.find_dead, self.dead)
 
     def _meet(self, digest: bytes) -> None:
         """Exchange addresses with all ranks; shared files are unlinked as soon as all have opened them."""
