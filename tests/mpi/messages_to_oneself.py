@@ -103,6 +103,18 @@ def send_batches() -> None:
     box.close()
 
 
+def send_to_the_dead() -> None:
+    """Send a message that cannot be sent before somebody receives it."""
+    large: Array = np.ones(1_000_000)
+    for dead in ((), (0,)):
+        box = channel.Channel(MPI.COMM_SELF, 0, large, dead=dead)
+        box.send(0, channel.ARRIVAL, 7, payload=large)
+        assert box.sending() == (not dead)
+        assert read(box).payload.tolist() == large.tolist()
+        box.close()
+
+
 send_messages()
 send_batches()
+send_to_the_dead()
 print("all arrived")
