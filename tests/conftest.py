@@ -14,11 +14,12 @@ settings.load_profile("patient")
 # the thousands of ranks up to a second, most of which it sleeps.
 os.environ.setdefault("OMPI_MCA_pml", "ob1")
 
-TOGETHER = ("test_methods_on_ranks.py", "test_paper_ratios.py")  # in each, one set-up serves many tests
+# In some files one set-up serves many tests; the tests of hosts would all have the same addresses.
+TOGETHER = ("test_methods_on_ranks.py", "test_paper_ratios.py", "test_hosts.py")
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Spreads tests over processes one by one, but those of a file that shares its set-up stay together."""
+    """Spreads tests over processes one by one, but those of some files stay together."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
