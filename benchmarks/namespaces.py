@@ -7,9 +7,11 @@ have two.
 
 import os
 import shlex
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -102,8 +104,16 @@ class Hosts:
         return [mpirun, *fault_tolerance(mpirun), *own, *tcp, *hosts, "-n", str(ranks)]
 
     def _remove(self) -> None:
+        """Remove what there is, with the processes on the hosts: they would keep their network alive."""
+        for name in self.names:
+            command = ["ip", "netns", "pids", name]
+            found = subprocess.run(command, capture_output=True, text=True, check=False)
+            for process in found.stdout.split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
         gone = [["ip", "netns", "delete", name] for name in self.names]
-        for command in [*gone, ["ip", "link", "delete", self._bridge]]:
+        links = [["ip", "link", "delete", name] for name in (*self.names, self._bridge)]
+        for command in [*gone, *links]:
             subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
 
     def __exit__(
