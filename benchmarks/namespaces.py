@@ -1,8 +1,8 @@
 """Several hosts on one machine: network namespaces, connected by links of limited bandwidth.  Needs root.
 
 `with Hosts(5, megabits=100) as hosts: hosts.run(["python", "-m", "benchmarks.network_children", "star"], 5)`
-starts ranks on them, one after another, with the MPI of this environment.  With per_host=2, all but the first
-have two.
+starts ranks on them, one after another, with the MPI of this environment.  With per_host=2, each host but the
+first has two ranks.
 """
 
 import os

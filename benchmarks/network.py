@@ -34,7 +34,7 @@ class Measurement(NamedTuple):
     megabytes: float  # of x
     seconds: float
     card: float  # megabytes through rank 0's network card
-    worker_card: float = 0.0  # and through that of the first workers' node, the start of the run included
+    worker_card: float = 0.0  # and through that of the first node with workers, with the start of the run
     per_node: int = 1
 
     @property
@@ -97,7 +97,7 @@ def measured_table(measurements: list[Measurement], network: Network) -> str:
 
 
 def is_modelled(each: Measurement) -> bool:
-    """Return whether the model says something about a measurement."""
+    """Return whether the model predicts a measurement: it has one worker per node."""
     return each.way in OURS and each.per_node == 1
 
 

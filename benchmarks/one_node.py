@@ -1,7 +1,7 @@
 """What the chain costs on one node: processor seconds per round, by TCP and by shared memory.
 
-python -m benchmarks.one_node (no MPI, no root; less than a minute).  Seconds of the processors depend less on
-what else the machine does than those of a clock.
+python -m benchmarks.one_node (no MPI, no root; less than a minute).  Processor seconds depend less on the
+other load of the machine than wall time does.
 """
 
 import multiprocessing
@@ -28,18 +28,18 @@ class Case(NamedTuple):
     """Workers on one node."""
 
     workers: int
-    shared: bool  # whether by memory
+    shared: bool  # whether they are linked by shared memory, or by TCP
     name: str  # of that memory
 
     @property
     def route(self) -> Route:
-        """All workers."""
+        """The route through all workers."""
         ranks = tuple(range(1, self.workers + 1))
         return Route(0, ranks, followers=ranks[1:] if self.shared else ())
 
 
 def take_part(case: Case, rank: int, ports: Any, together: Barrier, seconds: Any) -> None:
-    """Take part in all rounds, and note the processor seconds of one."""
+    """Take part in all rounds, and note the mean processor seconds of one."""
     links, route, x = Links(), case.route, np.ones(SIZE, np.float32)
     ports[rank] = links.port
     memory = NodeMemory(x, case.name, route.ranks, rank) if case.shared and rank != MANAGER else None
@@ -60,7 +60,7 @@ def take_part(case: Case, rank: int, ports: Any, together: Barrier, seconds: Any
 
 
 def one_round(links: Links, route: Route, rank: int, x: Any, memory: NodeMemory | None) -> None:
-    """Pass x on, and a sum back."""
+    """Pass x on, and then the sum."""
     if rank == MANAGER:
         send_point(links, route, x, wait)
         receive_sum(links, route, x, wait)
@@ -72,7 +72,7 @@ def one_round(links: Links, route: Route, rank: int, x: Any, memory: NodeMemory 
 
 
 def wait(silent: float) -> None:
-    """Wait for the others."""
+    """Do nothing while waiting for the others."""
 
 
 def measured(case: Case) -> list[float]:

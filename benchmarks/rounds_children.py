@@ -103,7 +103,7 @@ class Costs(Observer):
         wait = Doorbell.wait
 
         def timed_wait(bell: Doorbell, look: Callable[[], Any], *until: float) -> Any:
-            useful = 0.0  # spent on reading what had come
+            useful = 0.0  # seconds spent on reading messages
 
             def timed_look() -> Any:
                 nonlocal useful

@@ -1,7 +1,8 @@
-"""The orders of a round that go out together and come back together, in as few steps as Python allows.
+"""The orders of a round as one batch: sent together and collected together, in as few steps as possible.
 
-Most rounds of small arrays are like that.  As soon as anything else happens (a task fails, a worker is lost
-or takes long), they become single orders, and what has come of them is read again, as single messages.
+Most rounds of small arrays can be handled in this way.  As soon as anything unexpected happens (a task fails,
+a worker is lost or takes long), a batch becomes single orders, and the results that have arrived are handled
+again, as single messages.
 """
 
 import math
@@ -22,8 +23,8 @@ unpack = HEADER.unpack_from
 class Batch:
     """Orders at the point x, the first of which has this number: counts[j] tasks for workers[j].
 
-    `excused` are the seconds of suspension before they are sent; `slack` is by how much reported times may be
-    longer than those measured here.
+    `excused` are the seconds for which this process was suspended before they are sent.  Reported times may
+    be longer than those measured here by up to `slack` seconds.
     """
 
     def __init__(
@@ -41,11 +42,11 @@ class Batch:
         self._ranks, self._slack = ranks, slack
         self.sent, self.excused = math.inf, excused
         self.left = k = len(workers)  # orders that have not come back
-        self.came: dict[int, float] = {}  # when the others have, in that order, by position
+        self.came: dict[int, float] = {}  # when the others came, by position, in the order in which they came
         self._rows = [NOTHING] * k  # the bytes of their results
         self._seconds: list[list[float]] = [[]] * k
         self._spent, self._overheads = [0.0] * k, [0.0] * k
-        self._plausible = True  # whether all times can be true
+        self._plausible = True  # whether all reported times are possible
 
     def send(self, channel: Channel) -> None:
         """Send the orders."""
@@ -60,13 +61,13 @@ class Batch:
         self.sent = perf_counter()
 
     def read(self, channel: Channel) -> bool | None:
-        """Read what has come: return True for some arrivals, None for nothing, False for anything else."""
+        """Read what has arrived: return True for results, None for nothing, False for anything else."""
         before = self.left
         expected = self._read(channel)
         return expected and (self.left < before or None)
 
     def _read(self, channel: Channel) -> bool:
-        """Read arrivals, and return whether nothing else has come after them."""
+        """Read results, and return False if another message has arrived."""
         filled, empty, buffer, times = channel.filled, channel.empty, channel.buffer, channel.seconds
         ranks, first, width, k = self._ranks, self.first, self.x.nbytes, len(self._rows)
         while self.left and filled():
@@ -95,7 +96,7 @@ class Batch:
         self._overheads[j] = turnaround - spent if turnaround > spent else 0.0
 
     def arrivals(self) -> Arrivals | None:
-        """Return all that has come; None if a result or a time has to be looked at by itself."""
+        """Return all results; None if they must be checked one by one."""
         shape = (len(self._rows), *self.x.shape)
         results: Array = np.ndarray(shape, self.x.dtype, bytearray().join(self._rows))
         if not self._plausible or not surely_finite(results):
@@ -103,7 +104,7 @@ class Batch:
         return Arrivals(self.workers, results, self._seconds, self._spent, self._overheads)
 
     def messages(self) -> list[Message]:
-        """Return what has come so far as single messages, in the order in which it came."""
+        """Return the results that have arrived so far as single messages, in the order of their arrival."""
         found = []
         for j in self.came:
             payload: Array = np.ndarray(self.x.shape, self.x.dtype, self._rows[j])

@@ -107,7 +107,7 @@ class SharedBufferPool(BufferPool):
 
 
 def slot_size(template: Array) -> int:
-    """Return the bytes of a slot for an array: whole pages."""
+    """Return the size in bytes of a slot for an array: a whole number of pages."""
     return -(-template.nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 
@@ -122,7 +122,7 @@ def reserve(file: int, begin: int, size: int) -> None:
 
 
 def room_of(file: int) -> int:
-    """Return how many bytes are left where a file is."""
+    """Return how many bytes are left in the file system of a file."""
     state = os.fstatvfs(file)
     return state.f_bavail * state.f_frsize
 

@@ -92,7 +92,7 @@ class Channel:
     """Sends messages to any rank and receives them from `source`; all arrays have the shape of `template`.
 
     `losses` is called where MPI itself reports dead ranks, and to look for more: it returns all ranks that
-    have died so far.  `dead` are those of them that were noticed already, without looking.
+    have died so far.  `dead` has those that were noticed already.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class Channel:
         self._sending: list[_Sending] = []
         self._abandoned: list[_Sending] = []  # nobody may ever receive these
         self._capacity = HEADER.size + INLINE  # bytes of a header and what is sent with it, at most
-        self.buffer = bytearray(self._capacity)  # where the next message comes
-        self.seconds = memoryview(self.buffer)[HEADER.size :].cast("d")  # those in it
+        self.buffer = bytearray(self._capacity)  # the next message is received here
+        self.seconds = memoryview(self.buffer)[HEADER.size :].cast("d")  # those of the message in it
         self._inbox = _inbox(comm, source, self.buffer)
-        self.empty = self._inbox.empty  # makes room for the next message
-        self._unread = False  # whether the message in the buffer is to be returned by poll()
+        self.empty = self._inbox.empty  # lets the next message overwrite the buffer
+        self._unread = False  # whether poll() has to return the message in the buffer
 
     def send(
         self,
@@ -148,7 +148,7 @@ class Channel:
                 self._isend(part[begin : begin + PIECE], to, FOLLOWING)
 
     def send_short(self, message: bytes, to: int) -> None:
-        """Send a header and what fits with it, without waiting."""
+        """Send a header and the short data that follow it, without waiting."""
         self._isend(message, to, MESSAGE)
 
     def _isend(self, part: bytes | Payload, to: int, tag: int) -> None:
@@ -201,7 +201,7 @@ class Channel:
             return False
 
     def unread(self) -> None:
-        """Leave the message in the buffer to the next who looks."""
+        """Leave the message in the buffer for poll()."""
         self._unread = True
 
     def poll(self) -> Message | None:

@@ -36,7 +36,7 @@ class Connections:
         self.suspended = 0.0  # seconds for which this process was stopped, or did something else
         self._latest = time.perf_counter()  # when it last waited
         self.dead: set[int] = set()  # ranks whose processes have ended
-        self.postponed: list[Message] = []  # that came before, and are to be handled first
+        self.postponed: list[Message] = []  # received earlier, to be handled before all others
         self._unreported: list[int] = []  # those of them that next_message() has not returned yet
         self._comm, self._template = comm, template
         self.links = open_links(exchange, template)
@@ -122,7 +122,7 @@ class Connections:
         return message
 
     def all_arrive(self, batch: Batch) -> bool:
-        """Return whether all of a batch comes within a short time, and nothing else before."""
+        """Return whether all results of a batch come within a short time, and no other message before."""
         if self.postponed:
             return False
         began = self.begin_waiting()
@@ -132,7 +132,7 @@ class Connections:
         return not batch.left
 
     def _read(self, batch: Batch) -> bool | None:
-        """Read what has come of a batch; False if something else has come, or a rank has died."""
+        """Read the results of a batch that have come; False if another message came, or a rank has died."""
         return False if self._unreported else batch.read(self.channel)
 
     def _end_waiting(self, began: float) -> None:
@@ -145,7 +145,7 @@ class Connections:
         return math.nan if self.dead & self._joules.keys() else math.fsum(self._joules.values())
 
     def _wait(self, look: Callable[[], Found | None], until: float) -> Found | None:
-        """Return what `look` finds, as soon as it finds something; None from the time `until` on."""
+        """Return what `look` finds, as soon as it finds something; None if that is not before `until`."""
         while self.channel.sending() and time.perf_counter() < until:  # it advances only while polled
             if (found := look()) is not None:
                 return found

@@ -30,7 +30,7 @@ class Arrival(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """All finished work of a round coming back at once."""
+    """All finished work of a round, coming back at once."""
 
     workers: IntArray
     results: Array  # one row per worker, the sum over its tasks

@@ -58,7 +58,7 @@ class Ledger:
     def deliver_all(
         self, workers: IntArray, seconds: list[list[float]], spent: list[float], overheads: list[float]
     ) -> None:
-        """Book several arrivals, each of another worker."""
+        """Book several arrivals, each from a different worker."""
         self.worker_time[workers] += spent
         self.stats.pending += zip(workers.tolist(), seconds, overheads, strict=True)
         if len(self.stats.pending) >= FOLD:

@@ -144,7 +144,7 @@ class MPICluster(Farming):
             self._pool.try_again(x, round)
 
     def _start_batch(self, workers: IntArray, x: Array, round: int, counts: IntArray | int) -> bool:
-        """Order tasks in one batch, where arrays are small and nothing else is under way."""
+        """Order tasks as one batch, if arrays are small and nothing else is under way; return whether so."""
         if not self._batches or round >= self._pool.health.next_trial:
             return False
         each = [counts] * len(workers) if isinstance(counts, int) else counts.tolist()
@@ -213,7 +213,7 @@ class MPICluster(Farming):
             self._pool.suspect(worker, silent, order.round)
 
     def wait_all(self) -> Arrivals | None:
-        """Return all that was ordered, if it comes within a short time and as expected."""
+        """Return all results of a batch of orders, if they come soon and as expected; otherwise None."""
         batch, pool = self._orders.batch, self._pool
         if batch is None or pool.found or pool.arrived or pool.grace_expired():
             return None

@@ -36,7 +36,7 @@ class CriticalPath(NamedTuple):
 def path_of(way: str, n: int, size: int, result: int | None = None) -> CriticalPath:
     """Return what is on the longest path of an exchange among n workers: "star", "chain" or "replicated".
 
-    `size` is that of x in bytes; by the star, a result may have another one.
+    `size` is that of x in bytes; with the star, `result` is that of a result, if it differs.
     """
     if way == "star":
         return CriticalPath(float(n * (size + (size if result is None else result))), 2, 2 * n)
@@ -75,7 +75,7 @@ class Network:
     def arrivals(self, way: str, size: int, seconds: Array, result: int | None = None) -> Array:
         """Return when orders arrive whose tasks take seconds[j], by "star", "chain" or "replicated".
 
-        `size` is that of x in bytes; by the star, a result may have another one.
+        `size` is that of x in bytes; with the star, `result` is that of a result, if it differs.
         """
         if way == "star":
             return self._by_star(size, size if result is None else result, seconds)
@@ -109,7 +109,8 @@ class Network:
 class Traffic:
     """How orders travel on a network, as the keys `exchange` and `replicated` of [run] say.
 
-    So many numbers of x and of a result travel as bfloat16, if any: then all go by the star.
+    `halved_x` numbers of x and `halved_results` of a result travel as bfloat16.  If there are any, everything
+    goes by the star.
     """
 
     network: Network

@@ -28,7 +28,7 @@ class NodeMeter:
 
 
 def node_meter(rank: int, ranks: list[Rank], report: Callable[[float], None]) -> NodeMeter | None:
-    """Return the meter of this rank's node, if the rank speaks for it and its energy is known."""
+    """Return the meter of this rank's node, if this is its first rank and its energy is known."""
     if rank not in first_ranks(ranks):
         return None
     meter = EnergyMeter()

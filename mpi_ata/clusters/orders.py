@@ -36,7 +36,7 @@ class Order:
     unused: float = field(default=0.0, init=False)  # seconds reported since then
     noted: float = field(default=0.0, init=False)  # seconds since then that are in overruns()
     hung: bool = field(default=False, init=False)  # whether its worker was found to hang since then
-    came: float = field(default=0.0, init=False)  # when its result did, if that has not been handled yet
+    came: float = field(default=0.0, init=False)  # when its result arrived, if that has not been handled yet
     reported: bool = field(default=False, init=False)  # whether its tasks are done, the result on its way
     result: Array | None = field(default=None, init=False)  # where it will be, if in shared memory
 
@@ -46,7 +46,7 @@ class Orders:
 
     def __init__(self, connections: Connections, draws: Draws | None, points: Wire) -> None:
         self._running: dict[int, Order] = {}  # by worker
-        self.batch: Batch | None = None  # instead of those, while all is as expected
+        self.batch: Batch | None = None  # in place of single orders, until anything unexpected happens
         self.stopping: dict[int, Order] = {}  # whose stop is not yet confirmed
         self.probes: dict[int, Order] = {}  # single tasks of workers on probation
         self.sharing: set[int] = set()  # workers that have opened the shared memory
@@ -63,7 +63,7 @@ class Orders:
     def start_batch(self, workers: IntArray, x: Array, round: int, counts: list[int], slack: float) -> bool:
         """Give each of these workers an order, all as one batch, and return whether that is possible.
 
-        `slack` is by how much the times that they report may be too long.
+        The times that they report may be too long by up to `slack` seconds.
         """
         if self._running or self.batch is not None or self.stopping:
             return False
@@ -78,7 +78,7 @@ class Orders:
         return True
 
     def split_batch(self) -> None:
-        """Turn the batch, if there is one, into single orders, and what has come of it into messages."""
+        """Turn the batch, if there is one, into single orders, and its results so far into messages."""
         if (batch := self.batch) is None:
             return
         self.batch = None

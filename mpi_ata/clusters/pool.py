@@ -48,7 +48,7 @@ class WorkerPool:
         self.worker_of = [worker_of(rank) for rank in range(ranks_for(n))]  # by rank: a call costs more
         self.setting_up = set(range(n))  # workers that are not ready yet
         self.staying = set(range(n))  # workers that have not left
-        self.sharing_nodes: dict[int, str] = {}  # hosts of ranks that share memory with others there
+        self.sharing_nodes: dict[int, str] = {}  # by rank: the hosts of those that share memory there
         self.unreachable: list[int] = []  # workers that hear no doorbell
         self.draws_globally = False  # whether tasks draw from random or np.random
         self.arrived: list[Arrival] = []  # what wait() will return first
@@ -126,7 +126,7 @@ class WorkerPool:
 
 
 def may_batch(pool: WorkerPool) -> bool:
-    """Return whether the orders of a round can be one batch: results are small and plain arrays."""
+    """Return whether the orders of a round can be one batch: x and results are small, plain arrays."""
     plain = not returns_values(pool.problem) and pool.draws is None
     wires = pool.points or results_wire(pool.problem, pool.template)
     return plain and not wires and pool.connections.shared is None

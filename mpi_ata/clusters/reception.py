@@ -38,7 +38,7 @@ class Reception:
     def __init__(self, pool: WorkerPool, gathering: Gathering, drawn: bool) -> None:
         self._pool, self._orders, self._ledger, self._draws = pool, pool.orders, pool.ledger, pool.draws
         self._gathering, self._failures = gathering, Failures(pool)
-        self.slack = math.inf if drawn else SLACK  # seconds that reported times may be too long
+        self.slack = math.inf if drawn else SLACK  # seconds by which reported times may be too long
         self._computes = returns_values(pool.problem)  # packed values
         self._results = results_wire(pool.problem, pool.template)
 
@@ -153,7 +153,7 @@ class Reception:
         return Arrival(worker, result, reported, overhead)
 
     def arrive_all(self, batch: Batch) -> Arrivals | None:
-        """Book the results of a batch of orders; None if they must be looked at one by one."""
+        """Book the results of a batch of orders; None if they must be checked one by one."""
         if (arrivals := batch.arrivals()) is not None:
             self._orders.batch = None
             self._ledger.deliver_all(arrivals.workers, arrivals.seconds, arrivals.spent, arrivals.overheads)

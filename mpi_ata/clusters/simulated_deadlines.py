@@ -18,8 +18,8 @@ class DeadlineChecks:
         self._workers, self._health, n = workers, health, len(workers.left)
         self.due = -math.inf  # when to check
         self._patience: Array = np.zeros(n)  # seconds per task within which no order is overdue
-        self._refresh = 0  # the round in which to learn that again
-        self._excused = np.full(n, -np.inf)  # until when it does not count that a worker was late
+        self._refresh = 0  # the round in which to compute that again
+        self._excused = np.full(n, -np.inf)  # the time from which a worker's lateness counts again
 
     def clear(self) -> None:
         """Plan no check: there are no orders."""
@@ -44,15 +44,15 @@ class DeadlineChecks:
         together = [order.together for order in own.orders[running]]
         counts = np.where(together, own.left[running], 1)
         self.due = float(np.minimum.reduce(began + counts * self._patience[running]))
-        if self.due >= before:  # the workers that made a check necessary are done by now
+        if self.due >= before:  # the workers for which this check was planned are done by now
             return math.inf, -1
         late: Array = began + self._health.deadlines.of(running, counts)
         first = int(late.argmin())
-        # Deadlines depend on what is known, so they are computed again after twice the time.
+        # Deadlines depend on the times seen so far, so they are computed again after twice the time.
         self.due = min(late.item(first), 2 * before - float(began.min()))
         self._patience = self._health.deadlines.patience()
         return late.item(first), running.item(first)
 
     def excuse(self, worker: int) -> None:
-        """Let a worker be overdue only when it is as late again."""
+        """Count the lateness of a worker from now on only."""
         self._excused[worker] = self._workers.now

@@ -1,4 +1,4 @@
-"""How orders of simulated workers end that are not delivered: stopped, wasted, or lost with their worker."""
+"""How orders of simulated workers end without delivery: stopped, wasted, or lost with their worker."""
 
 import numpy as np
 
@@ -18,12 +18,12 @@ class Endings:
         self.begin()
 
     def begin(self) -> None:
-        """Begin without orders that nobody will use."""
-        self.probes: set[int] = set()  # workers on probation whose order is to try them
+        """Start with no orders whose results will not be used."""
+        self.probes: set[int] = set()  # workers on probation that have a single task as a trial
         self.dropped: dict[int, int] = {}  # tasks begun in orders that end unused when their worker wakes up
 
     def waste(self, worker: int, tasks: int) -> None:
-        """End an order, and book tasks of it that nobody will use."""
+        """End an order, and book its tasks that will not be used."""
         own = self._workers
         self._ledger.stop(worker, tasks, own.now - own.began.item(worker))
         own.number[worker] += tasks
@@ -46,7 +46,7 @@ class Endings:
         return spent
 
     def lose(self, workers: IntArray) -> IntArray:
-        """Let orders vanish with the tasks that their workers have begun, and return how many these are."""
+        """Drop orders with the tasks that their workers have begun; return the lost tasks of each."""
         tasks = np.array([self._workers.begun(worker) for worker in workers.tolist()], np.int64)
         self._ledger.lose(workers, tasks)
         self.drop(workers)
@@ -64,7 +64,7 @@ class Endings:
                 self.dropped.pop(worker, None)
 
     def state(self) -> State:
-        """Return whose orders nobody will use, if there are any."""
+        """Return which workers have orders whose results will not be used, if there are any."""
         if not self.probes and not self.dropped:
             return {}
         return {"unwanted": np.isin(np.arange(len(self._workers.left)), [*self.probes, *self.dropped])}

@@ -1,4 +1,4 @@
-"""What happens to simulated workers beside their tasks: faults, orders that are overdue, trials."""
+"""What happens to simulated workers besides their tasks: faults, overdue orders, and trials."""
 
 import math
 from collections import deque
@@ -16,7 +16,7 @@ from mpi_ata.errors import BadResultError, RunError
 
 
 class Disruptions:
-    """Lets the faults of a script and the rules of `health` take effect on the virtual clock."""
+    """Applies the faults of a script and the rules of `health` on the virtual clock."""
 
     def __init__(
         self, workers: SimulatedWorkers, script: FaultScript, health: Health, endings: Endings
@@ -25,7 +25,7 @@ class Disruptions:
         self._checks = DeadlineChecks(workers, health)
         self._dead: set[int] = set()
         self.reports: deque[Lost | Back] = deque()  # to be returned by wait
-        self.next = -math.inf  # when to look: at the next fault, or check of deadlines
+        self.next = -math.inf  # when to look next: at a fault, or for a check of deadlines
         script.begin(workers.now)
         for fault in script.deaths():
             if fault.time < workers.now:
@@ -52,7 +52,7 @@ class Disruptions:
                 self._health.unanswered(worker, round)
 
     def come_first(self, arrival: float, until: float) -> bool:
-        """Let the first thing happen that comes before the next arrival, if anything does."""
+        """Apply the first fault or deadline before the next arrival; return whether there was one."""
         if self.reports:
             return True
         if not self._workers.left.any():
@@ -98,7 +98,7 @@ class Disruptions:
             self._workers.delay(fault.worker, due + cost)
 
     def _lose(self, fault: Fault) -> list[Lost]:
-        """Let a worker vanish with the tasks that it has begun, unless it is dead already."""
+        """Remove a worker with the tasks that it has begun, unless it is dead already."""
         worker = fault.worker
         if worker in self._dead:
             return []

@@ -1,4 +1,4 @@
-"""What simulated workers compute: in this process, when it is due."""
+"""The results of simulated workers, computed in this process when they are due."""
 
 import logging
 import math
@@ -41,7 +41,7 @@ class SimulatedResults:
         self._compute: Callable[[Array, Sequence[Task]], Any] = self._compute_first
 
     def of(self, worker: int, order: Order, numbers: range, seconds: list[float]) -> tuple[Any, list[float]]:
-        """Return the result of the tasks with these numbers, and the seconds that are reported of them."""
+        """Return the result of the tasks with these numbers, and the seconds that are reported for them."""
         tasks = [Task(self._streams, order.round, worker, number) for number in numbers]
         if self._draws is not None:
             for task, index in zip(tasks, self._draws.of(worker), strict=False):

@@ -35,8 +35,8 @@ class TaskTimeStats:
         self.largest: Array = np.zeros(n)
         self.second: Array = np.zeros(n)
         self.pending: list[Delivery] = []  # arrivals not yet added up
-        self._log: list[Delivery] | None = None  # of those that were added up, what take_log() will return
-        self._logged = 0  # pending ones before begin_log()
+        self._log: list[Delivery] | None = None  # those of the log that were added up; None: there is no log
+        self._logged = 0  # how many of the pending ones came before begin_log()
 
     def add(self, worker: int, seconds: list[float], overhead: float = 0.0) -> None:
         """Add one arrival."""
@@ -50,11 +50,11 @@ class TaskTimeStats:
         return self._columns
 
     def begin_log(self) -> None:
-        """Keep what is delivered from now on, for take_log()."""
+        """Log what is delivered from now on, for take_log()."""
         self._log, self._logged = [], len(self.pending)
 
     def take_log(self) -> list[Delivery] | None:
-        """Return what was delivered since begin_log(), and keep no more; None if nothing was kept."""
+        """Return what was delivered since begin_log(), and end the log; None if there is no log."""
         found = None if self._log is None else self._log + self.pending[self._logged :]
         self._log = None
         return found

@@ -1,4 +1,4 @@
-"""Which task a worker does next: its number, its draws, and how long it is to last."""
+"""Which task a worker does next: its number, its index in shared draws, and how long it lasts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ class TaskSequence:
         return Task(self._streams, 0, self._worker, 0)
 
     def begin(self, order: Message) -> None:
-        """Turn to the tasks of an order."""
+        """Begin the tasks of an order."""
         if order.round != self._round:
             self._round, self._number = order.round, 0
         self._draws = [int(index) for index in order.seconds] if order.seconds else []

@@ -36,7 +36,7 @@ class VirtualCluster(Farming):
     `faults` happen to workers at times on the virtual clock; `deaths`, which maps workers to the time at
     which they die, is short for faults of that kind.  `policy` says what is done about them; with neither
     policy nor faults there are no deadlines, since nobody can hang.  `overhead` says how many seconds orders
-    spend on the way, such as `Traffic` on a network: none unless given.
+    spend on the way, for example `Traffic` on a network; none if it is not given.
     """
 
     def __init__(

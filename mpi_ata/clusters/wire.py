@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mpi_ata.arrays import Array, blocks
 
 NAN = 0x7FC0_0000
-SAVED = 2  # bytes of each number that travels as bfloat16
+SAVED = 2  # bytes, by sending a number as bfloat16 instead of float32
 UPPER = int(sys.byteorder == "little")  # which half of a float32 in memory is the upper one
 Bits = npt.NDArray[np.uint32]
 

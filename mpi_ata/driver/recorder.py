@@ -122,7 +122,7 @@ class RunRecorder:
         self._log_next(number)
 
     def _log_next(self, round: int) -> None:
-        """Log what is delivered in the round after this one, if it is one of those to keep."""
+        """Log what is delivered in the round after this one, if it is in the sample."""
         if self._sample is not None and self._sample.due(round + 1):
             self._cluster.ledger.stats.begin_log()
 

@@ -220,7 +220,7 @@ def set_mpi_defaults(environment: MutableMapping[str, str]) -> None:
     else:
         environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
         environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
-        # For one-sided messages, of which there are none; Open MPI 5 sleeps for a second when it opens this.
+        # Only one-sided messages need it, and there are none; Open MPI 5 sleeps for a second to open it.
         environment.setdefault("OMPI_MCA_btl", "^ofi")
     if os.geteuid() == 0:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")

@@ -114,7 +114,7 @@ class Collector:
             self.stop(np.flatnonzero(used < (orders.ordered if orders else a)))
 
     def _collect_all(self, g: "Sum", a: IntArray) -> bool:
-        """Take all results at once, if they come soon and as expected; return whether they did."""
+        """Collect all results at once, if they come soon and as expected; return whether they did."""
         wait_all = getattr(self._cluster, "wait_all", None)
         if wait_all is None or (found := wait_all()) is None:
             return False

@@ -47,7 +47,7 @@ class Checkpoints:
 
     def save_first(self, record: Record) -> None:
         """Save before time is spent on the run; if that fails there is no run."""
-        load_library()  # which is no part of what a save costs
+        load_library()  # now, so that it does not count as part of the cost of a save
         try:
             self._save(record)
         except OSError as error:

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 def suggests_names(function: Callable[P, T]) -> Callable[P, T]:
-    """Return the function with a TypeError for unknown arguments that suggests the right name."""
+    """Return the function; for an unknown argument, it raises a TypeError that suggests the right name."""
     known, name = inspect.signature(function).parameters, function.__qualname__.removesuffix(".__init__")
 
     @wraps(function)

@@ -71,9 +71,9 @@ def minimize(
 
     The run ends after `rounds`, or at a limit of `stop`.  `allocator` is a name as in job files, a function
     of the number of workers, or an allocator; "ata-auto" if none is given.  The manager shows its progress on
-    stderr, unless `progress` is False.  If it is `replicated`, workers keep x and the update themselves.  All
-    other arguments are those of `run`, and `cluster`.  A signal ends the run after the current round; a
-    script then exits, with code 85 if the run can be resumed.
+    stderr, unless `progress` is False.  With `replicated`, workers keep x and the state of the update.  All
+    other arguments are those of `run` and `cluster`.  A signal ends the run after the current round; a script
+    then exits, with code 85 if the run can be resumed.
     """
     report_errors_in_one_sentence()
     request = Request(

@@ -1,4 +1,4 @@
-"""What the tasks of a round have logged, where the point that has it is on workers."""
+"""The logs of a round's tasks, where workers keep the point, which contains them."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -6,7 +6,7 @@ from mpi_ata.errors import UsageError
 
 
 class RoundLogs(Mapping[str, float]):
-    """The logs of a round by name, asked for when somebody looks at them: most loops log now and then."""
+    """The logs of a round by name, fetched when they are first read: most loops read them rarely."""
 
     def __init__(self, round: int, latest: Callable[[], int], ask: Callable[[], dict[str, float]]) -> None:
         self._round, self._latest, self._ask = round, latest, ask
@@ -16,8 +16,8 @@ class RoundLogs(Mapping[str, float]):
         if self._found is None:
             if (latest := self._latest()) != self._round:
                 raise UsageError(
-                    f"the logs of round {self._round} are gone after round {latest}: with replicated=True "
-                    "workers have them; read round.logs in the body of the loop"
+                    f"the logs of round {self._round} are gone after round {latest}: with replicated=True, "
+                    "workers keep only the latest ones; read round.logs in the body of the loop"
                 )
             self._found = self._ask()
         return self._found

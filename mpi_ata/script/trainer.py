@@ -136,14 +136,14 @@ class Trainer:
             yield round._replace(logs=self._logs_of(round.number))
 
     def _logs_of(self, round: int) -> Mapping[str, float]:
-        """Return the logs of the round that has just ended; workers that have them are asked later."""
+        """Return the logs of the round that has just ended; with `replicated`, fetched when they are read."""
         if not self._request.replicated:
             return self.logs
         return RoundLogs(round, lambda: self.method.k, lambda: self.logs)
 
     @property
     def x(self) -> Array:
-        """The point: the weights, and what follows them; from a worker, where workers keep it."""
+        """The point: the weights, and what follows them; with `replicated`, fetched from a worker."""
         x: Array = self.method.x
         return x
 
@@ -151,8 +151,8 @@ class Trainer:
     def update(self) -> TailUpdate:
         """What moves the point; it has `optimizer` and `scheduler`.
 
-        You may change these.  So workers that keep the point get it and the state of the update from here in
-        the next round.
+        You may change these.  So with `replicated`, workers get the point and the state of the update from
+        rank 0 at the beginning of the next round.
         """
         hand_out(self.method)
         return self._update
@@ -191,6 +191,6 @@ class Trainer:
         self.problem.save(self._point(averaged), path)
 
     def _point(self, averaged: bool) -> Array:
-        x = self.x  # with which comes the state of the update
+        x = self.x  # first: this may fetch the state of the update too
         found: Array = self._update.averaged(x) if averaged else x
         return found

@@ -1,4 +1,4 @@
-"""Evaluations that a training loop asks for: by all workers, where these have the dataset and the metric."""
+"""Evaluations that a training loop asks for: by all workers, if they have the dataset and the metric."""
 
 import logging
 import math
@@ -61,7 +61,7 @@ class TrainerEvaluations:
 
 
 def hand_out(method: SGD) -> None:
-    """Let workers that keep the point begin the next round with the point and the update of rank 0."""
+    """Make workers that keep the point begin the next round with the point and the update of rank 0."""
     method.x = method.x
 
 

@@ -119,5 +119,5 @@ def unpack_nested(name: str, live: Any, packed: State) -> Any:
 
 
 def _is_tensor(value: Any) -> bool:
-    """Return whether a number is in a tensor, as learning rates may be."""
+    """Return whether a value is a tensor that holds one number, as a learning rate may be."""
     return getattr(value, "ndim", None) == 0 and hasattr(value, "new_tensor")

@@ -1,4 +1,4 @@
-"""Passes of a model over batches: on its device, in its precision, with random numbers of their own."""
+"""Forward passes of a model over batches: on its device, in its precision, with their own random numbers."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,16 +11,16 @@ PRECISIONS = {"float32": None, "bf16": "bfloat16", "fp16": "float16"}
 
 
 class Passes:
-    """Lets a model compute; `pinned` batches get to a GPU by locked memory."""
+    """Runs a model on batches; if they are `pinned`, they reach a GPU through page-locked memory."""
 
     def __init__(self, torch: Any, model: Any, device: Any, precision: str, pinned: bool) -> None:
         self._torch, self._model, self._device, self._pinned = torch, model, device, pinned
         self._half = PRECISIONS[precision]
 
     def value(self, function: Callable[[Any, Any], Any], batch: Any, seed: int) -> Any:
-        """Return what a loss or a metric makes of the model's outputs for a batch, and the targets.
+        """Return the value of a loss or metric of the model's outputs for a batch and its targets.
 
-        What the model draws depends on the seed alone, whoever has read the batch.
+        The random numbers of the model depend on the seed alone, whichever process has read the batch.
         """
         self._torch.default_generator.manual_seed(seed)
         if self._device.type == "cuda":

@@ -108,14 +108,14 @@ class TailUpdate:
         self.restore_steps({name: array for name, array in state.items() if name not in notes})
 
     def steps_state(self) -> State:
-        """Return the same without the notes."""
+        """Return what state() returns, without the notes."""
         own: State = {"model": self._model}
         if self.layout.scaled:
             own["loss_scale_age"] = np.array(self._fine)
         return self.inner.state() | own
 
     def restore_steps(self, state: State) -> None:
-        """Resume from what `steps_state` returned; the notes stay."""
+        """Resume from what steps_state() returned; the notes stay as they are."""
         if self.layout.scaled:
             self._fine = int(entry(state, "loss_scale_age", self._fine))
         own = {"model", "loss_scale_age"}
@@ -133,7 +133,7 @@ class TailUpdate:
 
 
 class SharedUpdate:
-    """An update as the manager shares it with workers that keep the point: the notes stay its own."""
+    """An update as the manager shares it with workers that keep the point: without the notes."""
 
     def __init__(self, update: TailUpdate) -> None:
         self._update = update

@@ -67,7 +67,7 @@ class TorchUpdate:
 
     @property
     def scheduler(self) -> Any:
-        """Its scheduler, if there is one."""
+        """The scheduler of the optimizer, at its latest step; None if there is none."""
         self._load()
         return self._scheduler
 
@@ -189,7 +189,7 @@ class TorchUpdate:
         return pack_groups(self._optimizer) | pack_nested("scheduler", schedule)
 
     def restore(self, state: State) -> None:
-        """Resume from an earlier state; the optimizer gets its own when it is needed."""
+        """Resume from an earlier state; the optimizer gets its part when it is next used."""
         self.t = int(entry(state, "t", self.t))
         self._saved = {name: np.array(array) for name, array in state.items() if name != "t"}
 

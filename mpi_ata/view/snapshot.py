@@ -170,7 +170,7 @@ def _state(record: Record, saved: float) -> str:
     if time.time() > _quiet_at(record, saved):
         return f"{QUIET} {when(saved)}: it was killed, or waits; resume it with --resume if it was"
     if not int(record.summary["rounds"]):
-        return f"saved at {when(saved)}, before the first round; what it does is shown once it is saved again"
+        return f"saved at {when(saved)}, before the first round; progress is shown once it is saved again"
     return f"as saved at {when(saved)}"
 
 

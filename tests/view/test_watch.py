@@ -99,7 +99,7 @@ def test_a_run_that_was_not_saved_since_its_start_is_said_to_be_one() -> None:
         finally:
             run.kill()
     state = done.stdout.splitlines()[1]
-    assert re.fullmatch(r"saved at .*, before the first round; what it does is shown once .* again", state)
+    assert re.fullmatch(r"saved at .*, before the first round; progress is shown once .* again", state)
 
 
 def test_a_run_is_watched_while_it_runs_until_it_is_finished() -> None:

@@ -3,7 +3,7 @@
 Both travel in pieces, which each worker passes on as soon as it has them.  So the manager's network card
 carries x once and the sum once, those of workers twice as much, however many workers there are.  The
 sum is added up on the way, in the order of the workers: the same order, hence the same numbers, as in a star.
-Neighbours on one node are one link of the chain, where they share memory.
+Neighbours on one node that share memory are one link of the chain.
 """
 
 from collections.abc import Iterator
@@ -31,16 +31,16 @@ def receive_sum(links: Links, route: Route, total: Array, idle: Idle) -> None:
 
 
 def seat(links: Links, route: Route, rank: int, memory: NodeMemory | None) -> Leader | Follower:
-    """Return a worker's place on its node."""
+    """Return a worker's role on its node."""
     node = route.node_of(rank)
     if rank == node[0]:
         return Leader(links, memory, rank, node[1:])
-    assert memory is not None  # as it has reported to the manager, which has chosen the route
+    assert memory is not None  # the manager makes followers only of workers that have reported it
     return Follower(links, memory, rank, node)
 
 
 def sums_so_far(links: Links, before: int | None, own: Array, idle: Idle) -> Iterator[Array]:
-    """Yield the sum of what comes from the rank before this one, if there is one, and its own results."""
+    """Yield the pieces of the sum so far: a rank's own results, added to what comes from the one before."""
     for part in parts(own):
         if before is None:
             yield part

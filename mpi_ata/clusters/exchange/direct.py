@@ -2,8 +2,8 @@
 
 First, each worker gets its part from all others and adds it up in the order of the workers; then it sends the
 result to all others.  Each network card carries 2 (n - 1) / n times the size of the array in each direction:
-as little as possible.  They take turns, so that a worker sends to one other and receives from one: several at
-once would fill the queues of switches.
+as little as possible.  Workers take turns: in each turn, a worker sends to one other and receives from one.
+Several at once would fill the queues of switches.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from mpi_ata.arrays import Array
 from mpi_ata.clusters.exchange.links import Idle, Links
 from mpi_ata.clusters.exchange.pieces import as_bytes
 
-TAIL = 1 << 17  # bytes of a turn that may still be on their way when the next one begins
+TAIL = 1 << 17  # bytes of a turn that may still be under way when the next turn begins
 
 
 def share_directly(
@@ -36,16 +36,16 @@ def _take_turns(
 ) -> None:
     """Send to one rank and receive from another in each turn.
 
-    Who has nearly all that comes in a turn says so, and the sender begins the next one: so a process that
-    wakes up a little late leaves no link idle.
+    A rank that has received all but the tail of a turn's data notifies the sender, which then begins the next
+    turn.  So a process that wakes up a little late leaves no link idle.
     """
     tails: dict[int, memoryview] = {}
     for to, sender in turns:
         data = as_bytes(coming[sender])
-        # Of the same rank, the answer comes after the data.
+        # If both are the same rank, its notification comes after its data, so all of these are read first.
         head = len(data) if to == sender else max(len(data) - TAIL, 0)
         links.transfer({to: as_bytes(given[to])}, tails | {sender: data[:head]}, idle)
-        # What is sent may still be on its way: without this, all of it would share a link with the next turn.
+        # Data may still be under way: without this, all of them would share a link with the next turn.
         links.transfer({sender: memoryview(b"!")}, {to: memoryview(bytearray(1))}, idle)
         tails = {sender: data[head:]}
     links.transfer({}, tails, idle)

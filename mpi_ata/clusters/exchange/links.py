@@ -166,7 +166,7 @@ def _received(link: socket.socket, data: memoryview) -> memoryview:
 
 
 def _move(links: Open, link: socket.socket, move: Callable[[socket.socket, memoryview], memoryview]) -> bool:
-    """Send or receive what is possible now, and return whether that was anything."""
+    """Send or receive as much as is possible now, and return whether anything was moved."""
     data = links[link]
     rest = move(link, data)
     if rest:
@@ -177,7 +177,7 @@ def _move(links: Open, link: socket.socket, move: Callable[[socket.socket, memor
 
 
 def _ready(out: Iterable[socket.socket], coming: Iterable[socket.socket]) -> list[socket.socket]:
-    """Wait a short time until something can be sent or received, and return by which connections."""
+    """Wait a short time, and return the connections on which something can be sent or received."""
     poll, found = select.poll(), dict[int, socket.socket]()  # poll() has no limit on descriptors
     for links, event in ((out, select.POLLOUT), (coming, select.POLLIN)):
         for link in links:

@@ -1,11 +1,11 @@
-"""Workers of one node that are neighbours in an exchange: the first one, their leader, speaks for all.
+"""Workers of one node that are neighbours in an exchange: the first one is the leader, the others follow.
 
-x passes through the leader's slot of the memory that they share.  Each of the others puts its results into
-its own slot.  Then the leader writes the sum so far, piece by piece, into its slot, and the others take turns
-in adding all results of the node to a piece, in the order of the workers.  Who has done something
-sends one byte, by a connection that the kernel closes when either process ends.  The leader reads the slots
-of others until the sum has left the node; nobody writes into one before that, since the manager orders the
-next exchange when it has the whole sum of this one.
+x passes through the leader's slot of the memory that they share.  Each follower writes its results to its own
+slot.  Then the leader writes the sum so far, piece by piece, to its slot, and the followers take turns in
+adding the results of all followers to a piece, in the order of the workers.  They notify each other by
+messages of one byte, over connections that the kernel closes when either process ends.  The leader reads the
+slots of followers until the sum has left the node.  Nobody writes to them before that, since the manager
+orders the next exchange only when it has the whole sum of this one.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from mpi_ata.clusters.exchange.pieces import parts
 
 
 class Leader:
-    """The first of some neighbours, `followers` are the others: none, where it has a node of its own."""
+    """The first of the neighbours on a node; `followers` are the others, and empty if there are none."""
 
     def __init__(
         self, links: Links, memory: NodeMemory | None, rank: int, followers: tuple[int, ...]
@@ -27,29 +27,29 @@ class Leader:
         self._links, self._memory, self._rank, self._followers = links, memory, rank, followers
 
     def shared(self, array: Array) -> Array:
-        """Return the memory through which an array gets to the followers; if there are none, the array."""
+        """Return the memory from which followers copy an array; the array itself if there are none."""
         return self._memory.at(self._rank) if self._memory is not None and self._followers else array
 
     def announce(self, idle: Idle) -> None:
-        """Let the followers know that what they wait for is in the leader's slot."""
+        """Notify the followers that what they wait for is in the leader's slot."""
         self._links.transfer(dict.fromkeys(self._followers, memoryview(b"!")), {}, idle)
 
     def give(self, array: Array, idle: Idle) -> None:
-        """Give an array to the followers, until all have it."""
+        """Give an array to the followers, and wait until all have it."""
         if self._followers:
             np.copyto(self.shared(array), array)
             self.announce(idle)
             self.confirmed(idle)
 
     def confirmed(self, idle: Idle) -> None:
-        """Wait until each follower has its results in its slot, or has what was announced."""
+        """Wait until each follower confirms that it has written its results, or has what was announced."""
         answers = {rank: memoryview(bytearray(1)) for rank in self._followers}
         self._links.transfer({}, answers, idle)
 
     def added(self, so_far: Iterator[Array], idle: Idle) -> Iterator[Array]:
         """Yield the pieces of a sum, with the results of all followers added.
 
-        While one piece comes, each follower has another one to add to.
+        While the leader receives a piece, each follower works on an earlier one.
         """
         if self._memory is None or not self._followers:
             yield from so_far
@@ -66,14 +66,14 @@ class Leader:
             yield self._summed(slots, rest, idle)
 
     def _summed(self, slots: list[list[Array]], number: int, idle: Idle) -> Array:
-        """Return a piece to which a follower has added, from its slot."""
+        """Return a piece of the sum from the slot of the follower that has finished it."""
         turn = number % len(self._followers)
         self._links.receive(self._followers[turn], memoryview(bytearray(1)), idle)
         return slots[turn][number]
 
 
 class Follower:
-    """One of the others."""
+    """A worker that exchanges x and the sum with other nodes through its leader."""
 
     def __init__(self, links: Links, memory: NodeMemory, rank: int, node: tuple[int, ...]) -> None:
         self._links, self._memory, self._rank = links, memory, rank
@@ -81,12 +81,12 @@ class Follower:
 
     def take(self, array: Array, idle: Idle) -> None:
         """Copy what the leader announces."""
-        self._links.connect(self._leader)  # which so notices if this rank leaves
+        self._links.connect(self._leader)  # so that the leader notices if this rank leaves
         self._wait(idle)
         np.copyto(array, self._memory.at(self._leader))
 
     def add(self, own: Array, idle: Idle) -> None:
-        """Put one's own results into one's slot, and add all results to every so-many-th piece of the sum."""
+        """Write this worker's results to its slot, and finish its share of the pieces of the sum."""
         np.copyto(self._memory.at(self._rank), own)
         self.confirm(idle)
         slots = [list(parts(self._memory.at(rank))) for rank in (self._leader, *self._followers)]
@@ -100,7 +100,7 @@ class Follower:
             self.confirm(idle)
 
     def confirm(self, idle: Idle) -> None:
-        """Let the leader know that something is done."""
+        """Notify the leader that this worker is done with something."""
         self._links.send(self._leader, memoryview(b"!"), idle)
 
     def _wait(self, idle: Idle) -> None:

@@ -1,8 +1,8 @@
 """Memory that the workers of a node share for an exchange: a slot for each, into which only it writes.
 
-So a worker that was stopped for a while and writes late spoils nothing but its own slot, which nobody reads
-until it says so.  The file is unlinked as soon as all have opened it, and takes no memory before: a kill at
-any time leaves at most an empty file behind.
+So a worker that was suspended for a while and writes late can damage only its own slot, which nobody reads
+before the worker's notification.  The file is unlinked as soon as all have opened it, and takes no memory
+before: a kill at any time leaves at most an empty file behind.
 """
 
 import mmap
@@ -65,5 +65,5 @@ class NodeMemory:
         return np.ndarray(self._shape, self._dtype, self._memory, self._place[rank] * self._stride)
 
     def close(self) -> None:
-        """Use the memory no more."""
+        """Stop using the memory."""
         self._memory = None

@@ -31,7 +31,7 @@ def introduce(links: Links | None, rank: int, ranks: Sequence[Rank]) -> None:
 def node_memory(
     links: Links | None, exchange: str, template: Array, rank: int, ranks: Sequence[Rank], replicated: bool
 ) -> NodeMemory | None:
-    """Return memory that the workers of this rank's node share; None if they have no use for any."""
+    """Return memory that the workers of this rank's node share; None if they do not need any."""
     workers = range(MANAGER + 1, len(ranks))
     hosts = [ranks[worker].host for worker in workers]
     here = [worker for worker in workers if ranks[worker].host == ranks[rank].host]

@@ -1,4 +1,4 @@
-"""The workers of an exchange: in which order, and which of them are one link of a chain."""
+"""The workers of an exchange, in order, and which of them are one link of a chain."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -23,12 +23,12 @@ class Route(NamedTuple):
 
     @property
     def leaders(self) -> tuple[int, ...]:
-        """The links of the chain: ranks that speak for themselves and for those that follow them."""
+        """The first rank of each link of the chain."""
         followers = frozenset(self.followers)
         return tuple(rank for rank in self.ranks if rank not in followers)
 
     def node_of(self, rank: int) -> tuple[int, ...]:
-        """Return the link to which a rank belongs: its leader, and all that follow."""
+        """Return the ranks of the link to which a rank belongs: the leader and its followers."""
         followers, begin = frozenset(self.followers), self.ranks.index(rank)
         while self.ranks[begin] in followers:
             begin -= 1
@@ -53,5 +53,5 @@ def unpacked(data: Array) -> Route:
 
 
 def followers_of(ranks: tuple[int, ...], nodes: Mapping[int, str]) -> tuple[int, ...]:
-    """Return the ranks that share memory with the one before them, given the nodes of all that share any."""
+    """Return the ranks that share memory with the one before them; `nodes` has all ranks that share any."""
     return tuple(b for a, b in pairwise(ranks) if b in nodes and nodes[b] == nodes.get(a))

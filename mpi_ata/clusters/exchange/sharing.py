@@ -1,9 +1,9 @@
 """A chain whose workers have x: they share the sum of their results, and the manager sees none of it.
 
 The sum is added up from the first worker to the last, in the order of the workers as everywhere, and then
-passed on from the last to the first and so forth.  The one that gets it last says so to the manager.
-Neighbours that share memory are one link of the chain, which then says so for all of them.  Where each worker
-has a node of its own, all send to each other directly, which is faster.
+passed on from the last to the first and so forth.  The one that gets it last notifies the manager.
+Neighbours that share memory are one link of the chain, and their leader notifies the manager for all of them.
+Where each worker has a node of its own, all send to each other directly, which is faster.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def receive_tokens(links: Links, route: Route, idle: Idle) -> None:
 
 
 def last_to_know(route: Route) -> tuple[int, ...]:
-    """Return the worker to which the sum comes last; all links, if nobody knows which is last."""
+    """Return the worker that gets the sum last; all leaders if it is not known which is last."""
     if route.direct or route.followers:
         return route.leaders
     return route.ranks[max(len(route.ranks) - 2, 0) :][:1]
