@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpi_ata.arrays import Array, State, entry
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, describe_error
 from mpi_ata.torch.optimizer_state import (
     pack_groups,
     pack_nested,
@@ -24,6 +24,9 @@ REFUSED = {
     "LBFGS": "needs several gradients per step, but an update gets one",
     "SparseAdam": "needs sparse gradients, but those of tasks are dense; use torch.Adam",
 }
+
+BY_MODEL = "lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"
+BY_OPTIMIZER = "lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)"
 
 
 class TorchUpdate:
@@ -84,11 +87,13 @@ class TorchUpdate:
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer: Any = self._given
         if not isinstance(optimizer, torch.optim.Optimizer):
-            optimizer = optimizer(model)
+            optimizer = _built(optimizer, model, "optimizer(model)", BY_MODEL)
         check_class(type(optimizer))
         self._adopt(optimizer, trained, list(model.parameters()))
         scheduler = self._given_scheduler
-        self._scheduler = scheduler(optimizer) if _is_factory(scheduler) else scheduler
+        if _is_factory(scheduler):
+            scheduler = _built(scheduler, optimizer, "scheduler(optimizer)", BY_OPTIMIZER)
+        self._scheduler = scheduler
 
     def _adopt(self, optimizer: Any, trained: Sequence[Any], known: Sequence[Any]) -> None:
         """Let an optimizer work on parameters of the update's own: those of the model stay where they are."""
@@ -205,6 +210,16 @@ class TorchUpdate:
         if self._scheduler is not None:
             live = self._scheduler.state_dict()
             self._scheduler.load_state_dict(unpack_nested("scheduler", live, settings))
+
+
+def _built(function: Callable[[Any], Any], given: Any, name: str, example: str) -> Any:
+    """Return what a function builds; report in one sentence where one of the user's own fails."""
+    try:
+        return function(given)
+    except Exception as error:
+        if getattr(function, "__module__", "").startswith("mpi_ata."):
+            raise
+        raise UsageError(f"{name} failed: {describe_error(error)}; an example is {example}") from None
 
 
 def _is_factory(scheduler: Any) -> bool:

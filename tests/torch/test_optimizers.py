@@ -9,6 +9,7 @@ import pytest
 
 from mpi_ata import TorchProblem
 from mpi_ata.arrays import Array
+from mpi_ata.errors import UsageError
 from mpi_ata.torch import NamedTorchUpdate, TorchUpdate
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
@@ -299,3 +300,16 @@ def test_an_update_from_a_model_needs_one() -> None:
 def test_invalid_arguments_are_rejected_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         TorchUpdate(in_groups, **options)
+
+
+def test_a_function_that_builds_no_optimizer_is_reported_with_an_example() -> None:
+    for update, sentence in (
+        (TorchUpdate(lambda parameters: torch.optim.SGD(parameters, 0.1)), r"optimizer\(model\) failed: .*"),
+        (TorchUpdate(sgd, lambda optimizer: optimizer.nothing), r"scheduler\(optimizer\) failed: .*nothing"),
+    ):
+        with pytest.raises(UsageError, match=sentence + ".*; an example is lambda"):
+            update.bind(torch.nn.Linear(2, 1))
+
+
+def sgd(model: Any) -> Any:
+    return torch.optim.SGD(model.parameters(), 0.1)
