@@ -69,12 +69,14 @@ class Batch:
     def _read(self, channel: Channel) -> bool:
         """Read results, and return False if another message has arrived."""
         filled, empty, buffer, times = channel.filled, channel.empty, channel.buffer, channel.seconds
-        ranks, first, width, k = self._ranks, self.first, self.x.nbytes, len(self._rows)
+        ranks, counts, first = self._ranks, self.counts, self.first
+        width, k = self.x.nbytes, len(counts)
         while self.left and filled():
             # As in channel.poll(), but without an object per message.
             sender, kind, number, _, _, count, size, _, _, flags = unpack(buffer)
             j = number - first
-            if kind != ARRIVAL or not 0 <= j < k or sender != ranks[j] or flags or size != width:
+            expected = kind == ARRIVAL and not flags and 0 <= j < k and sender == ranks[j]
+            if not expected or count != counts[j] or size != width:
                 channel.unread()
                 return False
             begin = HEADER.size + 8 * count

@@ -15,10 +15,6 @@ class Endings:
         self, workers: SimulatedWorkers, ledger: Ledger, draws: Draws | None, stoppable: bool
     ) -> None:
         self._workers, self._ledger, self._draws, self._stoppable = workers, ledger, draws, stoppable
-        self.begin()
-
-    def begin(self) -> None:
-        """Start with no orders whose results will not be used."""
         self.probes: set[int] = set()  # workers on probation that have a single task as a trial
         self.dropped: dict[int, int] = {}  # tasks begun in orders that end unused when their worker wakes up
 

@@ -63,7 +63,6 @@ class VirtualCluster(Farming):
         self._watched = policy is not None or bool(faults)  # whether orders have deadlines
         self.draws = draws_for(problem)
         self._results = SimulatedResults(problem, seed, self.draws, self._script, self._name)
-        self._endings = Endings(self._workers, self.ledger, self.draws, times.stoppable)
         self._begin()
         set_up(problem, None, self.n)
 
@@ -71,7 +70,7 @@ class VirtualCluster(Farming):
         """Begin with all workers except those that are dead by now."""
         self.health = Health(self.ledger.stats, self._policy, name=self._name)
         self.available = self.health.available
-        self._endings.begin()
+        self._endings = Endings(self._workers, self.ledger, self.draws, self._times.stoppable)
         self._disruptions = Disruptions(self._workers, self._script, self.health, self._endings)
 
     @cached_property

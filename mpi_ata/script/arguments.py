@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from mpi_ata.clusters import FaultPolicy
 from mpi_ata.errors import UsageError, did_you_mean
 from mpi_ata.job.stop import Stop
+from mpi_ata.script.ending import report_errors_in_one_sentence
 
 WHOLE, NUMBER = ((int,), "a whole number (int)"), ((int, float), "a number")
 RULES: dict[str, tuple[tuple[type, ...], str]] = {
@@ -37,14 +38,15 @@ T = TypeVar("T")
 
 
 def suggests_names(function: Callable[P, T]) -> Callable[P, T]:
-    """Return the function; for an unknown argument, it raises a TypeError that suggests the right name."""
+    """Return the function; an unknown argument is rejected with the name that was probably meant."""
     known, name = inspect.signature(function).parameters, function.__qualname__.removesuffix(".__init__")
 
     @wraps(function)
     def call(*args: P.args, **given: P.kwargs) -> T:
         for word in given:
             if word not in known:
-                raise TypeError(f"{name}() has no argument {word!r}{did_you_mean(word, known)}")
+                report_errors_in_one_sentence()
+                raise UsageError(f"{name}() has no argument {word!r}{did_you_mean(word, known)}")
         return function(*args, **given)
 
     return call

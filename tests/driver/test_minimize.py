@@ -360,6 +360,6 @@ def test_an_argument_that_several_functions_have_has_the_same_default_in_each(fu
 def test_a_misspelt_argument_is_rejected_with_the_name_that_was_meant(
     function: Any, word: str, sentence: str
 ) -> None:
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(UsageError) as caught:
         function(**{word: 4})
     assert str(caught.value) == sentence

@@ -88,6 +88,13 @@ def send_batches() -> None:
     ]
     assert read(box).payload.tobytes() == b"why"
 
+    batch = filled_batch(box, [1e-4, 1e-4])
+    box.send(0, channel.ARRIVAL, 11, 3, 2, 0, [1e-4, 1e-4], np.array([1.0, 2.0]))  # one task was ordered
+    while (found := batch.read(box)) is None:
+        pass
+    assert not found
+    assert read(box).seconds == [1e-4, 1e-4]
+
     for seconds, result in (
         ([-1.0, 1.0], 1.0),
         ([0.0, 9.0], 1.0),
