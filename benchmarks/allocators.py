@@ -17,7 +17,7 @@ from numpy.random import Generator
 
 from mpi_ata import OFTA, SGD, Allocator, ATAAuto, ATAEmpirical, DrawnTimes, Law, Plain, VirtualCluster
 from mpi_ata.arrays import Array
-from mpi_ata.job.names import LAWS
+from mpi_ata.job.component import LAWS
 from mpi_ata.problems.no_work import NoWork
 from mpi_ata.times import Constant
 from mpi_ata.view.text import table

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import mpi_ata
-from mpi_ata.times.real import Lognormal, gpu_generations
-from mpi_ata.torch.epochs import Epochs
+from mpi_ata.times.recorded import Lognormal, gpu_generations
+from mpi_ata.torch.data import Epochs
 
 SAMPLES, BATCH, FEATURES = 4096, 16, 32
 
@@ -59,7 +59,7 @@ def ddp(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
         mean = torch.zeros(())
         for j in range(own):
             began = time.perf_counter()
-            batch = rank.data[torch.from_numpy(epochs.batch(k * options.budget + before + j))]
+            batch = rank.data[torch.from_numpy(epochs.minibatch(k * options.budget + before + j))]
             with rank.model.no_sync() if j < own - 1 else nullcontext():
                 # DDP averages over ranks: n / B of each micro-batch gives the mean over B.
                 loss = rank.loss(batch) * options.workers / options.budget

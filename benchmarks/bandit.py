@@ -8,7 +8,7 @@ Rates are per second of CPU time, so that other load on the machine matters litt
 import time
 
 from mpi_ata.paper import bandit
-from mpi_ata.paper.experiments import PRIOR, Request, Trial
+from mpi_ata.paper.experiments import PRIOR, PaperRequest, Trial
 from mpi_ata.view.text import table
 
 GOAL = 200_000
@@ -36,7 +36,7 @@ def measure(trial: Trial) -> list[str]:
 def main() -> None:
     """Print the table."""
     names = ("ata", "ata-half", "ata-empirical")
-    requests = [Request(law=law, allocators=names) for law in ("linear", "sqrt")]
+    requests = [PaperRequest(law=law, allocators=names) for law in ("linear", "sqrt")]
     trials = [
         trial
         for request in requests

@@ -10,9 +10,9 @@ from statistics import mean
 import numpy as np
 
 from mpi_ata.allocators import ATA, OFTA, ATAEmpirical
-from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
+from mpi_ata.allocators.ata import LowerBoundAllocator
 from mpi_ata.arrays import Array
-from mpi_ata.clusters.stats import TaskTimeStats
+from mpi_ata.clusters.accounts import TaskTimeStats
 from mpi_ata.paper.bandit import python_play
 from mpi_ata.times import Change, DrawnTimes, Law, Linear, Mix, Sqrt
 from mpi_ata.view.text import table

@@ -74,10 +74,11 @@ def with_futures(seconds: list[float], slowness: Sequence[float], chunk: int) ->
 
 def with_mpi_ata(seconds: list[float], slowness: Sequence[float]) -> tuple[float, float] | None:
     """Return clock and worker time of cluster.map; None on a worker's rank."""
-    from mpi_ata.clusters.items import Items
-    from mpi_ata.clusters.world import mpi_cluster
+    from mpi_ata.clusters.farm import Items
+    from mpi_ata.clusters.interface import ClusterSettings
+    from mpi_ata.clusters.mpi.world import mpi_cluster
 
-    with mpi_cluster(Items(), None, 0, report_drawn=False, digest=b"") as cluster:
+    with mpi_cluster(ClusterSettings(Items())) as cluster:
         if cluster is None:
             return None
         began = time.perf_counter()

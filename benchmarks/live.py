@@ -12,7 +12,7 @@ import time
 
 import mpi_ata
 from mpi_ata import Cluster, Constant, Method, Observer, Plain, Quadratic, Round, Sqrt, Stop, Trace, launch
-from mpi_ata.view.live import LiveView
+from mpi_ata.view.live import RunView
 
 SECONDS = 5.0  # that each run lasts
 RANKS = 8  # workers on real ranks
@@ -42,14 +42,14 @@ class Timed(Observer):
 def measure(workers: int, on_ranks: bool = False) -> str:
     """Return one row: what the view costs with this many workers; nothing on the rank of a worker."""
     terminal, stop = io.StringIO(), Stop(elapsed=SECONDS)
-    timed = Timed(LiveView("quadratic, sgd, ata-auto", stop, terminal, terminal=True))
+    timed = Timed(RunView("quadratic, sgd, ata-auto", stop, terminal))
     times = Constant(workers, scale=TASK) if on_ranks else Sqrt(workers)
     result = mpi_ata.minimize(
         Quadratic(10), 32, update=Plain(0.1), stop=stop, times=times, observers=[timed], progress=False
     )
     if result is None:
         return ""
-    rounds, drawn = result.summary["rounds"], terminal.getvalue().count("\x1b[J")
+    rounds, drawn = result.summary["rounds"], terminal.getvalue().count("quadratic, sgd, ata-auto on ")
     per_round = 1e6 * timed.seconds / rounds
     share = 100 * timed.seconds / timed.spent
     where = "ranks" if on_ranks else "simulated"
@@ -65,7 +65,7 @@ def start_ranks(workers: int) -> None:
 
 
 if __name__ == "__main__":
-    os.environ |= {"COLUMNS": "100", "LINES": "40"}
+    os.environ |= {"COLUMNS": "100", "LINES": "40", "TERM": "xterm", "MPI_ATA_TERMINAL": "1"}
     if launch.under_launcher():
         print(measure(RANKS, on_ranks=True), end="\n" if launch.rank() == 0 else "", flush=True)
     else:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mpi_ata import launch
-from mpi_ata.launch.library import fault_tolerance
+from mpi_ata.launch.mpirun import fault_tolerance
 
 NETWORK = "10.78.0"
 BURST = 32 << 10  # bytes that a link may carry at once

@@ -21,7 +21,7 @@ from mpi_ata.clusters.network import MEGABIT, Network, path_of
 from mpi_ata.view.text import table
 
 ROUNDS = 5  # of which the first one opens connections
-OURS = ("star", "chain", "replicated")
+OURS = ("star", "chain")
 OTHERS = ("collectives", "futures", "gloo", "ddp")
 CLUSTER = Network(25_000, latency=20e-6, message=10e-6)  # of which nothing was measured here
 

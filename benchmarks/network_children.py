@@ -20,8 +20,8 @@ from benchmarks.namespaces import transmitted
 from benchmarks.network import ROUNDS
 from mpi_ata import SGD, UTA, Plain, Task
 from mpi_ata.arrays import Array
-from mpi_ata.clusters.world import mpi_cluster, workers_in_world
-from mpi_ata.methods.replicated_sgd import ReplicatedSGD
+from mpi_ata.clusters.interface import ClusterSettings
+from mpi_ata.clusters.mpi.world import mpi_cluster, workers_in_world
 
 PORT = 29511
 CARD = "eth0"
@@ -44,10 +44,8 @@ class Null:
 def ours(way: str, size: int) -> Measured | None:
     """Measure rounds of SGD in which every worker has one task."""
     problem, n = Null(size), workers_in_world()
-    kind = ReplicatedSGD if way == "replicated" else SGD
-    method = kind(problem.x0, UTA(n, budget=n), Plain(1e-3))
-    exchange, update = ("chain", method.update) if kind is ReplicatedSGD else (way, None)
-    with mpi_cluster(problem, None, 0, False, b"", exchange=exchange, update=update) as cluster:
+    method = SGD(problem.x0, UTA(n, budget=n), Plain(1e-3))
+    with mpi_cluster(ClusterSettings(problem, exchange=way)) as cluster:
         return None if cluster is None else timed(lambda: method.step(cluster))
 
 
@@ -122,7 +120,6 @@ def ddp(size: int) -> Measured | None:
 WAYS: dict[str, Callable[[int], Measured | None]] = {
     "star": lambda size: ours("star", size),
     "chain": lambda size: ours("chain", size),
-    "replicated": lambda size: ours("replicated", size),
     "collectives": collectives,
     "futures": futures,
     "gloo": gloo,

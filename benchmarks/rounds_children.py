@@ -20,13 +20,12 @@ from mpi4py import MPI
 
 from mpi_ata import Observer, Round, Task, Trace
 from mpi_ata.arrays import Array
-from mpi_ata.clusters.doorbell import Doorbell
-from mpi_ata.clusters.interface import Arrival
-from mpi_ata.clusters.manager import MPICluster
-from mpi_ata.clusters.world import mpi_cluster
+from mpi_ata.clusters.interface import Arrival, ClusterSettings
+from mpi_ata.clusters.mpi.liveness import Doorbell
+from mpi_ata.clusters.mpi.manager import MPICluster
+from mpi_ata.clusters.mpi.world import mpi_cluster
 from mpi_ata.driver.execute import execute_on_ranks
-from mpi_ata.driver.output import OutputOptions
-from mpi_ata.driver.plan import resolve_on_ranks
+from mpi_ata.driver.plan import OutputOptions, resolve_on_ranks
 
 Measurements = dict[str, float]
 ORDER, END = 1, 2  # tags of the floor
@@ -295,7 +294,7 @@ def _alloc(W: Any, H: Any, sim: Any, gen: Any, alloc: Any, persis_info: Any, inf
 
 def idle(size: int, active: int, seconds: float) -> Measurements | None:
     """Measure the idle CPU time of workers, and how fast they start a task."""
-    with mpi_cluster(Clocks(), None, 0, False, b"") as cluster:
+    with mpi_cluster(ClusterSettings(Clocks())) as cluster:
         if cluster is None:
             return None
         first = _clocks(cluster, 1)

@@ -15,7 +15,7 @@ PROGRAMS = {
     "Python alone": "pass",
     "numpy": "import numpy",
     "numpy and mpi4py": f"{IMPORT_ONLY}import numpy, mpi4py.MPI",
-    "all that a rank of mpi_ata imports": f"{IMPORT_ONLY}import mpi_ata.cli.runs, mpi_ata.clusters.world",
+    "all that a rank of mpi_ata imports": f"{IMPORT_ONLY}import mpi_ata.cli.runs, mpi_ata.clusters.mpi.world",
 }
 
 

@@ -14,8 +14,8 @@ from torch import nn
 from jobs.cifar_ddp import network
 from mpi_ata import SGD, ATAAuto, Task, TorchProblem, TorchUpdate, cluster, launch
 from mpi_ata.arrays import Array, IntArray
-from mpi_ata.torch.cifar import Images, read
-from mpi_ata.torch.epochs import Epochs
+from mpi_ata.torch.cifar100 import Images, read
+from mpi_ata.torch.data import Epochs
 
 FIRST = 5  # rounds that are not timed
 RATE, MOMENTUM, DECAY = 0.02, 0.9, 5e-4
@@ -113,7 +113,7 @@ def run_ddp(options: argparse.Namespace) -> None:
         first = k * options.budget + sum(split[:rank])
         for j in range(split[rank]):
             with model.no_sync() if j < split[rank] - 1 else nullcontext():
-                _batch(model, data, epochs.batch(first + j), n / options.budget, slowness)
+                _batch(model, data, epochs.minibatch(first + j), n / options.budget, slowness)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()

@@ -1,5 +1,6 @@
 """Adaptive task allocation over MPI, for workers of unknown, unequal speed."""
 
+import atexit
 import os
 import sys
 
@@ -13,168 +14,139 @@ if launch.under_launcher():
     launch.assign_gpus(os.environ)
     launch.hold_signals_of_starter(os.environ)
 
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mpi_ata.allocators import (
-    ATA,
-    GTA,
-    OFTA,
-    UTA,
-    Allocator,
-    ATAAuto,
-    ATAEmpirical,
-    Bandit,
-    MSync,
-    Proportional,
-)
-from mpi_ata.arrays import Array
-from mpi_ata.clusters import Arrival, Back, Cluster, Fault, FaultPolicy, Lost, TaskResult, VirtualCluster
-from mpi_ata.driver.loggers import CSVLogger, MLflowLogger, TensorBoardLogger, WandbLogger
-from mpi_ata.driver.observers import Observer
-from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job.stop import Stop
-from mpi_ata.launch.rank_process import leave_at_exit
-from mpi_ata.methods import (
-    ASGD,
-    SGD,
-    HeterogeneousDataSGD,
-    Malenia,
-    Map,
-    Method,
-    MindFlayer,
-    Ringmaster,
-    Round,
-)
-from mpi_ata.problems import Computation, Problem, Quadratic, Task
-from mpi_ata.runfile.load import SavedRun, load
-from mpi_ata.script.balance import Balance
-from mpi_ata.script.cluster import cluster
-from mpi_ata.script.minimize import minimize
-from mpi_ata.script.result import Result
-from mpi_ata.script.run import run
-from mpi_ata.script.trainer import Trainer
-from mpi_ata.times import (
-    Constant,
-    DrawnTimes,
-    Exponential,
-    Law,
-    Linear,
-    Lognormal,
-    Mix,
-    Recorded,
-    Sqrt,
-    bytedance_ar,
-    bytedance_se,
-    frontera,
-    gpu_generations,
-    lonestar6,
-    longhorn,
-)
-from mpi_ata.torch import TorchProblem, TorchUpdate
-from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain, Update
-from mpi_ata.version import __version__
+from mpi_ata.launch.environment import COMMANDS
+from mpi_ata.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from mpi_ata.clusters.manager import MPICluster
+    from mpi_ata.allocators import ATA as ATA
+    from mpi_ata.allocators import GTA as GTA
+    from mpi_ata.allocators import OFTA as OFTA
+    from mpi_ata.allocators import UTA as UTA
+    from mpi_ata.allocators import Allocator as Allocator
+    from mpi_ata.allocators import ATAAuto as ATAAuto
+    from mpi_ata.allocators import ATAEmpirical as ATAEmpirical
+    from mpi_ata.allocators import Bandit as Bandit
+    from mpi_ata.allocators import MSync as MSync
+    from mpi_ata.allocators import Proportional as Proportional
+    from mpi_ata.arrays import Array as Array
+    from mpi_ata.clusters import Arrival as Arrival
+    from mpi_ata.clusters import Back as Back
+    from mpi_ata.clusters import Cluster as Cluster
+    from mpi_ata.clusters import Fault as Fault
+    from mpi_ata.clusters import FaultPolicy as FaultPolicy
+    from mpi_ata.clusters import Lost as Lost
+    from mpi_ata.clusters import TaskResult as TaskResult
+    from mpi_ata.clusters import VirtualCluster as VirtualCluster
+    from mpi_ata.clusters.mpi.manager import MPICluster as MPICluster
+    from mpi_ata.driver.loggers import CSVLogger as CSVLogger
+    from mpi_ata.driver.loggers import MLflowLogger as MLflowLogger
+    from mpi_ata.driver.loggers import TensorBoardLogger as TensorBoardLogger
+    from mpi_ata.driver.loggers import WandbLogger as WandbLogger
+    from mpi_ata.driver.observers import Observer as Observer
+    from mpi_ata.driver.trace import Trace as Trace
+    from mpi_ata.errors import RunError as RunError
+    from mpi_ata.errors import UsageError as UsageError
+    from mpi_ata.job.schema import Stop as Stop
+    from mpi_ata.methods import ASGD as ASGD
+    from mpi_ata.methods import SGD as SGD
+    from mpi_ata.methods import HeterogeneousDataSGD as HeterogeneousDataSGD
+    from mpi_ata.methods import Malenia as Malenia
+    from mpi_ata.methods import Map as Map
+    from mpi_ata.methods import Method as Method
+    from mpi_ata.methods import MindFlayer as MindFlayer
+    from mpi_ata.methods import Ringmaster as Ringmaster
+    from mpi_ata.methods import Round as Round
+    from mpi_ata.problems import Computation as Computation
+    from mpi_ata.problems import Problem as Problem
+    from mpi_ata.problems import Quadratic as Quadratic
+    from mpi_ata.problems import Task as Task
+    from mpi_ata.runfile.load import SavedRun as SavedRun
+    from mpi_ata.runfile.load import load as load
+    from mpi_ata.script.balance import Balance as Balance
+    from mpi_ata.script.minimize import Result as Result
+    from mpi_ata.script.minimize import minimize as minimize
+    from mpi_ata.script.ranks import cluster as cluster
+    from mpi_ata.script.run import run as run
+    from mpi_ata.script.trainer import Trainer as Trainer
+    from mpi_ata.times import Constant as Constant
+    from mpi_ata.times import DrawnTimes as DrawnTimes
+    from mpi_ata.times import Exponential as Exponential
+    from mpi_ata.times import Law as Law
+    from mpi_ata.times import Linear as Linear
+    from mpi_ata.times import Lognormal as Lognormal
+    from mpi_ata.times import Mix as Mix
+    from mpi_ata.times import Recorded as Recorded
+    from mpi_ata.times import Sqrt as Sqrt
+    from mpi_ata.times import bytedance_ar as bytedance_ar
+    from mpi_ata.times import bytedance_se as bytedance_se
+    from mpi_ata.times import frontera as frontera
+    from mpi_ata.times import gpu_generations as gpu_generations
+    from mpi_ata.times import lonestar6 as lonestar6
+    from mpi_ata.times import longhorn as longhorn
+    from mpi_ata.torch import TorchProblem as TorchProblem
+    from mpi_ata.torch import TorchUpdate as TorchUpdate
+    from mpi_ata.updates import Adam as Adam
+    from mpi_ata.updates import GradientUpdate as GradientUpdate
+    from mpi_ata.updates import Momentum as Momentum
+    from mpi_ata.updates import Nesterov as Nesterov
+    from mpi_ata.updates import Plain as Plain
+    from mpi_ata.updates import Update as Update
 
-__all__ = [
-    "ASGD",
-    "ATA",
-    "GTA",
-    "OFTA",
-    "SGD",
-    "UTA",
-    "ATAAuto",
-    "ATAEmpirical",
-    "Adam",
-    "Allocator",
-    "Array",
-    "Arrival",
-    "Back",
-    "Balance",
-    "Bandit",
-    "CSVLogger",
-    "Cluster",
-    "Computation",
-    "Constant",
-    "DrawnTimes",
-    "Exponential",
-    "Fault",
-    "FaultPolicy",
-    "GradientUpdate",
-    "HeterogeneousDataSGD",
-    "Law",
-    "Linear",
-    "Lognormal",
-    "Lost",
-    "MLflowLogger",
-    "MPICluster",
-    "MSync",
-    "Malenia",
-    "Map",
-    "Method",
-    "MindFlayer",
-    "Mix",
-    "Momentum",
-    "Nesterov",
-    "Observer",
-    "Plain",
-    "Problem",
-    "Proportional",
-    "Quadratic",
-    "Recorded",
-    "Result",
-    "Ringmaster",
-    "Round",
-    "RunError",
-    "SavedRun",
-    "Sqrt",
-    "Stop",
-    "Task",
-    "TaskResult",
-    "TensorBoardLogger",
-    "TorchProblem",
-    "TorchUpdate",
-    "Trace",
-    "Trainer",
-    "Update",
-    "UsageError",
-    "VirtualCluster",
-    "WandbLogger",
-    "__version__",
-    "bytedance_ar",
-    "bytedance_se",
-    "cluster",
-    "frontera",
-    "gpu_generations",
-    "load",
-    "lonestar6",
-    "longhorn",
-    "minimize",
-    "run",
-]
+_NAMES = {  # by module, which is imported when a name is first used: a thousand ranks start at the same time
+    "allocators": "ATA ATAAuto ATAEmpirical Allocator Bandit GTA MSync OFTA Proportional UTA",
+    "arrays": "Array",
+    "clusters": "Arrival Back Cluster Fault FaultPolicy Lost TaskResult VirtualCluster",
+    "clusters.mpi.manager": "MPICluster",
+    "driver.loggers": "CSVLogger MLflowLogger TensorBoardLogger WandbLogger",
+    "driver.observers": "Observer",
+    "driver.trace": "Trace",
+    "errors": "RunError UsageError",
+    "job.schema": "Stop",
+    "methods": "ASGD HeterogeneousDataSGD Malenia Map Method MindFlayer Ringmaster Round SGD",
+    "problems": "Computation Problem Quadratic Task",
+    "runfile.load": "SavedRun load",
+    "script.balance": "Balance",
+    "script.ranks": "cluster",
+    "script.minimize": "Result minimize",
+    "script.run": "run",
+    "script.trainer": "Trainer",
+    "times": (
+        "Constant DrawnTimes Exponential Law Linear Lognormal Mix Recorded Sqrt "
+        "bytedance_ar bytedance_se frontera gpu_generations lonestar6 longhorn"
+    ),
+    "torch": "TorchProblem TorchUpdate",
+    "updates": "Adam GradientUpdate Momentum Nesterov Plain Update",
+}
+_MODULES = {name: f"mpi_ata.{module}" for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = [*sorted(_MODULES), "__version__"]
+
+
+if not TYPE_CHECKING:  # for which unknown names are to stay errors
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module 'mpi_ata' has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def _leave_ranks() -> None:
-    from mpi_ata.clusters.calls import leave_world
+    """Let ranks that wait for this one know that it ends, even if it has made no call that involves them."""
+    if COMMANDS not in sys.modules:
+        with suppress(Exception):  # there may be no MPI
+            from mpi_ata.clusters.mpi.world import leave_world
 
-    leave_world()
+            leave_world()
 
 
-leave_at_exit(_leave_ranks)
-
-
-def __getattr__(name: str) -> object:
-    if name == "MPICluster":  # importing mpi4py initialises MPI
-        from mpi_ata.clusters.manager import MPICluster
-
-        return MPICluster
-    if name == "Stepping":
-        import warnings
-
-        warnings.warn(
-            "mpi_ata.Stepping is now called mpi_ata.GradientUpdate", DeprecationWarning, stacklevel=2
-        )
-        return GradientUpdate
-    raise AttributeError(f"module 'mpi_ata' has no attribute {name!r}")
+if launch.is_script_rank():
+    atexit.register(_leave_ranks)

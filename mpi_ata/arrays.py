@@ -1,6 +1,6 @@
 """Array types, states made of arrays, and operations on large arrays."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,3 +60,15 @@ def entry(state: State, name: str, like: npt.ArrayLike) -> npt.NDArray[Any]:
             f"but this run needs {wanted.dtype} of shape {wanted.shape}"
         )
     return found
+
+
+def saved(thing: object, names: Sequence[str]) -> State:
+    """Return copies of these attributes, arrays and numbers, as a state."""
+    return {name: np.array(vars(thing)[name]) for name in names}
+
+
+def restore_saved(thing: object, state: State, names: Sequence[str]) -> None:
+    """Set attributes to what was saved of them; none if one of them is not like the present one."""
+    own = vars(thing)
+    found = {name: entry(state, name, own[name]) for name in names}
+    own.update({name: x if isinstance(own[name], np.ndarray) else x.item() for name, x in found.items()})

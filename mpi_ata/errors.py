@@ -18,6 +18,8 @@ class UsageError(ValueError):
 class RunError(RuntimeError):
     """A run that was started correctly cannot continue."""
 
+    resumable = False  # whether the same command resumes it
+
 
 class LossError(RunError):
     """A run has lost workers that it cannot continue without; it can be resumed on others."""
@@ -48,6 +50,20 @@ def in_users_code(what: str, error: BaseException) -> RunError:
         return RunError(f"{what}: {describe_error(error)}")
     lines = "".join(traceback.format_exception(type(error), error, inside)).rstrip()
     return RunError(f"{what}:\n{lines}")
+
+
+class users_code:  # noqa: N801  (used like a function)
+    """While the user's code is called: what fails in it becomes a RunError that says what failed."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, RunError):
+            raise in_users_code(self._what, error) from None
 
 
 def describe_error(error: BaseException) -> str:

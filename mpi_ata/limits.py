@@ -10,7 +10,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def check_tasks(name: str, count: float) -> None:
-    """Reject more tasks per round than could be done before anybody loses patience."""
+    """Reject more tasks per round than could be done in reasonable time."""
     if count > MAX_TASKS:
         raise UsageError(
             f"{name}={count} must be at most {MAX_TASKS:,} tasks per round: more take over a quarter of an "
@@ -34,3 +34,8 @@ def machine_memory() -> int:
         return min(physical, int(_CGROUP_LIMIT.read_text()))
     except (OSError, ValueError):  # no such file, or "max"
         return physical
+
+
+def usable_cores() -> int:
+    """Return how many cores the launcher or Slurm leaves to this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

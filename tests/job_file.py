@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 
 from mpi_ata.clusters import FaultPolicy
 from mpi_ata.clusters.network import Network
-from mpi_ata.job.names import ALLOCATORS, LAWS, METHODS, PROBLEMS, UPDATES
-from mpi_ata.job.schema import RunTable
-from mpi_ata.job.stop import Stop
-from mpi_ata.job.times_table import TimesTable
-from mpi_ata.job.values import described_type
+from mpi_ata.job.component import ALLOCATORS, LAWS, METHODS, PROBLEMS, UPDATES
+from mpi_ata.job.schema import RunTable, Stop, TimesTable
+from mpi_ata.job.validation import described_type
 from mpi_ata.times import Change
 
 PAGE = Path(__file__).parent.parent / "docs" / "job-file.md"

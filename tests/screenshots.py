@@ -1,9 +1,10 @@
 """Draws the pictures of docs/seeing.md: the report in a browser, and the live view on a terminal.
 
-`python -m tests.screenshots` needs Chromium; it simulates two small runs, and writes to docs/pictures.
+`python -m tests.screenshots` needs Chromium and rich; it simulates two small runs, and writes
+to docs/pictures.
 """
 
-import html
+import io
 import shutil
 import subprocess
 import sys
@@ -11,20 +12,17 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
+from rich.console import Console
 
 from mpi_ata import Plain, Quadratic, Round, Sqrt, Stop, Trace, minimize
 from mpi_ata.cli import main
-from mpi_ata.view.live import LiveView
+from mpi_ata.view.live import RunView, run_panel
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 BELOW = 120  # pixels at the lower end of a window, which a headless Chromium does not paint
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DARK = "--blink-settings=preferredColorScheme=0"  # 1 is light
 LIGHT = "--blink-settings=preferredColorScheme=1"
-TERMINAL = """<!DOCTYPE html><meta charset="utf-8"><style>
-body {{ margin: 0; padding: 14px 18px; background: #16181b; color: #e8eaed; }}
-pre {{ margin: 0; font: 15px/1.35 "DejaVu Sans Mono", monospace; }}
-</style><pre>{}</pre>"""
 
 
 def screenshot(page: Path, name: str, width: int, height: int, *options: str) -> None:
@@ -41,15 +39,16 @@ def screenshot(page: Path, name: str, width: int, height: int, *options: str) ->
     print(f"{target.name}: {target.stat().st_size // 1000} kB")
 
 
-class Camera(LiveView):
+class Camera(RunView):
     """Keeps what the live view would show in one round."""
 
-    text = ""
+    console = Console(file=io.StringIO(), width=100, record=True, force_terminal=True)
 
     def on_round(self, round: Round, trace: Trace) -> None:
         """Look at round 200."""
         if round.number == 200:
-            self.text = self._text(trace)
+            self.console.clear()
+            self.console.print(run_panel(self.snapshot(trace)))
 
 
 def recorded(folder: Path, camera: Camera) -> list[Path]:
@@ -69,6 +68,8 @@ def recorded(folder: Path, camera: Camera) -> list[Path]:
             observers=[camera],
             progress=False,
         )
+        if allocator == "gta":
+            camera.console.export_text()  # which forgets it
     return paths
 
 
@@ -80,9 +81,11 @@ def draw(folder: Path) -> None:
     for theme, name in ((LIGHT, ""), (DARK, "-dark")):
         screenshot(page, f"report{name}.png", 1200, 1480, theme)
         screenshot(page, f"report-phone{name}.png", 390, 1200, theme)
-    terminal = folder / "terminal.html"
-    terminal.write_text(TERMINAL.format(html.escape(camera.text)))
-    screenshot(terminal, "live.png", 900, 300)
+    svg = camera.console.export_svg(title="mpi-ata run")
+    width, height = map(float, svg.partition('viewBox="0 0 ')[2].partition('"')[0].split())
+    terminal = folder / "terminal.html"  # a browser would centre a mere SVG in its window
+    terminal.write_text(f'<meta charset="utf-8"><body style="margin:0">{svg}', encoding="utf-8")
+    screenshot(terminal, "live.png", round(width), round(height))
 
 
 if __name__ == "__main__":

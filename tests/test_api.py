@@ -1,8 +1,8 @@
 """The public names: what `from mpi_ata import ...` promises."""
 
+import ast
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -32,14 +32,28 @@ def test_the_mpi_cluster_is_loaded_when_it_is_asked_for() -> None:
     assert done.stdout.strip() == "MPICluster"
 
 
-def test_an_old_name_works_and_says_what_it_is_called_now() -> None:
-    with pytest.warns(DeprecationWarning, match=r"mpi_ata.Stepping is now called mpi_ata.GradientUpdate"):
-        assert mpi_ata.Stepping is mpi_ata.GradientUpdate
-
-
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with warnings.catch_warnings(), pytest.raises(AttributeError, match="has no attribute 'Steping'"):
-        _ = mpi_ata.Steping
+    with pytest.raises(AttributeError, match="has no attribute 'Stepping'"):
+        _ = mpi_ata.Stepping  # type: ignore[attr-defined]
+
+
+def test_type_checkers_see_the_same_names_as_python_and_from_the_same_modules() -> None:
+    tree = ast.parse((ROOT / "mpi_ata" / "__init__.py").read_text())
+    seen = {
+        alias.asname: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname and alias.asname != "__version__"
+    }
+    assert seen == mpi_ata._MODULES
+    assert set(mpi_ata.__all__) <= set(dir(mpi_ata))
+
+
+def test_importing_the_package_loads_few_of_its_modules() -> None:
+    code = "import sys, mpi_ata; print(sum(name.startswith('mpi_ata') for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 15
 
 
 def test_the_reference_of_public_names_is_up_to_date() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import mpi_ata
 from mpi_ata.cli import COMMANDS, main
-from mpi_ata.job.names import ALLOCATORS, LAWS, METHODS, PROBLEMS, UPDATES
+from mpi_ata.job.component import ALLOCATORS, LAWS, METHODS, PROBLEMS, UPDATES
 from tests.job_file import BLOCK, keys_of
 from tests.pages import DOCS, ROOT
 

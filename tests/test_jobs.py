@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mpi_ata.view.run import summary_rows
+from mpi_ata.view.summaries import summary_rows
 from mpi_ata.view.text import aligned
 from tests.driver.driven import driven
 

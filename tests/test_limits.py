@@ -9,7 +9,7 @@ import pytest
 from mpi_ata import ATA, GTA, OFTA, UTA, ATAEmpirical
 from mpi_ata.errors import RunError, UsageError, in_users_code
 from mpi_ata.job import build_parts, load_job
-from mpi_ata.job.demand import check_simulation
+from mpi_ata.job.build import check_simulation
 from mpi_ata.limits import MAX_TASKS, check_memory, check_tasks, machine_memory
 from tests.cli.commands import call
 from tests.faults.scene import METHODS, written
@@ -58,7 +58,7 @@ def test_every_allocator_rejects_a_budget_that_no_round_could_meet() -> None:
             f"[method] budget={HUGE} must be at most 1,000",
         ),
         ("malenia", "method.S=1e18", "[method] S=1e+18 must be at most 1,000,000,000 tasks per round"),
-        ("sgd gta", "run.workers=1000000000000", "[run] workers=1000000000000 needs at least 160,000.0 GB"),
+        ("sgd gta", "run.workers=1000000000000", "workers=1000000000000 needs at least 160,000.0 GB"),
         ("sgd gta", "problem.dimension=100000000000000", "[problem] Quadratic needs more memory than there"),
         ("sgd gta", "run.seed=0x1ffffffffffffffffffff", "seed in [run] must be a number of at most 64 bits"),
     ],

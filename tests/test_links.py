@@ -43,3 +43,9 @@ def test_every_picture_is_shown() -> None:
     text = "".join(page.read_text() for page in PAGES)
     shown = set(re.findall(r"pictures/([\w-]+\.png)", text))
     assert {each.name for each in (DOCS / "pictures").iterdir()} == shown
+
+
+def test_the_page_on_architecture_names_a_few_files_that_exist() -> None:
+    named = set(re.findall(r"`([a-z_/0-9]+\.py)`", (DOCS / "architecture.md").read_text()))
+    assert [file for file in named if not (ROOT / "mpi_ata" / file).is_file()] == []
+    assert len(named) <= 40

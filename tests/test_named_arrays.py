@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from mpi_ata.errors import BadResultError
-from mpi_ata.named_arrays import from_state, to_state
+from mpi_ata.packing import from_state, to_state
 from mpi_ata.runfile.hdf5 import from_image, to_image
 from tests.test_packing import VALUES, same
 

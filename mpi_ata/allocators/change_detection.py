@@ -30,7 +30,7 @@ LEAST_NOISE = 0.1
 # The tasks that earlier runs count for at most: their sums give mean and deviation of the logarithms only
 # roughly, and with this weight an error of half a deviation is averaged out before it leads to an alarm.
 WEIGHT = 100
-SMALL = 0.1  # change of speed that nobody needs to be told of
+SMALL = 0.1  # change of speed that is not worth a note
 SHORTEST = 1e-12  # seconds, below the resolution of any clock, so that 0 has a logarithm
 
 _SUMS = tuple((3 * j, shift) for j, shift in enumerate(SHIFTS, 1))  # where the sums stand in a worker's row
@@ -60,8 +60,8 @@ class SpeedChange(NamedTuple):
         return max(self.factor, 1 / self.factor)
 
     def __str__(self) -> str:
-        now, digits = "slow" if self.factor > 1 else "fast", 1 if self._times < 9.95 else 0
-        return f"worker {self.worker} is now {self._times:,.{digits}f} times as {now} as before"
+        now, digits = "slower" if self.factor > 1 else "faster", 1 if self._times < 9.95 else 0
+        return f"worker {self.worker} is now {self._times:,.{digits}f} × {now} than before"
 
 
 class ChangeDetector:

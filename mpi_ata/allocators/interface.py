@@ -1,8 +1,9 @@
 """What every allocator promises."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
+from mpi_ata.abilities import declared
 from mpi_ata.arrays import BoolArray, IntArray, State
 from mpi_ata.limits import check_tasks
 
@@ -39,6 +40,20 @@ class Allocator(Protocol):
 
     def inherit(self, rounds: int, known: State) -> None:
         """Start from what earlier rounds learned: sums of tasks, seconds, squares, ... for each worker."""
+
+
+class AllocatorAbilities(NamedTuple):
+    """What an allocator may have beside quotas; None where it does not."""
+
+    inherit: Callable[[int, State], None] | None = None
+    observe_overrun: Callable[[int, float], None] | None = None
+    sure: IntArray | None = None  # of the present round
+    speed_changes: Sequence[Any] = ()  # of the last round
+
+    @classmethod
+    def of(cls, allocator: object) -> "AllocatorAbilities":
+        """Return what an allocator has, if there is one."""
+        return declared(cls, allocator)
 
 
 def checked_budget(n: int, budget: int) -> int:

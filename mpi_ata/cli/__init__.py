@@ -7,28 +7,28 @@ import click
 
 from mpi_ata import launch
 from mpi_ata.errors import did_you_mean
-from mpi_ata.launch.verdict import exit_code_of, note_exit
+from mpi_ata.launch.exit_report import exit_code_of, note_exit
 from mpi_ata.layout import MANAGER
 from mpi_ata.version import __version__
 
-COMMANDS = {  # where each is; only the one that is called is imported, since every rank does so
-    "batch": ("slurm", "batch_command"),
-    "compare": ("compare", "compare"),
-    "doctor": ("doctor", "doctor_command"),
-    "explain": ("see", "explain_command"),
-    "export": ("export", "export_command"),
-    "new": ("new", "new_command"),
-    "paper": ("paper", "paper"),
-    "plot": ("see", "plot_command"),
-    "report": ("see", "report_command"),
-    "run": ("runs", "run_command"),
-    "runs": ("listing", "runs_command"),
-    "show": ("runs", "show_command"),
-    "status": ("slurm", "status_command"),
-    "stop": ("slurm", "stop_command"),
-    "submit": ("slurm", "submit_command"),
-    "watch": ("watch", "watch_command"),
-    "what-if": ("see", "what_if_command"),
+COMMANDS = {  # the module of each; only the one that is called is imported, since every rank does so
+    "batch": "batch",
+    "compare": "compare",
+    "doctor": "doctor",
+    "explain": "results",
+    "export": "run_files",
+    "new": "new",
+    "paper": "paper",
+    "plot": "results",
+    "report": "results",
+    "run": "runs",
+    "runs": "run_files",
+    "show": "results",
+    "status": "batch",
+    "stop": "batch",
+    "submit": "batch",
+    "watch": "results",
+    "what-if": "results",
 }
 
 
@@ -43,8 +43,8 @@ class LazyGroup(click.Group):
         """Import a command and return it."""
         if cmd_name not in COMMANDS:
             return None
-        module, name = COMMANDS[cmd_name]
-        command: click.Command = getattr(import_module(f"mpi_ata.cli.{module}"), name)
+        module = import_module(f"mpi_ata.cli.{COMMANDS[cmd_name]}")
+        command: click.Command = vars(module)[f"{cmd_name.replace('-', '_')}_command"]
         return command
 
     def resolve_command(

@@ -10,20 +10,18 @@ from typing import NamedTuple
 import click
 
 from mpi_ata import launch
-from mpi_ata.cli.options import job_options, reported, show
-from mpi_ata.cli.runs import resolve_here
-from mpi_ata.cli.start import execute_with_progress, start_ranks, starts_ranks
-from mpi_ata.driver.execute import Outcome
-from mpi_ata.driver.output import OutputOptions
-from mpi_ata.driver.plan import Plan, checked_together
+from mpi_ata.cli.options import PATH, job_options, reported, show
+from mpi_ata.cli.runs import execute_with_progress, resolve_here, start_ranks, starts_ranks
+from mpi_ata.driver.drive import Outcome
+from mpi_ata.driver.plan import OutputOptions, Plan, checked_together
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job
 from mpi_ata.job.build import greedy_counterpart
 from mpi_ata.layout import MANAGER
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.view.compare import comparison_table
-from mpi_ata.view.plots_style import check_figure_path
+from mpi_ata.view.plots import check_figure_path
+from mpi_ata.view.summaries import comparison_table
 
 ALLOCATORS = "ata-empirical,gta,uta"  # compared unless others are named
 
@@ -36,7 +34,7 @@ class Variant(NamedTuple):
     plan: Plan
 
 
-@click.command()
+@click.command(name="compare")
 @job_options
 @click.option(
     "--allocators",
@@ -46,15 +44,13 @@ class Variant(NamedTuple):
 @click.option(
     "--seeds", type=click.IntRange(min=1), default=1, help="Run each with this many seeds, from run.seed on."
 )
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Draw the runs into a .png, .pdf or .svg file."
-)
+@click.option("-o", "--output", type=PATH, help="Draw the runs into a .png, .pdf or .svg file.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     help="A folder for the run file of each run, such as gta.h5.  [default: nothing is saved]",
 )
-def compare(
+def compare_command(
     job: Path,
     settings: tuple[str, ...],
     virtual: bool,
@@ -168,8 +164,7 @@ def report(
 
 def draw(traces: Sequence[tuple[str, Trace]], output: Path) -> None:
     """Draw the runs of a comparison; what that needs is imported by the manager alone."""
-    from mpi_ata.view.plots import draw_runs
-    from mpi_ata.view.plots_data import PlottedRun
+    from mpi_ata.view.plots import PlottedRun, draw_runs
 
     runs = [
         PlottedRun(name, trace.history(), trace.cores or None, metrics=trace.metric_columns())

@@ -8,12 +8,13 @@ from dataclasses import asdict
 import click
 
 from mpi_ata import launch
-from mpi_ata.doctor.finding import Finding
+from mpi_ata.cli.options import json_option
+from mpi_ata.doctor.checks import Finding
 from mpi_ata.layout import MANAGER
 
 
 @click.command(name="doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print all findings as a JSON list on the last line.")
+@json_option
 def doctor_command(as_json: bool) -> None:
     """Check MPI, launcher, cores and Slurm, and print what to fix.
 
@@ -27,7 +28,7 @@ def doctor_command(as_json: bool) -> None:
       mpirun -n 5 mpi-ata doctor
     """
     from mpi_ata import doctor
-    from mpi_ata.launch.library import loaded_library
+    from mpi_ata.launch.mpirun import loaded_library
 
     if launch.under_launcher() and launch.rank() != MANAGER:
         doctor.exchange_on_ranks(loaded_library())

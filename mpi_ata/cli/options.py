@@ -1,8 +1,9 @@
-"""What commands share: options, and errors in one sentence."""
+"""What commands share: options, each declared once, and errors in one sentence."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError
-from mpi_ata.launch.held_signals import hold_stop_signals
+from mpi_ata.launch.signals import hold_stop_signals
 from mpi_ata.layout import MANAGER
 
 Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
 
 
 class WrongUsage(click.ClickException):
@@ -49,7 +51,7 @@ def one_sentence_errors() -> Iterator[None]:
     except LossError as error:  # not reported as a failure: on other workers the run may continue
         raise click.ClickException(str(error)) from None
     except RunError as error:
-        raise reported(click.ClickException(str(error))) from None
+        raise reported((StoppedEarly if error.resumable else click.ClickException)(str(error))) from None
 
 
 def errors_in_one_sentence(command: Command) -> Command:
@@ -63,58 +65,50 @@ def errors_in_one_sentence(command: Command) -> Command:
     return wrapped
 
 
-def combine(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Return a decorator that adds these options to a command."""
+def combine(*decorators: Decorator) -> Decorator:
+    """Return a decorator that does what these do, the first as the outermost."""
 
     def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
+        for decorator in reversed(decorators):
+            command = decorator(command)
         return command
 
     return decorate
 
 
+def passed_as(name: str, kind: type[Any]) -> Decorator:
+    """Return a decorator that passes all options that are fields of a dataclass as one object."""
+    names = {field.name for field in fields(kind)}
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            own = {key: options.pop(key) for key in names & options.keys()}
+            return command(*arguments, **{name: kind(**own)}, **options)
+
+        return wrapped
+
+    return decorate
+
+
+PATH = click.Path(path_type=Path)
+
+job_argument = click.argument("job", type=PATH)
+run_argument = click.argument("run", type=PATH)
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key of the job."
 )
-out_option = click.option(
-    "--out", type=click.Path(path_type=Path), help="The run file.  [default: a fresh name in runs/]"
-)
-
-
-def job_options(command: Command) -> Command:
-    """Add the options that say which job to run, where, and with which changes."""
-
-    @click.argument("job", type=click.Path(path_type=Path))
-    @click.option("--virtual", is_flag=True, help="Simulate the workers in this process, on a virtual clock.")
-    @click.option("--workers", type=click.IntRange(min=1), help="Number of workers; overrides run.workers.")
-    @set_option
-    @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on the last line.")
-    @wraps(command)
-    def wrapped(job: Path, workers: int | None, settings: tuple[str, ...], **options: Any) -> None:
-        if launch.under_launcher():
-            hold_stop_signals()
-        with one_sentence_errors():
-            if options["virtual"] and launch.world_size() > 1:
-                raise UsageError("--virtual simulates all workers in one process: leave out mpirun or srun")
-            if workers is not None:
-                settings = (*settings, f"run.workers={workers}")
-            command(job, settings, **options)
-
-    return wrapped
-
-
-accept_option = click.option(
-    "--accept-changes", is_flag=True, help="Resume although the job or a file that it names was edited."
-)
-resume_options = combine(
-    click.option("--resume", is_flag=True, help="Continue the run in --out, if there is one."), accept_option
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON on the last line."
 )
 prior_options = combine(
     click.option(
+        "--accept-changes", is_flag=True, help="Resume although the job or a file that it names was edited."
+    ),
+    click.option(
         "--warm-start",
         multiple=True,
-        type=click.Path(path_type=Path),
+        type=PATH,
         help="Start with the worker speeds learned in a run file, or in a folder of them; may be repeated.",
     ),
     click.option(
@@ -124,6 +118,12 @@ prior_options = combine(
         help="Weight of what --warm-start reads, above 0 and at most 1; smaller values relearn sooner.",
     ),
     click.option("--any-problem", is_flag=True, help="Warm-start from runs of other problems too."),
+    passed_as("output", OutputOptions),
+)
+output_options = combine(
+    click.option("--out", type=PATH, help="The run file.  [default: a fresh name in runs/]"),
+    click.option("--resume", is_flag=True, help="Continue the run in --out, if there is one."),
+    prior_options,
 )
 lead_options = combine(
     click.option("--signal", default="USR1", show_default=True, help="The signal that asks a run to save."),
@@ -135,25 +135,24 @@ lead_options = combine(
 )
 
 
-def output_options(command: Command) -> Command:
-    """Add the options that say where a run is recorded, and what it starts from."""
+def job_options(command: Command) -> Command:
+    """Add the options that say which job to run, where, and with which changes."""
 
-    @out_option
-    @resume_options
-    @prior_options
+    @job_argument
+    @click.option("--virtual", is_flag=True, help="Simulate the workers in this process, on a virtual clock.")
+    @click.option("--workers", type=click.IntRange(min=1), help="Number of workers; overrides run.workers.")
+    @set_option
+    @json_option
     @wraps(command)
-    def wrapped(
-        *arguments: Any,
-        out: Path | None,
-        resume: bool,
-        accept_changes: bool,
-        warm_start: tuple[Path, ...],
-        prior_weight: float,
-        any_problem: bool,
-        **options: Any,
-    ) -> None:
-        output = OutputOptions(out, resume, warm_start, prior_weight, any_problem, accept_changes)
-        command(*arguments, output=output, **options)
+    def wrapped(job: Path, workers: int | None, settings: tuple[str, ...], **options: Any) -> None:
+        if launch.under_launcher():
+            hold_stop_signals()
+        with one_sentence_errors():
+            if options["virtual"] and launch.world_size() > 1:
+                raise UsageError("--virtual simulates all workers in one process: leave out mpirun or srun")
+            if workers is not None:
+                settings = (*settings, f"run.workers={workers}")
+            command(job, settings, **options)
 
     return wrapped
 

@@ -1,50 +1,46 @@
 """The commands for the paper's experiments."""
 
 import sys
-from collections.abc import Callable
-from dataclasses import fields, replace
-from functools import wraps
+from dataclasses import replace
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mpi_ata import launch
-from mpi_ata.cli.options import StoppedEarly, WrongUsage, reported, show
-from mpi_ata.cli.start import execute_with_progress, starts_ranks
-from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job.names import LAWS
-from mpi_ata.view.progress import Line
+from mpi_ata.cli.options import Command, combine, errors_in_one_sentence, json_option, passed_as, show
+from mpi_ata.cli.runs import execute_with_progress, starts_ranks
+from mpi_ata.errors import UsageError
+from mpi_ata.job.component import LAWS
+from mpi_ata.limits import usable_cores
+from mpi_ata.paper import experiments
+from mpi_ata.paper.experiments import PaperRequest
+from mpi_ata.paper.trials import RunsProgress, Watch
+from mpi_ata.view.live import Display
 
 if TYPE_CHECKING:
-    from mpi_ata.paper.experiments import Request
-    from mpi_ata.paper.progress import RunsProgress, Watch
-    from mpi_ata.paper.report import Report
-
-    NumbersType = click.ParamType[tuple[int, ...]]
-else:
-    NumbersType = click.ParamType  # generic since click 8.4 only
+    from mpi_ata.paper.figures import PaperReport
 
 
-class Numbers(NumbersType):
-    """A comma-separated list of whole numbers."""
-
-    name = "N,N,..."
-
-    def __init__(self, minimum: int = 1) -> None:
-        self.minimum = minimum
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the numbers as a tuple."""
-        parts = value.split(",") if isinstance(value, str) else value
-        if not all(str(part).strip().isdecimal() and int(part) >= self.minimum for part in parts):
-            rule = f"a list of whole numbers from {self.minimum} on, such as 17,51"
-            self.fail(f"{value!r} is not {rule}", param, ctx)
-        return tuple(int(part) for part in parts)
+def split_names(_: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    """Return a comma-separated list of names as a tuple."""
+    return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
-@click.group()
-def paper() -> None:
+def split_numbers(
+    minimum: int, context: click.Context, option: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
+    """Return a comma-separated list of whole numbers as a tuple."""
+    names = split_names(context, option, text)
+    if names is not None and not all(name.isdecimal() and int(name) >= minimum for name in names):
+        rule = f"a list of whole numbers from {minimum} on, such as 17,51"
+        raise click.BadParameter(f"{text!r} is not {rule}", context, option)
+    return None if names is None else tuple(map(int, names))
+
+
+@click.group(name="paper")
+def paper_command() -> None:
     """Run the paper's experiments, and compare with its results.
 
     Prints our results next to those in the paper, with the choices that were made.
@@ -57,40 +53,20 @@ def paper() -> None:
     """
 
 
-def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that all experiments share, and print the report in the requested format."""
+def reported_experiment(command: Command) -> Command:
+    """Show the progress of an experiment's runs, and print the report on them."""
 
-    @click.option("--workers", type=Numbers(), help="Numbers of workers.  [default: as in the paper]")
-    @click.option("--budget", type=click.IntRange(min=1), help="Tasks per round.  [default: as in the paper]")
-    @click.option("--allocators", help="Names, comma-separated; ata-half is ata with half its alpha.")
-    @click.option("--rounds", type=click.IntRange(min=1), help="Maximum rounds per run.")
-    @click.option("--seeds", type=click.IntRange(min=1), help="Number of seeds to repeat everything with.")
-    @click.option("--seed", "first_seed", type=click.IntRange(0, 2**32), default=1, help="The first seed.")
-    @click.option("--cores", type=click.IntRange(min=1), help="Number of processes.  [default: one per core]")
-    @click.option(
-        "--out",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Folder for the figure and the run files; the same command resumes them.",
-    )
-    @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
-    @click.option(
-        "--json", "as_json", is_flag=True, help="Print the results as a JSON list on the last line."
-    )
     @wraps(command)
-    def wrapped(markdown: bool, as_json: bool, **options: Any) -> None:
-        line = Line(sys.stderr)
+    def wrapped(request: PaperRequest, markdown: bool, as_json: bool, **options: Any) -> None:
+        line = Display(sys.stderr)
 
-        def watch(progress: "RunsProgress") -> None:
+        def watch(progress: RunsProgress) -> None:
             if line.due():
                 line.show(progress.text())
 
+        create_folder(request.out)
         try:
-            report: Report | None = command(take_request(options), watch, **options)
-        except UsageError as error:
-            raise reported(WrongUsage(str(error))) from None
-        except RunError as error:
-            resumable = getattr(error, "resumable", False)
-            raise reported((StoppedEarly if resumable else click.ClickException)(str(error))) from None
+            report: PaperReport | None = command(request, watch, **options)
         finally:
             line.clear()
         if report is not None:
@@ -99,31 +75,63 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-LAW = click.option(
-    "--law", type=click.Choice(sorted(LAWS)), help="Law of task times.  [default: as in the paper]"
+def create_folder(folder: Path | None) -> None:
+    """Create the folder for results, before time is spent on them."""
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {folder}: cannot create this folder: {error.strerror}") from None
+
+
+shared_options = combine(
+    click.option(
+        "--workers",
+        metavar="N,N,...",
+        callback=partial(split_numbers, 1),
+        help="Numbers of workers.  [default: as in the paper]",
+    ),
+    click.option("--budget", type=click.IntRange(min=1), help="Tasks per round.  [default: as in the paper]"),
+    click.option(
+        "--allocators",
+        callback=split_names,
+        help="Names, comma-separated; ata-half is ata with half its alpha.",
+    ),
+    click.option("--rounds", type=click.IntRange(min=1), help="Maximum rounds per run."),
+    click.option("--seeds", type=click.IntRange(min=1), help="Number of seeds to repeat everything with."),
+    click.option("--seed", "first_seed", type=click.IntRange(0, 2**32), default=1, help="The first seed."),
+    click.option(
+        "--cores",
+        type=click.IntRange(min=1),
+        default=usable_cores,
+        help="Number of processes.  [default: one per core]",
+    ),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Folder for the figure and the run files; the same command resumes them.",
+    ),
+    click.option("--markdown", is_flag=True, help="Print the table as Markdown."),
+    json_option,
+    errors_in_one_sentence,
+    passed_as("request", PaperRequest),
+    reported_experiment,
+)
+experiment_options = combine(
+    click.option(
+        "--law", type=click.Choice(sorted(LAWS)), help="Law of task times.  [default: as in the paper]"
+    ),
+    shared_options,
+)
+data_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder with train.bin and test.bin of CIFAR-100.",
 )
 
 
-def take_request(options: dict[str, Any]) -> "Request":
-    """Take the options that all experiments share out of `options`."""
-    from mpi_ata.paper.experiments import Request
-    from mpi_ata.paper.runs import cores
-
-    shared = {field.name: options.pop(field.name) for field in fields(Request) if field.name in options}
-    if shared["allocators"] is not None:
-        shared["allocators"] = tuple(name.strip() for name in shared["allocators"].split(","))
-    shared["cores"] = shared["cores"] or cores()
-    if shared["out"] is not None:
-        try:
-            shared["out"].mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--out {shared['out']}: cannot create this folder: {error.strerror}") from None
-    return Request(**shared)
-
-
-@paper.command()
+@paper_command.command()
 @experiment_options
-@LAW
 @click.option("--mpi", is_flag=True, help="Run on real ranks with emulated times; compare with a simulation.")
 @click.option(
     "--unit",
@@ -131,7 +139,7 @@ def take_request(options: dict[str, Any]) -> "Request":
     default=1e-4,
     help="With --mpi: seconds per unit of the law.",
 )
-def table1(request: "Request", watch: "Watch", mpi: bool, unit: float) -> "Report | None":
+def table1(request: PaperRequest, watch: Watch, mpi: bool, unit: float) -> "PaperReport | None":
     """Ratios to greedy allocation under the square-root law: Table 1.
 
     With --mpi, runs 1,000 rounds for one number of workers, each on a rank of its own.
@@ -141,85 +149,72 @@ def table1(request: "Request", watch: "Watch", mpi: bool, unit: float) -> "Repor
       mpi-ata paper table1 --seeds 5 --out results
       mpi-ata paper table1 --mpi --workers 17
     """
-    from mpi_ata.paper import experiments, ranks, tables
+    from mpi_ata.paper import ratios
 
     if not mpi:
-        return tables.make_table(experiments.TABLE1, request, watch)
-    experiment = ranks.for_ranks(experiments.TABLE1, request, unit)
+        return ratios.make_table(experiments.TABLE1, request, watch)
+    experiment = ratios.for_ranks(experiments.TABLE1, request, unit)
     if starts_ranks(virtual=False):
-        launch.start_ranks(experiment.workers[0], sys.argv[1:])
-    return ranks.make_table_on_ranks(
+        launch.start_ranks(experiment.workers[0], launch.rank_command(sys.argv[1:]))
+    return ratios.make_table_on_ranks(
         experiment, lambda trial: execute_with_progress(trial.plan_on_ranks(), False, f"{trial.allocator}: ")
     )
 
 
-@paper.command()
+@paper_command.command()
 @experiment_options
-@LAW
-def table2(request: "Request", watch: "Watch") -> "Report":
+def table2(request: PaperRequest, watch: Watch) -> "PaperReport":
     """Ratios to greedy allocation under the linear law: Table 2.
 
     \b
     Examples:
       mpi-ata paper table2 --workers 17,51 --out results
     """
-    from mpi_ata.paper import experiments, tables
+    from mpi_ata.paper import ratios
 
-    return tables.make_table(experiments.TABLE2, request, watch)
+    return ratios.make_table(experiments.TABLE2, request, watch)
 
 
-@paper.command()
+@paper_command.command()
 @experiment_options
-@LAW
-def mix(request: "Request", watch: "Watch") -> "Report":
+def mix(request: PaperRequest, watch: Watch) -> "PaperReport":
     """Ratios to greedy allocation under a mix of five laws.
 
     \b
     Examples:
       mpi-ata paper mix --budget 10 --json
     """
-    from mpi_ata.paper import experiments, tables
+    from mpi_ata.paper import ratios
 
-    return tables.make_table(experiments.MIX, request, watch)
+    return ratios.make_table(experiments.MIX, request, watch)
 
 
-@paper.command()
+@paper_command.command()
 @experiment_options
-@LAW
-def regret(request: "Request", watch: "Watch") -> "Report":
+def regret(request: PaperRequest, watch: Watch) -> "PaperReport":
     """Growth of the regret with the rounds, and a fit against ln k.
 
     \b
     Examples:
       mpi-ata paper regret --out results
     """
-    from mpi_ata.paper import experiments
     from mpi_ata.paper.regret import make_regret
 
     return make_regret(experiments.REGRET, request, watch)
 
 
-DATA = click.option(
-    "--data",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder with train.bin and test.bin of CIFAR-100.",
-)
-
-
-@paper.command()
+@paper_command.command()
 @experiment_options
-@LAW
-@DATA
+@data_option
 @click.option("--full", is_flag=True, help="Run 25,000 rounds instead of 3,000.")
-def cifar(request: "Request", watch: "Watch", data: Path | None, full: bool) -> "Report":
+def cifar(request: PaperRequest, watch: Watch, data: Path | None, full: bool) -> "PaperReport":
     """A network on CIFAR-100 under each allocator; needs PyTorch.
 
     \b
     Examples:
       mpi-ata paper cifar --data cifar-100-binary --workers 17 --out results
     """
-    from mpi_ata.paper import experiments
-    from mpi_ata.paper.cifar import make_cifar
+    from mpi_ata.paper.ratios import make_cifar
 
     experiment = experiments.CIFAR
     return make_cifar(
@@ -227,18 +222,18 @@ def cifar(request: "Request", watch: "Watch", data: Path | None, full: bool) -> 
     )
 
 
-@paper.command()
+@paper_command.command()
 @experiment_options
-@LAW
-@DATA
+@data_option
 @click.option(
     "--prior",
     "priors",
-    type=Numbers(0),
+    metavar="N,N,...",
+    callback=partial(split_numbers, 0),
     default="0,500000,5000000",
     help="Pretraining rounds, of the bandit alone.",
 )
-def prior(request: "Request", watch: "Watch", data: Path | None, priors: tuple[int, ...]) -> "Report":
+def prior(request: PaperRequest, watch: Watch, data: Path | None, priors: tuple[int, ...]) -> "PaperReport":
     """Runs that start with prior knowledge of the workers.
 
     The prior comes from rounds of the bandit alone: it decides quotas and learns times, without gradients.
@@ -250,17 +245,16 @@ def prior(request: "Request", watch: "Watch", data: Path | None, priors: tuple[i
       mpi-ata paper prior --out results
       mpi-ata paper prior --prior 0,50000 --workers 17
     """
-    from mpi_ata.paper import experiments
-    from mpi_ata.paper.prior import make_prior
+    from mpi_ata.paper.pretrained import make_prior
 
     experiment = experiments.PRIOR if data is None else experiments.PRIOR_ON_CIFAR
     return make_prior(experiment, request, priors, data, watch)
 
 
-@paper.command()
-@experiment_options
+@paper_command.command()
+@shared_options
 @click.option("--laws", help="Laws of task times, comma-separated.  [default: all real machines]")
-def real(request: "Request", watch: "Watch", laws: str | None) -> "Report":
+def real(request: PaperRequest, watch: Watch, laws: str | None) -> "PaperReport":
     """All allocators on real machines, against the oracle.
 
     Clock and worker time after 100, 1,000 and 26,000 rounds without gradients, divided by those of ofta,
@@ -271,6 +265,6 @@ def real(request: "Request", watch: "Watch", laws: str | None) -> "Report":
       mpi-ata paper real --rounds 1000
       mpi-ata paper real --laws lonestar6,gpu-generations --allocators uta,ata-empirical --seeds 3
     """
-    from mpi_ata.paper.real import make_real
+    from mpi_ata.paper.machines import make_real
 
     return make_real(laws, request, watch)

@@ -1,22 +1,27 @@
-"""The commands that run jobs and show their results."""
+"""Running a job from the command line: what to run, on which ranks, with which progress line."""
 
 import json
+import logging
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
 from mpi_ata import launch
-from mpi_ata.cli.loading import load_with_energy
-from mpi_ata.cli.options import errors_in_one_sentence, job_options, output_options, show
-from mpi_ata.cli.start import execute_with_progress, start_ranks, starts_ranks
-from mpi_ata.driver.output import OutputOptions
-from mpi_ata.driver.plan import Plan, resolve, resolve_on_ranks
+from mpi_ata.cli.options import job_options, output_options, show
+from mpi_ata.driver.drive import Outcome
+from mpi_ata.driver.execute import execute, execute_on_ranks
+from mpi_ata.driver.plan import OutputOptions, Plan, resolve, resolve_on_ranks
 from mpi_ata.errors import CONTINUE
-from mpi_ata.runfile.describe import describe, summary_of
-from mpi_ata.runfile.record import Record
-from mpi_ata.view.run import closing_table, format_run, summary_table
+from mpi_ata.launch.mpirun import check_rank_memory
+from mpi_ata.layout import ranks_for
+from mpi_ata.runfile.load import summary_of
+from mpi_ata.runfile.schema import Record
+from mpi_ata.view.live import Display, view_of
+from mpi_ata.view.summaries import closing_table, summary_table
 
 
 @click.command(name="run")
@@ -55,32 +60,79 @@ def run_command(
 
 def show_finished(record: Record, out: Path, reason: str, as_json: bool) -> None:
     """Print the result of a run that needs no more rounds, and how to give it more."""
-    limit = "rounds" if reason.endswith(" rounds") else reason.split()[0]
+    limit = "rounds" if " round" in reason else reason.split()[0]
     more = f"to continue, set another limit, such as --set stop.{limit}=..."
     click.echo(f"Note: {out} is already finished, at {reason}; {more}", err=True)
     summary = summary_of(record, out) | {"finished": True}
     show(json.dumps(summary) if as_json else summary_table(f"at {reason}", summary))
 
 
-@click.command(name="show")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on the last line.")
-@errors_in_one_sentence
-def show_command(run: Path, as_json: bool) -> None:
-    """Print the contents of a run file.
-
-    Shows the job, its progress, the events and the workers.
-
-    \b
-    Examples:
-      mpi-ata show runs/mine.h5
-      mpi-ata show runs/mine.h5 --json
-    """
-    record = load_with_energy(run)
-    described = describe(record)
-    show(json.dumps(described) if as_json else format_run(described, run, record.method))
-
-
 def resolve_here(virtual: bool, *arguments: Any) -> Plan:
     """Decide what to run: together with the other ranks under a launcher, or else in this process alone."""
     return (resolve_on_ranks if launch.under_launcher() and not virtual else resolve)(*arguments)
+
+
+class Notes(logging.Handler):
+    """Prints what the package logs, above a progress line; if asked, each text once per command."""
+
+    def __init__(self, line: Display, once: bool) -> None:
+        super().__init__(logging.INFO)
+        self._line, self._once = line, once
+        self._printed: set[str] = click.get_current_context().meta.setdefault(__name__, set())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one note."""
+        text = record.getMessage()
+        if self._once and text in self._printed:
+            return
+        self._printed.add(text)
+        # A launcher that has ended reads nothing, and a signal may come while another line is written:
+        # neither may end the run.
+        with suppress(OSError, RuntimeError):
+            self._line.clear()
+            click.echo(f"Note: {text}", err=True)
+
+
+@contextmanager
+def printed_notes(line: Display, once: bool = False) -> Iterator[None]:
+    """Print what the package logs meanwhile."""
+    log, handler = logging.getLogger("mpi_ata"), Notes(line, once)
+    level, propagate = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagate
+
+
+def starts_ranks(virtual: bool) -> bool:
+    """Return whether this process has to start the ranks, because no launcher did."""
+    return not virtual and not launch.under_launcher()
+
+
+def start_ranks(plans: Sequence[Plan]) -> None:
+    """Start the ranks and never return; inside a Slurm job, on the tasks that Slurm allocated."""
+    if (launch.slurm_tasks() or 1) > 1:
+        from mpi_ata.batch.interface import scheduler
+
+        asked = click.get_current_context().params.get("workers")
+        launch.exec_launcher([*scheduler().launcher(asked), *launch.rank_command(sys.argv[1:])])
+    workers = plans[0].job.run.workers or 1
+    check_rank_memory(ranks_for(workers))
+    for plan in plans:
+        plan.parts()  # rejects a wrong one before ranks are started
+    launch.start_ranks(workers, launch.rank_command(sys.argv[1:]))
+
+
+def execute_with_progress(plan: Plan, virtual: bool, label: str = "") -> Outcome | None:
+    """Execute a plan with a live view or a progress line; None on the rank of a worker."""
+    line = view_of(plan.job.tables, plan.job.stop, sys.stderr, label)
+    with printed_notes(line, once=bool(label)):  # runs that are compared have the same notes
+        try:
+            return (execute if virtual else execute_on_ranks)(plan, [line])
+        finally:
+            line.clear()

@@ -1,19 +1,17 @@
 """Where tasks run."""
 
+from mpi_ata.clusters.accounts import Ledger, Mark, TaskTimeStats, in_flight
+from mpi_ata.clusters.computations import TaskResult
 from mpi_ata.clusters.faults import Fault
 from mpi_ata.clusters.health import FaultPolicy
 from mpi_ata.clusters.identity import WorkerIdentity
 from mpi_ata.clusters.interface import Arrival, Back, Cluster, Lost
-from mpi_ata.clusters.ledger import Changes, Ledger, Mark, in_flight
-from mpi_ata.clusters.stats import TaskTimeStats
-from mpi_ata.clusters.values import TaskResult
 from mpi_ata.clusters.virtual import VirtualCluster
 from mpi_ata.problems import Task
 
 __all__ = [
     "Arrival",
     "Back",
-    "Changes",
     "Cluster",
     "Fault",
     "FaultPolicy",

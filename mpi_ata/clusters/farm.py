@@ -7,22 +7,156 @@ none where the others are done sooner without it.
 
 import logging
 import math
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from operator import attrgetter
+from types import FunctionType
+from typing import Any, cast
 
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters.interface import Arrival, Back, Cluster, Lost, named
-from mpi_ata.clusters.items import Items, name_of, order
-from mpi_ata.clusters.shares import Speeds, shares
-from mpi_ata.errors import LossError, RunError, UsageError
+from mpi_ata.errors import LossError, RunError, UsageError, users_code
 from mpi_ata.launch.signals import GraceExpired, current_stop_request
+from mpi_ata.packing import pack, unpack
+from mpi_ata.problems import Task
+
+
+class Items:
+    """The problem of a farm: each task calls a function, which all ranks have, with one item."""
+
+    x0 = None
+
+    def __init__(self) -> None:
+        self.orders = 0  # sent so far: each is a round of its own, in which tasks count from 0
+        self.open = False  # whether a call of map() has orders under way
+        self.slowness: Array | None = None  # of each worker, as learned from earlier calls of map()
+
+    def compute(self, x: Any, task: Task) -> Any:
+        """Return what the function returns for one item of an order."""
+        if x is None:  # the task with which a worker sets up
+            return None
+        call, index = found(x["function"]), x["indices"][task.number]
+        item = unpack(x["data"][x["begins"][task.number] :])
+        with users_code(f"{x['function'].rpartition(':')[0]} failed for item {index}"):
+            return call(*item)
+
+    def result_name(self, x: Any, task: Task) -> str:
+        """Return what the result of one item of an order is called in an error."""
+        if x is None:
+            return "nothing"
+        return f"what {x['function'].split(':')[1]}() returned for item {x['indices'][task.number]}"
+
+
+def order(function: str, items: Sequence[tuple[Any, ...]], indices: Sequence[int]) -> dict[str, Any]:
+    """Return what a worker needs to call a function with some of the items."""
+    packed = [pack(items[index], f"item {index}") for index in indices]
+    begins = np.cumsum([0, *map(len, packed)])[:-1]
+    return {
+        "function": function,
+        "indices": np.array(indices),
+        "begins": begins,
+        "data": np.concatenate(packed),
+    }
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name by which all ranks find a function; UsageError where they cannot."""
+    with suppress(AttributeError, RunError, ImportError):
+        name = f"{function.__module__}:{function.__qualname__}:{_line(function)}"
+        if found(name) is function:
+            return name
+    shown = "a lambda" if "<lambda>" in repr(function) else repr(function)
+    raise UsageError(
+        f"{shown} cannot be found by its name on other ranks; "
+        "define a function with def at the top level of the script, above mpi_ata.cluster()"
+    )
+
+
+def found(name: str) -> Callable[..., Any]:
+    """Return the function of this name, as module:function:line."""
+    module, path, line = name.split(":")
+    function: Any = None
+    with suppress(AttributeError):
+        function = attrgetter(path)(sys.modules.get(module) or import_module(module or "builtins"))
+    if not callable(function):
+        raise RunError(
+            f"there is no function {path!r} in {module!r} on this rank; define it above mpi_ata.cluster(), "
+            "where workers stay"
+        )
+    if line != _line(function):
+        raise RunError(
+            f"{path!r} in {module!r} was defined again after mpi_ata.cluster(), where workers stay; "
+            "give the new function a name of its own, and define it above"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def _line(function: Callable[..., Any]) -> str:
+    """Return the line where a function is defined, if it is one of Python's."""
+    return str(function.__code__.co_firstlineno) if isinstance(function, FunctionType) else ""
+
+
+class ItemSpeeds:
+    """Seconds per item of each worker, learned from the items that it has done."""
+
+    def __init__(self, n: int, slowness: Array | None) -> None:
+        self.tasks = np.zeros(n, np.int64)
+        self.longest = 0.0  # seconds of an item, overhead included
+        self._seconds: Array = np.zeros(n)
+        self._slowness: Array = np.ones(n) if slowness is None else slowness  # by earlier calls
+
+    def learn(self, worker: int, tasks: int, seconds: float) -> None:
+        """Take in how long some items took."""
+        self.tasks[worker] += tasks
+        self._seconds[worker] += seconds
+        self.longest = max(self.longest, seconds / tasks)
+
+    def means(self) -> Array:
+        """Return the seconds per item; for a worker that has done none, by its slowness and all others."""
+        known = self.tasks > 0
+        if not known.any():
+            return self._slowness.copy()
+        own: Array = np.maximum(self._seconds[known] / self.tasks[known], 1e-9)
+        means: Array = self._slowness * float(np.mean(own / self._slowness[known]))
+        means[known] = own
+        return means
+
+    def slowness(self) -> Array:
+        """Return the seconds per item, relative to those of the median worker."""
+        means = self.means()
+        return means / float(np.median(means))
+
+
+def shares(ready: Array, means: Array, count: int) -> IntArray:
+    """Return how many of `count` items each worker does, so that the last one is done as soon as possible.
+
+    Worker i is ready at ready[i] and takes means[i] seconds per item.
+    """
+    a = np.maximum((_level(ready, means, count) - ready) / means, 0.0).astype(np.int64)
+    ends = ready + (a + 1) * means
+    for _ in range(count - int(a.sum())):  # fewer than there are workers
+        i = int(ends.argmin())
+        a[i] += 1
+        ends[i] += means[i]
+    return a
+
+
+def _level(ready: Array, means: Array, count: int) -> float:
+    """Return when all would be done if items could be split."""
+    order = np.argsort(ready)
+    rates = 1.0 / means[order]
+    # The first k workers alone would be later, and so would more workers that are not ready by then.
+    return float(np.min((count + np.cumsum(ready[order] * rates)) / np.cumsum(rates)))
+
 
 log = logging.getLogger("mpi_ata")
-LONGEST = 1.0  # seconds of an order: results come back, and a death costs no more than this
-SHORT = 1e-3  # seconds: shorter items come back together, since a message costs as much
+LONGEST_ORDER_SECONDS = 1.0  # of an order: results come back, and a death costs no more than this
+SHORT_ITEM_SECONDS = 1e-3  # shorter items come back together, since a message costs as much
 SLOW = 3.0  # times the longest item so far: an item that takes longer is given to an idle worker too
 
 
@@ -31,19 +165,17 @@ class Farming:
 
     _problem: Any
 
-    def map(
-        self: Cluster, function: Callable[..., Any], *items: Iterable[Any], ordered: bool = True
-    ) -> Iterator[Any]:
+    def map(self, function: Callable[..., Any], *items: Iterable[Any], ordered: bool = True) -> Iterator[Any]:
         """Yield function(item) for each item, in order; with several iterables, function(a, b, ...).
 
         With `ordered` = False, yield pairs of index and result as they come.  Items and results are made of
         arrays, numbers, strings, None, dict, list and tuple.  An item may be computed twice: where its worker
         is lost, or much slower than others.
         """
-        problem = getattr(self, "_problem", None)
-        if not isinstance(problem, Items):
+        if not isinstance(self._problem, Items):
             raise UsageError("map() needs a cluster without a problem: with mpi_ata.cluster() as cluster")
-        farm = Farm(self, problem, name_of(function), list(zip(*items, strict=False)))
+        items_of_calls = list(zip(*items, strict=False))
+        farm = Farm(cast(Cluster, self), self._problem, name_of(function), items_of_calls)
         return _in_order(farm.results()) if ordered else farm.results()
 
 
@@ -58,7 +190,7 @@ class Farm:
         self._undelivered: dict[int, list[int]] = {}  # those of them that it has not delivered
         self._copied: set[int] = set()  # items that a second worker was given
         self._began: Array = np.zeros(cluster.n)  # when each worker began its current item
-        self._speeds = Speeds(cluster.n, problem.slowness)
+        self._speeds = ItemSpeeds(cluster.n, problem.slowness)
 
     def results(self) -> Iterator[tuple[int, Any]]:
         """Yield index and result of all items as they come; those who are still busy then are stopped."""
@@ -148,14 +280,14 @@ class Farm:
 
     def _most(self, worker: int, mean: float) -> int:
         """Return how many items an order of this worker may have: few as long as little is known of it."""
-        return int(max(min(2 * self._speeds.tasks.item(worker), LONGEST / mean), 1))
+        return int(max(min(2 * self._speeds.tasks.item(worker), LONGEST_ORDER_SECONDS / mean), 1))
 
     def _order(self, worker: int, indices: list[int], mean: float) -> None:
         self._orders[worker], self._undelivered[worker] = indices, list(indices)
         self._began[worker] = self._cluster.now()
         self._problem.orders += 1
         x = order(self._function, self._items, indices)
-        together = mean < SHORT and self._speeds.tasks.item(worker) > 0
+        together = mean < SHORT_ITEM_SECONDS and self._speeds.tasks.item(worker) > 0
         self._cluster.start(np.array([worker]), x, self._problem.orders, len(indices), together)
 
     def _late(self) -> list[int]:

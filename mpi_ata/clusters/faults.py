@@ -1,4 +1,4 @@
-"""A script of faults for simulated workers, and what it does to them."""
+"""Scripted faults of simulated workers."""
 
 import math
 from collections.abc import Sequence

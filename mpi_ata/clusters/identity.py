@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpi_ata.launch import THREADS
+from mpi_ata.limits import usable_cores
 
 VIRTUAL = "virtual"  # the host of simulated workers
 DRAWN = "drawn: "  # begins what takes the place of hardware where times are drawn
 CPUS, GPUS = Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/gpus")
-LONGEST = 192  # bytes of a rank's description of its hardware
+HARDWARE_BYTES = 192  # of a rank's description of its hardware
 ARM = ("CPU implementer", "CPU part")  # all that an ARM processor reports about its model
 
 
@@ -35,7 +36,7 @@ def drawn_identity(host: str, worker: int, law: str, ranks_on_host: int = 1) -> 
 @cache
 def hardware() -> str:
     """Describe the hardware that this process may use, as far as it decides how long a task takes."""
-    parts = [_processor(CPUS), f"{_usable_cores()} of {os.cpu_count()} cores", _threads(os.environ)]
+    parts = [_processor(CPUS), f"{usable_cores()} of {os.cpu_count()} cores", _threads(os.environ)]
     gpus = _gpus(GPUS, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return _fitting(", ".join([*parts, gpus] if gpus else parts))
 
@@ -43,16 +44,9 @@ def hardware() -> str:
 def _fitting(text: str) -> str:
     """Shorten a text to fit into the handshake, still different from all others."""
     data = text.encode(errors="replace")
-    if len(data) <= LONGEST:
+    if len(data) <= HARDWARE_BYTES:
         return data.decode()
-    return f"{data[: LONGEST - 20].decode(errors='ignore')}... {sha256(data).hexdigest()[:16]}"
-
-
-def _usable_cores() -> int:
-    """Return how many cores the launcher or Slurm leaves to this process."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return f"{data[: HARDWARE_BYTES - 20].decode(errors='ignore')}... {sha256(data).hexdigest()[:16]}"
 
 
 def _processor(file: Path) -> str:

@@ -7,22 +7,30 @@ own, other than rank 0's, and nothing else uses the network.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
-from mpi_ata.clusters.exchange.choice import MOST, check_exchange
-from mpi_ata.clusters.exchange.pieces import PIECE
-from mpi_ata.clusters.simulated import Order
-from mpi_ata.clusters.wire import SAVED, halved_numbers
+from mpi_ata.clusters.bfloat16 import SAVED, halved_numbers
 from mpi_ata.errors import RunError
 
+if TYPE_CHECKING:
+    from mpi_ata.clusters.simulated import SimulatedOrder
+
 MEGABIT = 1e6 / 8  # bytes
+EXCHANGES = ("auto", "star", "chain")  # how x and results may travel
+PIECE_BYTES = 1 << 16  # that a chain passes on at once: one of n workers is filled after n pieces
 ONE_BY_ONE = (
     "[network] knows rounds whose orders come back as a whole, but this allocator takes the results of an "
     "order one by one; use another allocator, or leave out [network]"
 )
+
+
+def check_exchange(name: object) -> None:
+    """Reject an unknown way."""
+    if name not in EXCHANGES:
+        raise ValueError(f"exchange={name!r} must be one of {', '.join(map(repr, EXCHANGES))}")
 
 
 class CriticalPath(NamedTuple):
@@ -34,18 +42,13 @@ class CriticalPath(NamedTuple):
 
 
 def path_of(way: str, n: int, size: int, result: int | None = None) -> CriticalPath:
-    """Return what is on the longest path of an exchange among n workers: "star", "chain" or "replicated".
+    """Return what is on the longest path of an exchange among n workers: "star" or "chain".
 
     `size` is that of x in bytes; with the star, `result` is that of a result, if it differs.
     """
     if way == "star":
         return CriticalPath(float(n * (size + (size if result is None else result))), 2, 2 * n)
-    filling = (n - 1) * min(PIECE, size)
-    if way == "chain":
-        return CriticalPath(2.0 * size + filling, n + 1, 2 * n)
-    if n <= MOST:  # in turns, each of which is acknowledged
-        return CriticalPath(2.0 * size * (n - 1) / n, 2 + 4 * (n - 1), 2 * n)
-    return CriticalPath(2.0 * size + 2 * filling, 2 * n, 2 * n)
+    return CriticalPath(2.0 * size + (n - 1) * min(PIECE_BYTES, size), n + 1, 2 * n)
 
 
 @dataclass(frozen=True)
@@ -73,17 +76,13 @@ class Network:
         return size / (self.bandwidth * MEGABIT)
 
     def arrivals(self, way: str, size: int, seconds: Array, result: int | None = None) -> Array:
-        """Return when orders arrive whose tasks take seconds[j], by "star", "chain" or "replicated".
+        """Return when orders arrive whose tasks take seconds[j], by "star" or "chain".
 
         `size` is that of x in bytes; with the star, `result` is that of a result, if it differs.
         """
         if way == "star":
             return self._by_star(size, size if result is None else result, seconds)
-        if way == "chain":
-            last = self._by_chain(size, seconds)
-        else:
-            last = float(seconds.max()) + self.seconds(way, len(seconds), size)
-        return np.full(len(seconds), last)
+        return np.full(len(seconds), self._by_chain(size, seconds))
 
     def _by_star(self, size: int, result: int, seconds: Array) -> Array:
         """Return when results arrive if they enter rank 0's network card one by one, as x has left it."""
@@ -98,7 +97,7 @@ class Network:
     def _by_chain(self, size: int, seconds: Array) -> float:
         """Return when the sum arrives, which each worker passes on as soon as it can."""
         n, messages = len(seconds), len(seconds) * self.message
-        before, piece = np.arange(n), self.carried(min(PIECE, size))
+        before, piece = np.arange(n), self.carried(min(PIECE_BYTES, size))
         after = n - 1 - before  # workers that follow in the chain
         has_x = messages + self.carried(size) + before * piece + (before + 1) * self.latency
         passed_on: Array = has_x + seconds + after * piece + (after + 1) * self.latency
@@ -107,7 +106,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Traffic:
-    """How orders travel on a network, as the keys `exchange` and `replicated` of [run] say.
+    """How orders travel on a network, as the key `exchange` of [run] says.
 
     `halved_x` numbers of x and `halved_results` of a result travel as bfloat16.  If there are any, everything
     goes by the star.
@@ -115,7 +114,6 @@ class Traffic:
 
     network: Network
     exchange: str = "auto"
-    replicated: bool = False
     halved_x: int = 0
     halved_results: int = 0
 
@@ -126,13 +124,11 @@ class Traffic:
         """Return how x and the sum of n workers travel; the shorter way, if it is not given."""
         if n < 2 or self.halved_x or self.halved_results:
             return "star"
-        if self.replicated:
-            return "replicated"
         if self.exchange != "auto":
             return self.exchange
         return min(("star", "chain"), key=lambda way: self.network.seconds(way, n, size))
 
-    def __call__(self, order: Order, workers: IntArray, counts: IntArray, seconds: Array) -> Array:
+    def __call__(self, order: "SimulatedOrder", workers: IntArray, counts: IntArray, seconds: Array) -> Array:
         """Return how much longer orders take that are given now than their tasks do."""
         if not order.together and np.any(counts > 1):
             raise RunError(ONE_BY_ONE)
@@ -142,6 +138,6 @@ class Traffic:
         return np.maximum(self.network.arrivals(way, sent, seconds, returned) - seconds, 0.0)
 
 
-def traffic_of(problem: object, network: Network, exchange: str, replicated: bool) -> Traffic:
+def traffic_of(problem: object, network: Network, exchange: str) -> Traffic:
     """Return how the orders of a problem travel on a network."""
-    return Traffic(network, exchange, replicated, *halved_numbers(problem))
+    return Traffic(network, exchange, *halved_numbers(problem))

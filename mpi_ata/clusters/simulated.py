@@ -1,23 +1,39 @@
-"""Simulated workers: what each of them holds, and when it will be done."""
+"""Simulated workers: what each of them holds, when it will be done, and what happens to it on the way."""
 
+import logging
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heappush
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
-from mpi_ata.arrays import Array, IntArray, State, entry
-from mpi_ata.clusters.faults import FaultScript
+from mpi_ata.arrays import Array, IntArray, State, entry, restore_saved, saved
+from mpi_ata.clusters.accounts import Ledger
+from mpi_ata.clusters.bfloat16 import results_wire
+from mpi_ata.clusters.computations import DRAWS_GLOBALLY, compute, received, surely_finite, template_of
+from mpi_ata.clusters.faults import Fault, FaultScript
+from mpi_ata.clusters.health import Health
+from mpi_ata.clusters.interface import Back, Lost
+from mpi_ata.clusters.sample_indices import SampleIndices
+from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.problems import AnyProblem, ProblemAbilities, Task, returns_values, task_streams
+from mpi_ata.randomness import global_states
 from mpi_ata.times import DrawnTimes
 
-_SAVED = ("began", "due", "seconds", "left", "round", "number")  # arrays with one entry per worker
+REFRESH = 32  # rounds after which deadlines are known to be about right
+_SAVED = ("now", "began", "due", "seconds", "left", "round", "number")
 _UNSTOPPABLE = ("free", "noted")  # saved too where tasks cannot be stopped
+
+log = logging.getLogger("mpi_ata")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SimulatedOrder:
     """What a simulated worker was ordered to do."""
 
     x: Array
@@ -27,13 +43,23 @@ class Order:
 
 
 # Returns the seconds that orders spend on the way: workers[j] does counts[j] tasks in seconds[j].
-Overhead = Callable[[Order, IntArray, IntArray, Array], Array]
+Overhead = Callable[[SimulatedOrder, IntArray, IntArray, Array], Array]
 
 
 class SimulatedWorkers:
-    """The orders of n simulated workers, and a queue of their deliveries on the virtual clock."""
+    """The orders of n simulated workers, and a queue of their deliveries on the virtual clock.
 
-    def __init__(self, times: DrawnTimes, script: FaultScript, overhead: Overhead | None = None) -> None:
+    How an order ends is booked in `ledger`, and what it leaves of the shared `indices` is given back.
+    """
+
+    def __init__(
+        self,
+        times: DrawnTimes,
+        script: FaultScript,
+        ledger: Ledger,
+        indices: SampleIndices | None,
+        overhead: Overhead | None = None,
+    ) -> None:
         n = times.n
         self.now = 0.0
         self.orders = np.full(n, None, object)  # what each worker holds
@@ -48,9 +74,11 @@ class SimulatedWorkers:
         self.events: list[tuple[float, int]] = []  # a heap of (due, worker); a stopped one is out of date
         self._saved = _SAVED if times.stoppable else (*_SAVED, *_UNSTOPPABLE)
         self._n, self._times, self._script, self._scripted = n, times, script, bool(script)
-        self._overhead = overhead
+        self._ledger, self._indices, self._overhead = ledger, indices, overhead
+        self.probes: set[int] = set()  # workers on probation that have a single task as a trial
+        self.dropped: dict[int, int] = {}  # tasks begun in orders that end unused when their worker wakes up
 
-    def order(self, workers: IntArray, order: Order, counts: IntArray | int) -> None:
+    def order(self, workers: IntArray, order: SimulatedOrder, counts: IntArray | int) -> None:
         """Let workers begin an order now: counts[j] tasks of workers[j]."""
         round, together = order.round, order.together
         if not self.left.any():
@@ -141,7 +169,49 @@ class SimulatedWorkers:
         seconds = self._times.of(worker, order.round, self.number.item(worker), left)
         return 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
 
-    def finish(self, workers: IntArray, begun: IntArray) -> Array:
+    def stop(self, workers: IntArray) -> Array:
+        """Stop what these workers have not delivered and return the seconds that each spent on it."""
+        workers = np.asarray(workers)
+        if not workers.size:
+            return np.zeros(0)
+        begun = ((self.left[workers] > 0) & (self.began[workers] <= self.now)).astype(np.int64)
+        spent: Array = begun * (self.now - self.began[workers])
+        for j, order in enumerate(self.orders[workers]):
+            if order is not None and order.together:
+                begun[j] = self.begun(int(workers[j]))
+        rest = 0.0 if self._times.stoppable else self._finish(workers, begun)
+        self._end(workers, begun, spent + rest)
+        return spent
+
+    def waste(self, worker: int, tasks: int) -> None:
+        """End an order, and book its tasks that will not be used."""
+        self._end(np.array([worker]), np.array([tasks]), self.now - self.began.item(worker))
+
+    def _end(self, workers: IntArray, begun: IntArray, seconds: Array | float) -> None:
+        self._ledger.stop(workers, begun, seconds)
+        self.number[workers] += begun
+        self._drop(workers)
+
+    def lose(self, workers: IntArray) -> IntArray:
+        """Drop orders with the tasks that their workers have begun; return the lost tasks of each."""
+        tasks = np.array([self.begun(worker) for worker in workers.tolist()], np.int64)
+        self._ledger.lose(workers, tasks)
+        self._drop(workers)
+        return tasks
+
+    def _drop(self, workers: IntArray) -> None:
+        self.left[workers] = 0
+        self.due[workers] = np.inf
+        self.orders[workers] = None
+        if self._indices is not None:
+            for worker in workers.tolist():
+                self._indices.give_back(worker)
+        if self.probes or self.dropped:
+            for worker in workers.tolist():
+                self.probes.discard(worker)
+                self.dropped.pop(worker, None)
+
+    def _finish(self, workers: IntArray, begun: IntArray) -> Array:
         """Let workers end the task that they are at, and return how long that takes them.
 
         begun[j] is the number of undelivered tasks that workers[j] has begun.
@@ -165,14 +235,8 @@ class SimulatedWorkers:
         self.noted[late] = until
         return dict(zip(late.tolist(), seconds.tolist(), strict=True))
 
-    def drop(self, workers: IntArray | int) -> None:
-        """Drop the orders of these workers."""
-        self.left[workers] = 0
-        self.due[workers] = np.inf
-        self.orders[workers] = None
-
     def state(self, template: Array) -> State:
-        """Return all orders in flight; a point shared by several orders is saved once."""
+        """Return clock and orders in flight; a point shared by several orders is saved once."""
         running = np.flatnonzero(self.left)
         orders = list(self.orders[running])
         points = {order.x.ctypes.data: order.x for order in orders}
@@ -180,27 +244,28 @@ class SimulatedWorkers:
         point, together = np.full(self._n, -1), np.zeros(self._n, np.bool_)
         point[running] = [addresses.index(order.x.ctypes.data) for order in orders]
         together[running] = [order.together for order in orders]
-        return {
-            "now": np.array(self.now),
-            **{name: getattr(self, name).copy() for name in self._saved},
-            "together": together,
-            "point": point,
-            "points": _stacked(list(points.values()), template),
-        }
+        state = saved(self, self._saved) | {"together": together, "point": point}
+        state["points"] = _stacked(list(points.values()), template)
+        if unwanted := [*self.probes, *self.dropped]:  # orders whose results will not be used
+            state["unwanted"] = np.isin(np.arange(self._n), unwanted)
+        return state
 
-    def restore(self, state: State, template: Array) -> None:
-        """Resume from an earlier state, bit for bit as if there had been no break."""
-        saved = {name: entry(state, name, getattr(self, name)) for name in self._saved}
-        now, point = entry(state, "now", self.now), entry(state, "point", self.round)
-        together = entry(state, "together", np.zeros(self._n, np.bool_))
+    def restore(self, state: State, template: Array) -> IntArray:
+        """Resume from an earlier state, and return the workers whose orders will not be used."""
+        nobody = np.zeros(self._n, np.bool_)
+        point, together = entry(state, "point", self.round), entry(state, "together", nobody)
+        unwanted = entry({"unwanted": nobody} | state, "unwanted", nobody)
         shape = template.shape if template.size else state["points"].shape[1:]
         points = entry(state, "points", np.empty((point.max() + 1, *shape), template.dtype))
         points.flags.writeable = False
-        vars(self).update(saved, now=now.item(), orders=np.full(self._n, None, object), events=[])
+        restore_saved(self, state, self._saved)
+        self.orders, self.events = np.full(self._n, None, object), []
+        self.probes, self.dropped = set(), {}
         running = np.flatnonzero(self.left).tolist()
         for i in running:
-            self.orders[i] = Order(points[point[i]], self.round.item(i), together.item(i))
+            self.orders[i] = SimulatedOrder(points[point[i]], self.round.item(i), together.item(i))
         self._expect(self.due[running].tolist(), running)
+        return np.flatnonzero(unwanted)
 
 
 def _stacked(points: list[Array], template: Array) -> Array:
@@ -211,3 +276,175 @@ def _stacked(points: list[Array], template: Array) -> Array:
     for row, point in zip(stacked, points, strict=True):
         row[: len(point)] = point
     return stacked
+
+
+class SimulatedResults:
+    """Computes the results of tasks, rounded as they travel, and garbled where a script of faults says so."""
+
+    def __init__(
+        self,
+        problem: AnyProblem,
+        seed: int,
+        indices: SampleIndices | None,
+        script: FaultScript,
+        name: Callable[[int], str],
+    ) -> None:
+        self._problem, self._streams, self._indices = problem, task_streams(seed), indices
+        self._wire = results_wire(problem, template_of(problem))
+        self._script, self._name = script, name
+        # Plain bools are faster.
+        self._rounds, self._scripted = bool(self._wire), bool(script)
+        self._checks = self._scripted or returns_values(problem)
+        self._compute: Callable[[Array, Sequence[Task]], Any] = self._compute_first
+
+    def of(
+        self, worker: int, order: SimulatedOrder, numbers: range, seconds: list[float]
+    ) -> tuple[Any, list[float]]:
+        """Return the result of the tasks with these numbers, and the seconds that are reported for them."""
+        tasks = [Task(self._streams, order.round, worker, number) for number in numbers]
+        if self._indices is not None:
+            for task, index in zip(tasks, self._indices.of(worker), strict=False):
+                task.index = index
+        result: Any = np.array(self._compute(order.x, tasks))
+        if self._rounds:
+            self._wire.round(result)
+        if self._scripted:
+            self._script.check_task(worker, order.round)
+            result, seconds = self._script.garbled(worker, result, seconds)
+        if self._checks or not surely_finite(result):
+            where = f"{self._name(worker)} in round {order.round}"
+            result = received(worker, result, seconds, order.x, where, math.inf)
+        return result, seconds
+
+    def _compute_first(self, x: Array, tasks: Sequence[Task]) -> Any:
+        """Compute the first tasks, and warn if they draw random numbers that will not repeat."""
+        self._compute = partial(compute, ProblemAbilities.of(self._problem), at_once=True)
+        before = global_states()
+        result = self._compute(x, tasks)
+        if global_states() != before:
+            log.warning(DRAWS_GLOBALLY)
+        return result
+
+
+class Disruptions:
+    """Applies the faults of a script, and the deadlines and trials of `health`, on the virtual clock."""
+
+    def __init__(self, workers: SimulatedWorkers, script: FaultScript, health: Health) -> None:
+        self._workers, self._script, self._health, n = workers, script, health, len(workers.left)
+        self.reports: deque[Lost | Back] = deque()  # to be returned by wait
+        self.next = -math.inf  # when to look next: at a fault, or for a check of deadlines
+        self._check = -math.inf  # when to check deadlines
+        self._patience: Array = np.zeros(n)  # seconds per task within which no order is overdue
+        self._refresh = 0  # the round in which to compute that again
+        self._excused = np.full(n, -np.inf)  # the time from which a worker's lateness counts again
+        self._dead: set[int] = set()
+        script.begin(workers.now)
+        for fault in script.deaths():
+            if fault.time < workers.now:
+                self._lose(fault)
+
+    def clear(self) -> None:
+        """Forget the deadlines of orders that have ended: there are no others."""
+        self._check = math.inf
+        self.next = -math.inf if self.reports else self._script.next
+
+    def plan_check(self, workers: IntArray, round: int, counts: IntArray | int) -> None:
+        """Plan when to check the orders of these workers, whose next arrivals have counts[j] tasks."""
+        if round >= self._refresh:
+            self._patience, self._refresh = self._health.deadlines.patience(), round + min(round, REFRESH)
+        shortest = np.minimum.reduce(self._patience[workers] * counts)
+        self._check = min(self._check, self._workers.now + shortest)
+        self.next = min(self.next, self._check)
+
+    def try_again(self, x: Array, round: int) -> None:
+        """Give one task to each worker on probation whose time has come."""
+        own = self._workers
+        for worker in self._health.due(round):
+            if not own.left[worker] and own.free[worker] <= own.now:
+                own.probes.add(worker)
+                self._health.tried(worker, round)
+                own.order(np.array([worker]), SimulatedOrder(x, round, together=False), 1)
+            else:
+                self._health.unanswered(worker, round)
+
+    def come_first(self, arrival: float, until: float) -> bool:
+        """Apply the first fault or deadline before the next arrival; return whether there was one."""
+        if self.reports:
+            return True
+        if not self._workers.left.any():
+            raise RuntimeError("nothing is running, so there is nothing to wait for")
+        fault, late, worker = self._script.next, math.inf, -1
+        if min(arrival, until, fault) > self._check:
+            late, worker = self._first_overdue(min(arrival, until, fault))
+        self.next = min(fault, self._check)
+        if (first := min(fault, late)) < arrival and first <= until:
+            self._workers.now = max(self._workers.now, first)
+            self.next = -math.inf
+            if fault <= late:
+                self._strike()
+            else:
+                self._suspend(worker)
+            if self.reports or not arrival == until == self._script.next == math.inf:
+                return True
+        if arrival == until == math.inf:
+            raise RunError("none of the workers that have tasks will ever answer; resume on other workers")
+        return False
+
+    def _first_overdue(self, before: float) -> tuple[float, int]:
+        """Return when the first order becomes overdue, and whose; and plan the next check."""
+        own = self._workers
+        running = np.flatnonzero((own.left > 0) & self._health.available)
+        if not running.size:
+            self._check = math.inf
+            return math.inf, -1
+        began: Array = np.maximum(own.began, self._excused)[running]
+        together = [order.together for order in own.orders[running]]
+        counts = np.where(together, own.left[running], 1)
+        self._check = float(np.minimum.reduce(began + counts * self._patience[running]))
+        if self._check >= before:  # the workers for which this check was planned are done by now
+            return math.inf, -1
+        late: Array = began + self._health.deadlines.of(running, counts)
+        first = int(late.argmin())
+        # Deadlines depend on the times seen so far, so they are computed again after twice the time.
+        self._check = min(late.item(first), 2 * before - float(began.min()))
+        self._patience = self._health.deadlines.patience()
+        return late.item(first), running.item(first)
+
+    def _suspend(self, worker: int) -> None:
+        """Withdraw an overdue order; a worker that hangs notices this when it wakes up."""
+        own = self._workers
+        begun, spent = own.begun(worker), own.now - own.began.item(worker)
+        lost = self._health.overdue(worker, begun, spent, own.round.item(worker))
+        if lost is None:
+            self._excused[worker] = own.now
+            return
+        self.reports.append(lost)
+        if self._script.hangs(worker, own.now):
+            own.dropped[worker] = begun
+            own.delay(worker, self._script.asleep_until.item(worker))
+        else:
+            own.stop(np.array([worker]))
+
+    def _strike(self) -> None:
+        """Let the next fault of the script happen."""
+        fault, cost = self._script.strike(self._workers.due)
+        if fault.kind == "die":
+            self.reports.extend(self._lose(fault))
+        elif cost and (due := self._workers.due.item(fault.worker)) < math.inf:
+            self._workers.delay(fault.worker, due + cost)
+
+    def _lose(self, fault: Fault) -> list[Lost]:
+        """Remove a worker with the tasks that it has begun, unless it is dead already."""
+        worker = fault.worker
+        if worker in self._dead:
+            return []
+        self._dead.add(worker)
+        tasks = self._workers.lose(np.array([worker])).item()
+        return [self._health.died(worker, tasks, f"it vanished at {fault.time:g} s on the virtual clock")]
+
+    def reject(self, worker: int, count: int, error: RunError) -> Lost | None:
+        """Report a task that failed, or whose result cannot be used."""
+        probe, round = worker in self._workers.probes, self._workers.round.item(worker)
+        self._workers.waste(worker, count)
+        report = self._health.bad_result if isinstance(error, BadResultError) else self._health.failed
+        return report(worker, 0 if probe else count, error, round)

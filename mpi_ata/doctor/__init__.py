@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 
 from mpi_ata import launch
-from mpi_ata.doctor import machine
-from mpi_ata.doctor.exchange import FIX_MPI_FIRST, exchange_on_ranks, tiny_job, world
-from mpi_ata.doctor.finding import Finding
-from mpi_ata.doctor.library import dead_workers, launcher, library_finding, wheels
-from mpi_ata.launch.library import loaded_library
+from mpi_ata.doctor import checks
+from mpi_ata.doctor.checks import Finding
+from mpi_ata.doctor.on_ranks import FIX_MPI_FIRST, exchange_on_ranks, tiny_job, world
+from mpi_ata.launch.mpirun import loaded_library
 
 __all__ = ["Finding", "examine", "exchange_on_ranks"]
 
@@ -15,10 +14,10 @@ __all__ = ["Finding", "examine", "exchange_on_ranks"]
 def examine() -> Iterator[Finding]:
     """Yield all findings, the slow one last; under a launcher all ranks must take part in that one."""
     loaded = loaded_library()
-    library, mpirun = library_finding(loaded), launcher(loaded)
-    yield from (machine.python(), machine.package(), library, wheels(), mpirun, dead_workers(), world())
-    yield from (machine.cores(), machine.threads(), machine.doorbell())
-    yield from (machine.shared_memory(), machine.output_folder(), machine.slurm())
+    library, mpirun = checks.library_finding(loaded), checks.launcher(loaded)
+    yield from (checks.python(), checks.package(), library, checks.wheels(), mpirun, checks.dead_workers())
+    yield from (world(), checks.cores(), checks.threads(), checks.doorbell())
+    yield from (checks.shared_memory(), checks.output_folder(), checks.slurm())
     if launch.under_launcher():
         yield exchange_on_ranks(loaded)
     elif library.ok and mpirun.ok:

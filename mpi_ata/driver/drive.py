@@ -1,7 +1,10 @@
 """One run being driven: from where it starts to its last save."""
 
 import logging
+import math
+import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,23 +12,146 @@ from typing import Any
 import numpy as np
 
 from mpi_ata.clusters import Cluster
-from mpi_ata.driver.advice import ExchangeAdvice
+from mpi_ata.clusters.interface import ClusterAbilities
 from mpi_ata.driver.evaluation import evaluate
-from mpi_ata.driver.failure import RoundBoundary, saved_on_failure
 from mpi_ata.driver.loggers import LOGGERS, Logger
-from mpi_ata.driver.loop import rounds
 from mpi_ata.driver.observers import Observer, Observers
-from mpi_ata.driver.plan import Start
+from mpi_ata.driver.plan import RunStart
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import Note, begin
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import LossError, RunError, UsageError, in_short, in_users_code
+from mpi_ata.errors import DivergedError, LossError, RunError, TakenError, UsageError, in_short, in_users_code
+from mpi_ata.job.schema import Stop
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.methods import Method, Round
+from mpi_ata.methods.interface import MethodAbilities, decision_time
 from mpi_ata.problems import AnyProblem
 from mpi_ata.runfile.hosts import HostReport
 
+
+def rounds(
+    method: Method,
+    cluster: Cluster,
+    problem: AnyProblem | None,
+    stop: Stop,
+    evaluate_every: int,
+    trace: Trace,
+) -> Iterator[Round]:
+    """Yield one round after another until a limit of `stop` is reached; without one, for as long as asked.
+
+    Every `evaluate_every` rounds the loss of `problem`, and what its evaluate(x) returns, goes into `trace`,
+    off the clock.
+    """
+    if not trace.rows:
+        _evaluate(problem, method, stop, cluster, trace)
+    done = stop.reached(trace)
+    while not done:
+        round = _step(method, cluster, trace)
+        done = stop.reached(trace)
+        if done or method.k % evaluate_every == 0:
+            _evaluate(problem, method, stop, cluster, trace)
+            done = done or stop.reached(trace)
+        yield round
+
+
+def _step(method: Method, cluster: Cluster, trace: Trace) -> Round:
+    """Do one round, and take it in."""
+    began, before = time.perf_counter(), decision_time(method)
+    round = method.step(cluster)
+    trace.add(round, cluster.ledger)
+    decision = decision_time(method) - before
+    trace.wall_time.add_round(time.perf_counter() - began, round.duration, decision)
+    return round
+
+
+def _evaluate(problem: AnyProblem | None, method: Method, stop: Stop, cluster: Cluster, trace: Trace) -> None:
+    with trace.wall_time.timed("evaluation_time"):
+        found = evaluate(problem, method, stop.needs_loss, cluster)
+    trace.record(found)
+
+
+class RoundBoundary:
+    """The end of the latest completed round: the state as which a run that fails can be saved.
+
+    Not where x has moved in the round that failed, nor in a simulation, which is to be repeated bit for bit:
+    there the state that was taken last counts.
+    """
+
+    def __init__(self, method: Method, cluster: Cluster, trace: Trace) -> None:
+        self._method, self._cluster, self._trace = method, cluster, trace
+        self._unused = trace.used - self._finished_tasks()
+        self.note()
+
+    def _finished_tasks(self) -> int:
+        return int(self._cluster.ledger.stats.state()["tasks"].sum())
+
+    def note(self) -> None:
+        """Take the present state as the end of a completed round."""
+        self._mark, self._x, self._k = self._cluster.ledger.mark(), self._method.x, self._method.k
+
+    def settle(self, error: Exception) -> bool:
+        """Return whether the run can be saved as it is now; a round that broke off is booked as wasted."""
+        method, trace = self._method, self._trace
+        if trace.round == method.k > self._k:  # the round is complete: what failed is its evaluation
+            return not isinstance(error, DivergedError)
+        taken = ClusterAbilities.of(self._cluster).simulated or MethodAbilities.of(method).point_per_worker
+        replayed = taken and not isinstance(error, LossError)
+        if replayed or method.x is not self._x or method.k != self._k:
+            return False
+        self._cluster.stop(np.arange(self._cluster.n))
+        trace.settle(self._cluster.ledger, self._mark)
+        trace.wasted += self._unused + self._finished_tasks() - trace.used
+        return True
+
+
+@contextmanager
+def saved_on_failure(boundary: RoundBoundary, method: Method, recorder: RunRecorder | None) -> Iterator[None]:
+    """Where rounds fail, save the completed ones and the reason, and say what is left of the run."""
+    try:
+        yield
+    except TakenError:  # the file belongs to another run now
+        raise
+    except Exception as error:
+        if not isinstance(error, RunError | UsageError):  # in an allocator or a method of the user's own
+            error = in_users_code(f"round {method.k + 1} failed", error)
+        whole = boundary.settle(error)
+        raise (_recorded(error, whole, recorder) if recorder else error) from None
+
+
+def _recorded(error: Exception, whole: bool, recorder: RunRecorder) -> Exception:
+    """Record a failure, and return the error with what is left of the run."""
+    recorder.fail(error, whole)
+    if isinstance(error, UsageError):
+        return error
+    kind = LossError if isinstance(error, LossError) else RunError
+    return kind(f"{error}\n{recorder.remains()}")
+
+
 log = logging.getLogger("mpi_ata")
+ENOUGH = 300  # orders: the first ones may wait for code to be loaded
+
+
+class ExchangeAdvice(Observer):
+    """Logs at the end of a run that exchanging orders and results took longer than the tasks themselves."""
+
+    def on_start(self, method: Method, cluster: Cluster, trace: Trace) -> None:
+        """Remember whose accounts to look at."""
+        self._stats = cluster.ledger.stats
+
+    def on_end(self, trace: Trace, reason: str | None) -> None:
+        """Look at the mean order of all workers."""
+        sums = self._stats.state()
+        orders = int(sums["arrivals"].sum())
+        overhead, seconds = (math.fsum(sums[name]) / max(orders, 1) for name in ("overhead", "seconds"))
+        if orders >= ENOUGH and overhead > seconds:
+            log.warning(
+                "exchanging an order took %.3g ms, but its tasks only %.3g ms: let each task do more, "
+                "or use a larger budget",
+                1e3 * overhead,
+                1e3 * seconds,
+            )
+
+
 BY_CALLER = "leaving the loop"  # what ended a run that neither a limit nor a signal ended
 
 
@@ -35,7 +161,7 @@ class Outcome:
 
     workers: int
     trace: Trace
-    x: Any  # None where workers kept it when the grace period ended
+    x: Any
     reason: str | None  # the limit that was reached; None where it was stopped early
     signal: str = ""  # that stopped it
     out: Path | None = None  # where it was saved
@@ -57,7 +183,7 @@ class Drive:
 
     def __init__(
         self,
-        start: Start,
+        start: RunStart,
         method: Method,
         problem: AnyProblem | None,
         cluster: Cluster,
@@ -82,20 +208,13 @@ class Drive:
         with np.errstate(over="ignore", invalid="ignore"):  # evaluate() says it better
             for _ in self.rounds():
                 pass
-        outcome = Outcome(self._cluster.n, self._trace, self._point(), self.reason, self._stop_request.name)
+        outcome = Outcome(self._cluster.n, self._trace, self._method.x, self.reason, self._stop_request.name)
         if (found := self._recorder) is None:
             return outcome
         hosts = found.flagged_hosts()
         return replace(
             outcome, out=found.path, resumable=found.resumable, flagged_hosts=hosts, saved=found.saved
         )
-
-    def _point(self) -> Any:
-        """Return the point; None if it is on workers, which have no time left to send it."""
-        try:
-            return self._method.x
-        except (GraceExpired, LossError):
-            return None
 
     @property
     def resumable(self) -> bool:

@@ -1,7 +1,7 @@
 """Evaluates the problem at the current point, off the clock."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -10,9 +10,11 @@ import numpy as np
 
 from mpi_ata.arrays import Array, described
 from mpi_ata.clusters import Cluster
+from mpi_ata.clusters.interface import ClusterAbilities
 from mpi_ata.errors import RunError, UsageError, diverged, in_users_code
 from mpi_ata.methods import Method
-from mpi_ata.problems import AnyProblem
+from mpi_ata.methods.interface import MethodAbilities
+from mpi_ata.problems import AnyProblem, EvaluationAbilities
 
 
 class Evaluation(NamedTuple):
@@ -31,7 +33,7 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate the problem at the method's point, on the workers if it can be done in parts."""
     x, metrics = method.x, {}
-    if sums := not getattr(method, "any_x", False):  # a point that updates move, and that may diverge
+    if sums := not MethodAbilities.of(method).any_x:  # a point that updates move, and that may diverge
         x = x.view()
         x.flags.writeable = False
         metrics = evaluate_in_parts(problem, x, cluster)
@@ -42,25 +44,25 @@ def evaluate(
         raise diverged(method.k, loss)
     if loss is None and needs_loss:
         way_out = "let evaluate(x) return an entry 'loss', or add loss(x)"
-        raise UsageError(f"the run is to stop at a loss or gap, but the problem has no loss; {way_out}")
+        raise UsageError(f"stop.loss or stop.gap is set, but the problem has no loss; {way_out}")
     if loss is None:
         return Evaluation(metrics=metrics)
-    minimum = _number("minimum of the problem is", getattr(problem, "minimum", math.nan))
+    minimum = _number("minimum of the problem is", EvaluationAbilities.of(problem).minimum)
     return Evaluation(loss, loss - minimum, metrics)
 
 
 def _loss(problem: AnyProblem | None, x: Any) -> float | None:
     """Return the loss at x; None where the problem has no loss()."""
-    if not hasattr(problem, "loss"):
+    if (function := EvaluationAbilities.of(problem).loss) is None:
         return None
-    return _number("loss(x) of the problem returned", _call(problem, "loss", x))
+    return _number("loss(x) of the problem returned", _call("loss(x)", function, x))
 
 
 def _metrics(problem: AnyProblem | None, x: Any) -> dict[str, float]:
     """Return what evaluate() of the problem says of x, as plain numbers; nothing where there is none."""
-    if not hasattr(problem, "evaluate"):
+    if (function := EvaluationAbilities.of(problem).evaluate) is None:
         return {}
-    return _named_numbers("evaluate(x)", _call(problem, "evaluate", x))
+    return _named_numbers("evaluate(x)", _call("evaluate(x)", function, x))
 
 
 def _named_numbers(function: str, answer: Any) -> dict[str, float]:
@@ -79,18 +81,19 @@ def evaluate_in_parts(problem: Any, x: Array, cluster: Any, parts: range | None 
 
     Nothing if the problem or the cluster does not offer that.
     """
-    parts = range(getattr(problem, "evaluation_parts", 0)) if parts is None else parts
-    if not parts or not hasattr(cluster, "evaluate"):
+    abilities, evaluate = EvaluationAbilities.of(problem), ClusterAbilities.of(cluster).evaluate
+    parts = range(abilities.evaluation_parts) if parts is None else parts
+    if not parts or evaluate is None or abilities.combine_parts is None:
         return {}
-    numbers = cluster.evaluate(x, parts)
-    return _named_numbers("combine_parts(x, numbers)", _call(problem, "combine_parts", x, numbers))
+    name = "combine_parts(x, numbers)"
+    return _named_numbers(name, _call(name, abilities.combine_parts, x, evaluate(x, parts)))
 
 
-def _call(problem: AnyProblem | None, name: str, x: Any, *more: Any) -> Any:
+def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        return getattr(problem, name)(x, *more)
+        return function(*arguments)
     except (Exception, SystemExit) as error:
-        raise in_users_code(f"{name}(x{', numbers' * len(more)}) of the problem failed", error) from None
+        raise in_users_code(f"{name} of the problem failed", error) from None
 
 
 def _number(what: str, value: Any) -> float:

@@ -1,26 +1,60 @@
 """Runs a plan from start to end: on the virtual cluster, or on the ranks of this MPI world."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from mpi_ata.clusters import Cluster, VirtualCluster
+from mpi_ata.clusters.interface import ClusterAbilities, ClusterSettings
 from mpi_ata.clusters.network import traffic_of
 from mpi_ata.driver.drive import Drive, Outcome
 from mpi_ata.driver.observers import Observer
-from mpi_ata.driver.opening import opened_ranks, set_up_in_time, start_billing
-from mpi_ata.driver.plan import Plan, Start
+from mpi_ata.driver.plan import Plan, RunStart
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import CONTINUE, UsageError
+from mpi_ata.errors import CONTINUE, RunError, UsageError
 from mpi_ata.job import Job, Parts
-from mpi_ata.job.build import fault_policy, replicated_update
-from mpi_ata.job.demand import check_simulation
+from mpi_ata.job.build import check_simulation, fault_policy
 from mpi_ata.job.schema import prefix_errors
-from mpi_ata.launch import rank
-from mpi_ata.launch.signals import StopRequest
-from mpi_ata.layout import MANAGER
+from mpi_ata.launch import allocated_cores, rank
+from mpi_ata.launch.environment import take_job_age
+from mpi_ata.launch.signals import GraceExpired, StopRequest
+from mpi_ata.layout import MANAGER, ranks_for
 
-__all__ = ["Outcome", "execute", "execute_on_ranks"]
+if TYPE_CHECKING:
+    from mpi_ata.clusters.mpi.manager import MPICluster
+
+
+@contextmanager
+def opened_ranks(settings: ClusterSettings, stop_request: StopRequest) -> Iterator["MPICluster | None"]:
+    """Yield the ranks as a cluster; a worker's rank serves it first, then yields None."""
+    from mpi_ata.clusters.mpi.world import mpi_cluster
+
+    with set_up_in_time(stop_request), mpi_cluster(settings, stop_request.grace_expired) as cluster:
+        if cluster is not None:
+            cluster.log_notes(sleeping=settings.times is not None)
+        yield cluster
+
+
+@contextmanager
+def set_up_in_time(stop_request: StopRequest) -> Iterator[None]:
+    """Raise RunError if a signal comes during setup, and setup does not end within the grace period."""
+    try:
+        yield
+    except GraceExpired:
+        raise RunError(f"{stop_request.word} received during set-up; no rounds were run") from None
+
+
+def start_billing(trace: Trace, cluster: Cluster) -> None:
+    """Let a trace count elapsed and billed time from the start of the job; not in a simulation.
+
+    Where a process does several runs, all that came before the first one belongs to the first one.
+    """
+    if not trace.cores and not ClusterAbilities.of(cluster).simulated:
+        trace.cores = allocated_cores() or ranks_for(cluster.n)
+        trace.begin_earlier(take_job_age())
+
 
 log = logging.getLogger("mpi_ata")
 
@@ -45,8 +79,8 @@ def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
         job = plan.job
         can_be_late = "faults" in job.tables or (job.times is not None and job.times.changes)
         policy = fault_policy(job, parts.method) if can_be_late else None
-        travel = job.run.exchange, job.run.replicated
-        overhead = None if job.network is None else traffic_of(parts.problem, job.network, *travel)
+        way = job.run.exchange
+        overhead = None if job.network is None else traffic_of(parts.problem, job.network, way)
         return parts, VirtualCluster(
             parts.problem, parts.times, job.run.seed, policy=policy, overhead=overhead
         )
@@ -54,20 +88,20 @@ def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
 
 def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome | None:
     """Run a plan on the ranks of this MPI world; on a worker's rank there is no outcome."""
-    from mpi_ata.clusters.world import collective_check, workers_in_world
+    from mpi_ata.clusters.mpi.world import collective_check, workers_in_world
 
     job, trace = plan.job, Trace()
     with StopRequest(job.run.grace, on_ranks=True, is_worker=rank() != MANAGER) as stop_request:
         log_notes(plan)
         if job.network is not None:
-            log.warning("[network] counts in simulations alone: these ranks have a network of their own")
+            log.warning("[network] only applies to simulations; ignored here")
         with collective_check():
             parts = plan.parts(workers_in_world())
         drawn = job.times is not None and job.times.report == "drawn"
         policy = fault_policy(job, parts.method)
-        update = replicated_update(parts.method)
-        given = job.run.seed, job.digest, stop_request, policy, drawn, job.run.exchange, update
-        with opened_ranks(parts.problem, parts.times, *given) as cluster:
+        asked = job.run.seed, drawn, job.digest, policy, job.run.exchange
+        settings = ClusterSettings(parts.problem, parts.times, *asked)
+        with opened_ranks(settings, stop_request) as cluster:
             if cluster is None:
                 return None
             _check_size(job, cluster.n)
@@ -95,7 +129,7 @@ def _drive(
     return Drive(plan, parts.method, parts.problem, cluster, trace, observers, stop_request)
 
 
-def log_notes(plan: Start) -> None:
+def log_notes(plan: RunStart) -> None:
     """Log what the user should know before a run starts."""
     for text in plan.notes:
         log.warning("%s", text)

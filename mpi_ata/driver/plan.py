@@ -1,35 +1,85 @@
 """Everything that is decided before a run starts, decided once."""
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.errors import UsageError
 from mpi_ata.job import Job, Parts, build_parts, load_job, resume_job
-from mpi_ata.job.schema import RunTable
-from mpi_ata.job.source import JobText
-from mpi_ata.job.stop import Stop
+from mpi_ata.job.schema import RunDescription
 from mpi_ata.launch import under_launcher
 from mpi_ata.runfile.checkpoints import fresh_path
-from mpi_ata.runfile.earlier import EarlierRuns, JobTables
-from mpi_ata.runfile.load import load_named
-from mpi_ata.runfile.prior import RunStats, discount, merge_runs
-from mpi_ata.runfile.record import Record
-from mpi_ata.runfile.store import RunFile
+from mpi_ata.runfile.load import EarlierRuns, load_named
+from mpi_ata.runfile.priors import RunStats, discount, merge_runs
+from mpi_ata.runfile.schema import Record
+from mpi_ata.runfile.store import RunFile, check_writable_path
 
 
-class Described(Protocol):
-    """What driving and recording a run needs to know of it: a job file says it, or a script."""
+@dataclass(frozen=True)
+class OutputOptions:
+    """The options --out, --resume, --accept-changes, --warm-start, --prior-weight and --any-problem."""
 
-    @property
-    def source(self) -> JobText: ...
-    @property
-    def stop(self) -> Stop: ...
-    @property
-    def run(self) -> RunTable: ...
+    out: Path | None = None  # a fresh name in runs/, if not given
+    resume: bool = False
+    warm_start: tuple[Path, ...] = ()
+    prior_weight: float = 1.0
+    any_problem: bool = False
+    accept_changes: bool = False  # in the job or the user's files, when a run is resumed
+    in_python: bool = False  # whether they are arguments of a script, and are called so in messages
+
+    def name(self, option: str, value: object = None) -> str:
+        """Return an option as the user writes it, with a value if one is given."""
+        if self.in_python:
+            return option if value is None else f"{option}={value!r}"
+        flag = f"--{option.replace('_', '-')}"
+        shown = f"{value:g}" if isinstance(value, float) else value
+        return flag if value in (None, True) else f"{flag} {shown}"
+
+    def resume_words(self, out: str | Path) -> str:
+        """Return the options with which a run is resumed."""
+        return (", " if self.in_python else " ").join([self.name("out", str(out)), self.name("resume", True)])
+
+    def check(self) -> None:
+        """Reject invalid combinations and places, before anything else is done."""
+        if self.out is None and self.resume:
+            resume = self.name("resume", True)
+            raise UsageError(f"{resume} continues a run; name its file: {self.resume_words('RUN.h5')}")
+        if self.accept_changes and not self.resume:
+            raise UsageError(f"{self.name('accept_changes', True)} requires {self.name('resume', True)}")
+        if self.out is not None:
+            check_writable_path(self.out)
+            self._check_not_overwritten(self.out)
+        if not self.resumes():
+            self.check_prior()
+
+    def resumes(self) -> bool:
+        """Return whether there is a run to continue."""
+        return self.out is not None and self.resume and RunFile(self.out).exists()
+
+    def _check_not_overwritten(self, out: Path) -> None:
+        file = RunFile(out)
+        if file.exists() and not self.resume:
+            there = out if out.exists() else file.previous
+            resume, other = self.name("resume", True), self.name("out")
+            raise UsageError(f"{there}: exists; continue it with {resume}, or choose another {other}")
+
+    def check_prior(self) -> None:
+        """Reject a warm start from nothing."""
+        if not 0 < self.prior_weight <= 1:
+            weight = self.name("prior_weight", self.prior_weight)
+            raise UsageError(f"{weight} must be above 0 and at most 1")
+        if self.prior_weight < 1 and not self.warm_start:
+            raise UsageError(f"{self.name('prior_weight')} requires {self.name('warm_start')}")
+        if self.any_problem and not self.warm_start:
+            raise UsageError(f"{self.name('any_problem', True)} requires {self.name('warm_start')}")
+        for path in self.warm_start:
+            if not os.path.exists(path) and not os.path.exists(f"{path}.previous"):
+                warm_start = self.name("warm_start", str(path))
+                raise UsageError(f"{warm_start}: there is no such run file or folder")
 
 
 class _Totals(NamedTuple):
@@ -43,16 +93,17 @@ class _Totals(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Start:
+class RunStart:
     """A run as it was described, the run that it continues, and what earlier runs know of its workers."""
 
-    job: Described
+    job: RunDescription
     file: RunFile | None = None  # where the run is recorded; None: nowhere
     earlier: Record | None = None  # the run to resume
     damaged: bool = False  # whether a newer save of it could not be read
     changes: tuple[str, ...] = ()  # in its job since then, in words
     prior: list[RunStats] = field(default_factory=list)  # what earlier runs learned of workers
     notes: tuple[str, ...] = ()  # for the user, when the run starts
+    output: OutputOptions = OutputOptions()
 
     @property
     def finished(self) -> str:
@@ -68,7 +119,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Plan(Start):
+class Plan(RunStart):
     """The same for a job file: a job with all its settings."""
 
     job: Job
@@ -101,12 +152,12 @@ def plan_run(job: Path, settings: Sequence[str], output: OutputOptions) -> Plan:
     loaded = load_job(job, settings)
     prior, notes = read_prior(loaded, output)
     file = RunFile(fresh_path(job) if output.out is None else output.out)
-    return Plan(loaded, file, prior=prior, notes=tuple(notes))
+    return Plan(loaded, file, prior=prior, notes=tuple(notes), output=output)
 
 
-def read_prior(job: JobTables, output: OutputOptions) -> tuple[list[RunStats], list[str]]:
+def read_prior(job: RunDescription, output: OutputOptions) -> tuple[list[RunStats], list[str]]:
     """Return what earlier runs learned of workers, and notes; files that do not fit the job are rejected."""
-    runs = EarlierRuns(None if output.any_problem else job)
+    runs = EarlierRuns(None if output.any_problem else job, output.name("any_problem", True))
     known = merge_runs(runs.read(output.warm_start))
     notes = list(runs.notes)
     if output.warm_start and not known:
@@ -123,27 +174,28 @@ def _resume(job: Path, settings: Sequence[str], output: OutputOptions) -> Plan:
     record, complaint = load_named(file)
     resumed, changes = resume_job(job, record.job, settings, output.accept_changes)
     notes = resume_notes(output, complaint)
-    return Plan(resumed, file, record, bool(complaint), tuple(changes), notes=tuple(notes))
+    return Plan(resumed, file, record, bool(complaint), tuple(changes), notes=tuple(notes), output=output)
 
 
 def resume_notes(output: OutputOptions, complaint: str) -> list[str]:
     """Return what the user should know of the run to resume."""
     notes = [complaint] if complaint else []
     if output.warm_start:
-        notes.append(f"{output.out} is resumed with what it has learned; --warm-start is for new runs")
+        warm_start = output.name("warm_start")
+        notes.append(f"{output.out} is resumed with what it has learned; {warm_start} is for new runs")
     return notes
 
 
 def resolve_on_ranks(job: Path, settings: Sequence[str] = (), output: OutputOptions | None = None) -> Plan:
     """Decide the same on all ranks of this MPI world; only the manager needs to see the run file."""
-    from mpi_ata.clusters.world import bcast_text, collective_check, is_manager, workers_in_world
+    from mpi_ata.clusters.mpi.world import bcast_text, collective_check, is_manager, workers_in_world
 
     plan = None
     with collective_check():
         workers_in_world()
         if is_manager():
             plan = resolve(job, settings, output)
-    settings = json.loads(bcast_text(json.dumps(plan.job.source.settings if plan else None)))
+    settings = json.loads(bcast_text(json.dumps(plan.job.settings if plan else None)))
     with collective_check():
         return plan or Plan(load_job(job, settings))
 
@@ -154,7 +206,7 @@ def checked_together() -> Iterator[None]:
     if not under_launcher():
         yield
         return
-    from mpi_ata.clusters.world import collective_check
+    from mpi_ata.clusters.mpi.world import collective_check
 
     with collective_check():
         yield

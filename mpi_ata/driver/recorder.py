@@ -8,25 +8,141 @@ from contextlib import suppress
 
 import numpy as np
 
-from mpi_ata.arrays import State
-from mpi_ata.clusters import Back, Lost, VirtualCluster
-from mpi_ata.clusters.interface import named
-from mpi_ata.clusters.ledger import in_flight
-from mpi_ata.driver.plan import Start
-from mpi_ata.driver.recorded import RecordedMethod, RecordedWorkers
-from mpi_ata.driver.restore import Note, allocator_of, missing_state, speed_changes
-from mpi_ata.driver.round_sample import RoundSample
-from mpi_ata.driver.task_map import TaskMap
+from mpi_ata.arrays import IntArray, State
+from mpi_ata.clusters import Back, Lost
+from mpi_ata.clusters.accounts import Delivery, in_flight
+from mpi_ata.clusters.interface import ClusterAbilities, named
+from mpi_ata.driver.plan import RunStart
+from mpi_ata.driver.restore import (
+    Note,
+    RecordedMethod,
+    RecordedWorkers,
+    allocator_of,
+    missing_state,
+    speed_changes,
+)
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import DivergedError, LossError, TakenError, UsageError, diverged, in_short
 from mpi_ata.launch import slurm_job
 from mpi_ata.methods import Round
+from mpi_ata.methods.interface import MethodAbilities
 from mpi_ata.runfile.checkpoints import SHARE, Checkpoints
 from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
 from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.prior import same_workers
-from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.priors import same_workers
+from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
+
+ROWS = 1024  # rounds that are kept, at most; then every other one is dropped
+TASKS = 1 << 16  # and their tasks
+
+Row = tuple[int, float, list[Delivery]]  # round, its length, and what was delivered in it
+
+
+class RoundSample:
+    """Rounds as they were, evenly spaced over the run."""
+
+    def __init__(self) -> None:
+        self._stride, self._tasks = 1, 0
+        self._rows: list[Row] = []
+
+    def due(self, round: int) -> bool:
+        """Return whether this round is one of those to keep."""
+        return round % self._stride == 0
+
+    def add(self, round: int, duration: float, deliveries: list[Delivery]) -> None:
+        """Keep a round."""
+        self._rows.append((round, duration, deliveries))
+        self._tasks += _tasks(deliveries)
+        while len(self._rows) > ROWS or (self._tasks > TASKS and len(self._rows) > 1):
+            self._stride *= 2
+            self._rows = [row for row in self._rows if self.due(row[0])]
+            self._tasks = sum(_tasks(deliveries) for _, _, deliveries in self._rows)
+
+    def state(self) -> State:
+        """Return the rows as columns: of rounds, of what was delivered in them, and of its tasks."""
+        deliveries = [each for _, _, several in self._rows for each in several]
+        seconds = [second for _, several, _ in deliveries for second in several]
+        return {
+            "round": np.array([round for round, _, _ in self._rows], np.int64),
+            "duration": np.array([duration for _, duration, _ in self._rows], np.float64),
+            "deliveries": np.array([len(several) for _, _, several in self._rows], np.int64),
+            "worker": np.array([worker for worker, _, _ in deliveries], np.int64),
+            "overhead": np.array([overhead for _, _, overhead in deliveries], np.float64),
+            "tasks": np.array([len(several) for _, several, _ in deliveries], np.int64),
+            "seconds": np.array(seconds, np.float64),
+        }
+
+    def restore(self, state: State) -> None:
+        """Continue the sample of a resumed run."""
+        if not state or not len(state["round"]):
+            return
+        seconds = np.split(state["seconds"], np.cumsum(state["tasks"])[:-1])
+        columns = zip(state["worker"].tolist(), seconds, state["overhead"].tolist(), strict=True)
+        deliveries = [(worker, several.tolist(), overhead) for worker, several, overhead in columns]
+        ends = np.cumsum(state["deliveries"]).tolist()
+        self._rows = [
+            (round, duration, deliveries[begin:end])
+            for round, duration, begin, end in zip(
+                state["round"].tolist(), state["duration"].tolist(), [0, *ends], ends, strict=False
+            )
+        ]
+        self._tasks = len(state["seconds"])
+        self._stride = int(np.diff(state["round"]).min(initial=self._rows[0][0]))
+
+
+def _tasks(deliveries: list[Delivery]) -> int:
+    return sum(len(seconds) for _, seconds, _ in deliveries)
+
+
+ROWS_TASK_MAP = 128  # rounds that are kept, at most; then every other one is dropped
+COLUMNS = 1024  # workers that are counted one by one; more are added up in groups of neighbours
+
+
+def group_size(n: int) -> int:
+    """Return how many of n workers share a column."""
+    return -(-n // COLUMNS)
+
+
+class TaskMap:
+    """The number of tasks that each worker has finished up to some rounds, evenly spaced over the run."""
+
+    def __init__(self, n: int) -> None:
+        self._first = np.arange(0, n, group_size(n))  # worker of each column
+        self._n, self._stride = n, 1
+        self._rows: list[tuple[int, float, IntArray]] = []  # round, clock, tasks
+
+    def due(self, round: int) -> bool:
+        """Return whether this round is one of those to keep."""
+        return round % self._stride == 0
+
+    def add(self, round: int, clock: float, tasks: IntArray) -> None:
+        """Keep the number of tasks that each worker has finished by the end of a round."""
+        self._rows.append((round, clock, self._grouped(tasks)))
+        if len(self._rows) > ROWS_TASK_MAP:
+            self._stride *= 2
+            self._rows = [row for row in self._rows if self.due(row[0])]
+
+    def _grouped(self, tasks: IntArray) -> IntArray:
+        return tasks.copy() if len(self._first) == self._n else np.add.reduceat(tasks, self._first)
+
+    def state(self) -> State:
+        """Return the rows as columns."""
+        rounds, clocks, tasks = zip(*self._rows, strict=True) if self._rows else ((), (), ())
+        return {
+            "round": np.array(rounds, np.int64),
+            "clock": np.array(clocks, np.float64),
+            "tasks": np.array(tasks, np.int64).reshape(-1, len(self._first)),
+        }
+
+    def restore(self, state: State, tasks: IntArray) -> None:
+        """Continue the map of a resumed run, unless it has other workers: these have done fewer tasks."""
+        saved = state.get("tasks", np.zeros((0, 0), np.int64))
+        if not len(saved) or saved.shape[1] != len(self._first) or (saved[-1] > self._grouped(tasks)).any():
+            return
+        self._rows = list(zip(state["round"].tolist(), state["clock"].tolist(), saved, strict=True))
+        self._stride = int(np.diff(state["round"]).min(initial=self._rows[0][0]))
+
 
 log = logging.getLogger("mpi_ata")
 
@@ -38,20 +154,21 @@ class RunRecorder:
     """Saves a run before its first round, whenever a save is due, and at its end."""
 
     def __init__(
-        self, plan: Start, file: RunFile, method: RecordedMethod, cluster: RecordedWorkers, trace: Trace
+        self, plan: RunStart, file: RunFile, method: RecordedMethod, cluster: RecordedWorkers, trace: Trace
     ) -> None:
         job = plan.job
-        self.path, self._file = file.path, file
+        self.path, self._file, self._output = file.path, file, plan.output
         self._new, self._removed = plan.earlier is None, False
         # Elsewhere the state is that of the latest completed round until a round ends.
-        self._takes_states = isinstance(cluster, VirtualCluster) or hasattr(method, "point_per_worker")
+        self._simulated = ClusterAbilities.of(cluster).simulated
+        self._takes_states = self._simulated or MethodAbilities.of(method).point_per_worker
         self._next_state = 0.0
         self._changes = 0  # of speed
         self._method, self._cluster, self._trace, self._job = method, cluster, trace, job
         self._checkpoints = Checkpoints(file, job.run.checkpoint_rounds, job.run.checkpoint_seconds)
-        self._record = plan.earlier or Record(secrets.token_hex(16), job.source, (), {}, prior=plan.prior)
+        self._record = plan.earlier or Record(secrets.token_hex(16), job, (), {}, prior=plan.prior)
         self._map = TaskMap(cluster.n)
-        self._sample = None if isinstance(cluster, VirtualCluster) else RoundSample()
+        self._sample = None if self._simulated else RoundSample()
         missing = missing_state(method)
         self.resumable = not missing
         if missing:
@@ -63,19 +180,15 @@ class RunRecorder:
             self.event(note.kind, note.text)
         record = self._record
         same = same_workers(record.identities, self._cluster.identities)
-        record.job, record.identities, record.reason = self._job.source, self._cluster.identities, ""
+        record.job, record.identities, record.reason = self._job, self._cluster.identities, ""
         record.failure = ""
-        if (
-            (id := slurm_job())
-            and id not in record.slurm_jobs
-            and not isinstance(self._cluster, VirtualCluster)
-        ):
+        if (id := slurm_job()) and id not in record.slurm_jobs and not self._simulated:
             record.slurm_jobs = (*record.slurm_jobs, id)
         self._map.restore(record.task_map, self._cluster.ledger.stats.state()["tasks"])
         if self._sample is not None:
             self._sample.restore(record.rounds if same else {})
             self._log_next(self._trace.round)
-        with self._trace.shares.timed("saving_time"):
+        with self._trace.wall_time.timed("saving_time"):
             self._checkpoints.save_first(self._filled())
 
     def event(self, kind: str, text: str, worker: int = -1) -> None:
@@ -129,7 +242,7 @@ class RunRecorder:
     def save_if_due(self, round: Round) -> None:
         """Save if it is time; in between, take the state as often as is cheap, in case the run fails."""
         if self._checkpoints.due(round.number):
-            with self._trace.shares.timed("saving_time"):
+            with self._trace.wall_time.timed("saving_time"):
                 self._checkpoints.save(self._filled())
         elif self._takes_states and (round.number <= FIRST or time.monotonic() >= self._next_state):
             self._filled()
@@ -217,12 +330,12 @@ class RunRecorder:
         if not self.resumable:
             return f"{self.path} has recorded it up to round {self.saved:,}"
         where = f"{self.path} holds it up to round {self.saved:,}"
-        edited = "adding --accept-changes if you edited a file"
-        return f"{where}; after fixing it, continue with --out {self.path} --resume, {edited}"
+        resume, edited = self._output.resume_words(self.path), self._output.name("accept_changes", True)
+        return f"{where}; after fixing it, continue with {resume}, adding {edited} if you edited a file"
 
     def _finite(self) -> bool:
         # A point that no update moves cannot diverge.
-        return getattr(self._method, "any_x", False) or bool(np.isfinite(self._method.x).all())
+        return MethodAbilities.of(self._method).any_x or bool(np.isfinite(self._method.x).all())
 
     def _filled(self, reason: str = "") -> Record:
         method, cluster, trace, record = self._method, self._cluster, self._trace, self._record

@@ -2,20 +2,59 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from mpi_ata.allocators import Allocator
 from mpi_ata.allocators.change_detection import SpeedChange
-from mpi_ata.clusters.ledger import in_flight
-from mpi_ata.driver.plan import Start
-from mpi_ata.driver.recorded import RecordedMethod, RecordedWorkers
+from mpi_ata.allocators.interface import AllocatorAbilities
+from mpi_ata.arrays import State
+from mpi_ata.clusters import WorkerIdentity
+from mpi_ata.clusters.accounts import Ledger, in_flight
+from mpi_ata.clusters.sample_indices import SampleIndices
+from mpi_ata.driver.plan import RunStart
 from mpi_ata.driver.trace import Regret, Trace
 from mpi_ata.errors import UsageError, one_line
-from mpi_ata.runfile.prior import RunStats, counted, kept_workers, match_prior, same_workers
-from mpi_ata.runfile.record import Record
+from mpi_ata.methods.interface import MethodAbilities
+from mpi_ata.runfile.priors import RunStats, counted, kept_workers, match_prior, same_workers
+from mpi_ata.runfile.schema import Record
 from mpi_ata.times import DrawnTimes
+
+
+class RecordedWorkers(Protocol):
+    """Who does the tasks of a run, and the accounts of them: every cluster, and the ranks of a DDP script."""
+
+    n: int
+    ledger: Ledger
+    draws: SampleIndices | None
+
+    @property
+    def identities(self) -> tuple[WorkerIdentity, ...]: ...
+    def state(self) -> State: ...
+    def restore(self, state: State, workers: State | None = None) -> None: ...
+    def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None: ...
+
+
+class RecordedMethod(Protocol):
+    """How far a run is, and what decides its quotas: every method, and Balance."""
+
+    x: Any
+    k: int
+
+    @property
+    def allocator(self) -> Allocator | None: ...
+    def state(self) -> State: ...
+    def restore(self, state: State) -> None: ...
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """What can be saved and restored, so that a run can be resumed."""
+
+    def state(self) -> State: ...
+    def restore(self, state: State) -> None: ...
+
 
 log = logging.getLogger("mpi_ata")
 
@@ -31,8 +70,7 @@ class Note(NamedTuple):
 
 def allocator_of(method: RecordedMethod) -> Allocator | None:
     """Return what decides the quotas; None if a user's method has no allocator."""
-    allocator: Allocator | None = getattr(method, "allocator", None)
-    return allocator
+    return MethodAbilities.of(method).allocator
 
 
 def track_regret(trace: Trace, method: RecordedMethod, times: DrawnTimes | None) -> None:
@@ -44,19 +82,18 @@ def track_regret(trace: Trace, method: RecordedMethod, times: DrawnTimes | None)
 
 def speed_changes(method: RecordedMethod) -> Sequence[SpeedChange]:
     """Return the workers whose speed changed, as the allocator noticed in the last round, if it can."""
-    changes: Sequence[SpeedChange] = getattr(allocator_of(method), "speed_changes", ())
-    return changes
+    return AllocatorAbilities.of(allocator_of(method)).speed_changes
 
 
 def missing_state(method: RecordedMethod) -> str:
     """Return what the user's own parts of a method lack for a run to be resumable."""
-    for part in (method, allocator_of(method), getattr(method, "update", None)):
-        if part is not None and not (hasattr(part, "state") and hasattr(part, "restore")):
+    for part in (method, allocator_of(method), MethodAbilities.of(method).update):
+        if part is not None and not isinstance(part, Resumable):
             return f"{type(part).__name__} has no state() and restore(state)"
     return ""
 
 
-def begin(plan: Start, method: RecordedMethod, cluster: RecordedWorkers, trace: Trace) -> list[Note]:
+def begin(plan: RunStart, method: RecordedMethod, cluster: RecordedWorkers, trace: Trace) -> list[Note]:
     """Bring a run to where it starts from, and return what to record of that."""
     if plan.earlier is None:
         return [Note("started", f"on {counted(cluster.n, 'worker')}"), *_warm_start(plan, method, cluster)]
@@ -68,7 +105,7 @@ def begin(plan: Start, method: RecordedMethod, cluster: RecordedWorkers, trace: 
         raise UsageError(f"{plan.file and plan.file.path}: cannot be resumed: {one_line(error)}") from None
 
 
-def _warm_start(plan: Start, method: RecordedMethod, cluster: RecordedWorkers) -> Iterator[Note]:
+def _warm_start(plan: RunStart, method: RecordedMethod, cluster: RecordedWorkers) -> Iterator[Note]:
     allocator = allocator_of(method)
     if plan.prior and allocator is not None:
         yield from _inherit(allocator, plan.prior, cluster)
@@ -78,11 +115,11 @@ def _inherit(
     allocator: Allocator, runs: Sequence[RunStats], cluster: RecordedWorkers, same_run: bool = False
 ) -> Iterator[Note]:
     """Let an allocator start with what runs know of the workers."""
-    if not hasattr(allocator, "inherit"):
+    if (inherit := AllocatorAbilities.of(allocator).inherit) is None:
         log.warning("%s has no inherit(rounds, known), so it starts cold", type(allocator).__name__)
         return
     known = match_prior(runs, cluster.identities, same_run)
-    allocator.inherit(known.rounds, known.columns)
+    inherit(known.rounds, known.columns)
     yield Note("warm-started", known.summary())
 
 
@@ -109,7 +146,7 @@ def _resume(
 
 def _move(record: Record, method: RecordedMethod, cluster: RecordedWorkers, trace: Trace) -> None:
     """Continue on other workers: those that are gone are dropped, and what they had begun is lost."""
-    if getattr(method, "owns_data", False) and len(record.identities) != cluster.n:
+    if MethodAbilities.of(method).owns_data and len(record.identities) != cluster.n:
         raise ValueError(
             f"each worker owns its part of the data, and there were {len(record.identities)} workers; "
             f"now there are {cluster.n}"

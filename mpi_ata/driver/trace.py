@@ -2,37 +2,59 @@
 
 import math
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.arrays import Array, IntArray, State, entry, total
-from mpi_ata.clusters.ledger import Ledger, Mark
+from mpi_ata.clusters.accounts import Ledger, Mark
 from mpi_ata.driver.evaluation import NOT_EVALUATED, Evaluation
-from mpi_ata.driver.shares import Shares
 from mpi_ata.errors import RunError
 from mpi_ata.methods import Round
+from mpi_ata.runfile.schema import HistoryRow
 
 
-class Row(NamedTuple):
-    """The totals of a run at the end of one of its rounds."""
+@dataclass
+class WallTime:
+    """Seconds of wall time by what they went into; what the user's own loop does is in none of them."""
 
-    round: int
-    clock: float
-    elapsed: float
-    worker_time: float
-    waste: float
-    started: int
-    used: int
-    wasted: int
-    lost: int
-    loss: float
-    gap: float
-    regret: float
-    mean_delay: float
-    largest_delay: int
+    setup_time: float = 0.0  # from the start of the job to the first round: imports, ranks, data
+    decision_time: float = 0.0  # quotas
+    update_time: float = 0.0  # between the last needed arrival and the end of a round
+    evaluation_time: float = 0.0
+    saving_time: float = 0.0
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time that something takes."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, name, getattr(self, name) + time.perf_counter() - began)
+
+    def add_round(self, seconds: float, duration: float, decision: float) -> None:
+        """Take in a round that took so long in all, on the clock, and in deciding on quotas."""
+        self.decision_time += decision
+        self.update_time += max(seconds - duration - decision, 0.0)
+
+    def summary(self, known: bool) -> dict[str, float | None]:
+        """Return the shares by name; None where workers are simulated, whose time is not that of a wall."""
+        return {name: value if known else None for name, value in asdict(self).items()}
+
+    def state(self) -> State:
+        """Return the shares so far."""
+        return {name: np.array(value) for name, value in asdict(self).items()}
+
+    def restore(self, state: State) -> None:
+        """Continue from an earlier part of the run; older files have no shares."""
+        for name, value in asdict(self).items():
+            if name in state:
+                setattr(self, name, value + float(entry(state, name, np.array(value))))
 
 
 class Regret:
@@ -50,20 +72,9 @@ class Regret:
 
 
 MAX_METRICS = 32  # the history is bounded in bytes
-TOTALS: tuple[str, ...] = ("round", "clock", "worker_time", "waste", "used", "wasted", "lost", "delays")
-TOTALS += (
-    "delay_sum",
-    "largest_delay",
-    "loss",
-    "gap",
-    "regret",
-    "elapsed",
-    "billed",
-    "energy",
-    "earlier",
-    "stride",
-    "recorded",
-)
+SUMS = ("round", "clock", "worker_time", "waste", "used", "wasted", "lost", "elapsed", "billed", "regret")
+DELAYS = ("delays", "delay_sum", "largest_delay")
+TOTALS = (*SUMS, *DELAYS, "loss", "gap", "earlier", "stride", "recorded")  # what a resumed run continues from
 
 
 class Trace:
@@ -80,15 +91,14 @@ class Trace:
         self.evaluation: dict[str, float] = {}  # metrics of the latest evaluation
         self._evaluated = -1  # its round
         self._final: Evaluation | None = None  # of a run that was stopped between two evaluations
-        self.rows: list[Row] = []
+        self.rows: list[HistoryRow] = []
         self.metrics: dict[str, list[float]] = {}  # those of each row, by name; NaN where a row has none
         self.earlier = 0.0  # worker time of workers that are gone
         self.capacity, self.stride, self.recorded = capacity, 1, 0
         self.cores = 0  # billed while the run lasts; none where workers are simulated
         self._began, self._ended = time.monotonic(), math.inf
-        self.meter: Callable[[], float] = lambda: math.nan  # joules of this part of the run; NaN: not known
-        self._before = (0.0, 0.0, 0.0)  # elapsed, billed and energy, in parts of the run before this one
-        self.shares = Shares()  # of elapsed
+        self._before = (0.0, 0.0)  # elapsed and billed, in parts of the run before this one
+        self.wall_time = WallTime()  # of elapsed
 
     @property
     def started(self) -> int:
@@ -111,28 +121,22 @@ class Trace:
 
     def end_setup(self) -> None:
         """Note that all which comes before the first round is done, in this part of the run."""
-        self.shares.setup_time += self.elapsed - self._before[0]
+        self.wall_time.setup_time += self.elapsed - self._before[0]
 
     @property
     def setup_time(self) -> float:
         """Return the seconds from the start of the job to the first round, over all parts of the run."""
-        return self.shares.setup_time
+        return self.wall_time.setup_time
 
     def end(self) -> None:
-        """Freeze elapsed and energy, so that what is saved and what is shown are the same."""
-        self._ended, energy = time.monotonic(), self.meter()
-        self.meter = lambda: energy
+        """Freeze elapsed, so that what is saved and what is shown are the same."""
+        self._ended = time.monotonic()
 
     @property
     def billed(self) -> float:
         """Return cores x elapsed, idle ones included; a resumed run may have had another number of cores."""
-        elapsed, billed, _ = self._before
+        elapsed, billed = self._before
         return billed + self.cores * (self.elapsed - elapsed)
-
-    @property
-    def energy(self) -> float:
-        """Return the joules that the nodes of the run have used; NaN where that is not known."""
-        return self._before[2] + self.meter()
 
     def track_regret(self, regret: Regret) -> None:
         """Add up the regret from now on."""
@@ -147,7 +151,6 @@ class Trace:
             "worker_time": self.worker_time,
             "elapsed": self.elapsed,
             "billed": self.billed or None,
-            "energy": None if math.isnan(energy := self.energy) else energy,
             "tasks_started": self.started,
             "tasks_used": self.used,
             "tasks_wasted": self.wasted,
@@ -158,18 +161,18 @@ class Trace:
             "evaluation": {k: v if math.isfinite(v) else None for k, v in self.evaluation.items()},
             "mean_delay": None if math.isnan(self.mean_delay) else self.mean_delay,
             "largest_delay": self.largest_delay if self.delays else None,
-            **self.shares.summary(known=bool(self.cores)),
+            **self.wall_time.summary(known=bool(self.cores)),
         }
 
     def totals(self) -> State:
         """Return the sums so far, and how the history is thinned."""
         sums = {name: np.array(getattr(self, name)) for name in TOTALS}
-        return sums | (self.shares.state() if self.cores else {})
+        return sums | (self.wall_time.state() if self.cores else {})
 
     def history(self) -> State:
         """Return the rows as columns."""
-        columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in Row._fields)
-        return {name: np.array(column) for name, column in zip(Row._fields, columns, strict=True)}
+        columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in HistoryRow._fields)
+        return {name: np.array(column) for name, column in zip(HistoryRow._fields, columns, strict=True)}
 
     def metric_columns(self) -> State:
         """Return the metrics of the rows as columns."""
@@ -182,14 +185,13 @@ class Trace:
 
     def restore(self, totals: State, history: State, evaluations: State) -> None:
         """Continue from the totals and the history of an earlier part of the run."""
-        totals = {"energy": np.array(math.nan)} | totals  # older files have none
         sums = {name: entry(totals, name, getattr(self, name)).item() for name in TOTALS}
-        self._before = sums.pop("elapsed"), sums.pop("billed"), sums.pop("energy")
+        self._before = sums.pop("elapsed"), sums.pop("billed")
         self._began -= self._before[0]
         vars(self).update(sums)
-        self.shares.restore(totals)
-        columns = [history[name].tolist() for name in Row._fields]
-        self.rows = [Row(*values) for values in zip(*columns, strict=True)]
+        self.wall_time.restore(totals)
+        columns = [history[name].tolist() for name in HistoryRow._fields]
+        self.rows = [HistoryRow(*values) for values in zip(*columns, strict=True)]
         if self.rows and self.rows[-1].round == self.round:
             self._evaluated = self.round
         for name, array in evaluations.items():
@@ -255,6 +257,6 @@ class Trace:
                 f"evaluate() of the problem returned {len(self.metrics)} names; "
                 f"at most {MAX_METRICS} are kept"
             )
-        self.rows.append(Row(*(getattr(self, name) for name in Row._fields)))
+        self.rows.append(HistoryRow(*(getattr(self, name) for name in HistoryRow._fields)))
         for name, column in self.metrics.items():
             column.append(self.evaluation.get(name, math.nan))

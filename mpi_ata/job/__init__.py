@@ -2,8 +2,6 @@
 
 from mpi_ata.job.build import Parts, build_parts
 from mpi_ata.job.resume import resume_job
-from mpi_ata.job.schema import Job, load_job
-from mpi_ata.job.source import JobText
-from mpi_ata.job.stop import Stop
+from mpi_ata.job.schema import Job, RunDescription, Stop, load_job
 
-__all__ = ["Job", "JobText", "Parts", "Stop", "build_parts", "load_job", "resume_job"]
+__all__ = ["Job", "Parts", "RunDescription", "Stop", "build_parts", "load_job", "resume_job"]

@@ -1,29 +1,78 @@
 """Building what a run consists of from its job: here the user's code is imported."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpi_ata.allocators import Allocator
-from mpi_ata.arrays import described
+from mpi_ata.arrays import Array, described
 from mpi_ata.clusters import FaultPolicy
-from mpi_ata.clusters.wire import halves
-from mpi_ata.errors import UsageError, describe_error, one_line
-from mpi_ata.job.computation import check_computation
-from mpi_ata.job.demand import check_point, check_workers, tasks_per_round
-from mpi_ata.job.method_table import check_allocator, split_update
-from mpi_ata.job.schema import Job, prefix_errors
-from mpi_ata.job.stop import Stop
-from mpi_ata.job.times_table import TimesTable
-from mpi_ata.job.user_class import UserClass
-from mpi_ata.job.user_law import UserLaw
-from mpi_ata.limits import check_tasks
-from mpi_ata.methods import SGD, Method
-from mpi_ata.methods.replicated_sgd import ReplicatedSGD
-from mpi_ata.problems import AnyProblem
+from mpi_ata.errors import BadResultError, UsageError, describe_error, one_line
+from mpi_ata.job.schema import Job, Stop, TimesTable, check_allocator, prefix_errors, split_update
+from mpi_ata.job.user_code import UserClass, UserLaw
+from mpi_ata.limits import check_memory, check_tasks
+from mpi_ata.methods import Method
+from mpi_ata.methods.interface import MethodAbilities
+from mpi_ata.packing import pack
+from mpi_ata.problems import AnyProblem, EvaluationAbilities, ProblemAbilities
 from mpi_ata.times import DrawnTimes, Law
 from mpi_ata.updates import Update
+
+WORKER_BYTES = 160  # the law and the accounts of one worker, as measured in a simulation
+NUMBER_BYTES = 200  # the array and the entry that hold all workers' times of one task number
+TIME_BYTES = 8  # of one worker's in it
+TASK_BYTES = 200  # one simulated task of an order: its object, its seconds and where they are summed up
+COPIES = 4  # of a point at the least: x0, x, a gradient, the sum of gradients
+
+
+def check_workers(n: int) -> None:
+    """Reject more workers than this machine can keep accounts of."""
+    check_memory(f"workers={n}", n * WORKER_BYTES)
+
+
+def check_point(x0: Array) -> None:
+    """Reject a point of which this machine cannot hold the few copies that every run makes."""
+    check_memory(f"a point of {x0.size:,} numbers", COPIES * x0.nbytes)
+
+
+def check_simulation(method: Method, n: int) -> None:
+    """Reject rounds whose tasks, or whose points under way, this machine cannot hold in one process."""
+    tasks = tasks_per_round(method)
+    needed = tasks / n * (NUMBER_BYTES + n * TIME_BYTES + TASK_BYTES)
+    check_memory(f"a simulated round of {tasks:,.0f} tasks", needed)
+    if MethodAbilities.of(method).point_per_worker:
+        points, size = min(n, tasks) + COPIES, method.x.size
+        check_memory(f"a point of {size:,} numbers for each of {n:,} workers", points * method.x.nbytes)
+
+
+def tasks_per_round(method: Method) -> float:
+    """Return how many tasks a round needs at least, as far as the method says."""
+    return MethodAbilities.of(method).tasks_per_round
+
+
+def check_computation(problem: AnyProblem) -> dict[str, str]:
+    """Reject a problem with gradients or an x0 that cannot be sent, and return what it needs, by name."""
+    name = type(problem).__name__
+    if not hasattr(problem, "x0"):
+        raise UsageError(f"{name} needs x0, which the tasks of the first round are given")
+    if ProblemAbilities.of(problem).gradient is not None:
+        way_out = "remove it, or use another method"
+        raise UsageError(f"{name} has gradient(), but the method map uses compute(); {way_out}")
+    check_sendable(problem)
+    return {"compute": "compute(x, task)", "combine": "combine(x, results), which returns the next x"}
+
+
+def check_sendable(problem: AnyProblem) -> None:
+    """Reject an x0 that cannot be sent to workers."""
+    try:
+        size = pack(problem.x0, "x0").nbytes
+    except BadResultError as error:
+        raise UsageError(str(error)) from None
+    check_memory(f"an x0 of {size:,} bytes", COPIES * size)
+
 
 _GIVEN = ("n", "seed", "means", "x0", "combine", "allocator", "update")  # to a method, beside its table
 
@@ -40,20 +89,30 @@ def build_parts(job: Job, n: int | None = None, problem: AnyProblem | None = Non
     """Build the parts of a run on n workers; n and the problem are those of the job unless given."""
     n = n or job.run.workers
     if n is None:
-        raise UsageError(f"{job.path}: how many workers? Set workers in [run], or use --workers")
+        raise UsageError(f"{job.path}: number of workers not set: set workers in [run], or use --workers")
     with prefix_errors(job.path):
         check_workers(n)
         problem = build_problem(job) if problem is None else problem
-        check_problem(problem, job.stop, any_x=bool(getattr(job.method.factory, "any_x", False)))
+        with _in_table("problem"):
+            check_problem(problem, job.stop, any_x=MethodAbilities.of(job.method.factory).any_x)
         times = build_times(job, n)
         method = _build_method(job, problem, n, times)
         fault_policy(job, method)
         return Parts(problem, times, method)
 
 
+@contextmanager
+def _in_table(name: str) -> Iterator[None]:
+    """Let an error say which table of the job it is about."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"[{name}] {error}") from None
+
+
 def fault_policy(job: Job, method: Method) -> FaultPolicy:
     """Return what to do about workers that misbehave; tasks on a worker's own data cannot be reissued."""
-    owned = bool(getattr(method, "owns_data", False))
+    owned = MethodAbilities.of(method).owns_data
     if owned and job.faults.reissues:
         raise UsageError(
             '[faults] "reissue" gives tasks to other workers, but with this method each worker owns its '
@@ -99,7 +158,7 @@ def build_allocator(job: Job, n: int, times: DrawnTimes | None) -> Allocator | N
 
 def greedy_counterpart(job: Job) -> str:
     """Return the method to use with greedy allocation, where the job's rejects it."""
-    return str(getattr(job.method.factory, "greedy_instead", ""))
+    return MethodAbilities.of(job.method.factory).greedy_instead
 
 
 def _build_method(job: Job, problem: AnyProblem, n: int, times: DrawnTimes | None) -> Method:
@@ -108,34 +167,19 @@ def _build_method(job: Job, problem: AnyProblem, n: int, times: DrawnTimes | Non
     method.check_keys(_GIVEN)  # before the update misses one that is misspelt
     known = _known(job, n, times) | {
         "x0": problem.x0,
-        "combine": getattr(problem, "combine", None),
+        "combine": ProblemAbilities.of(problem).combine,
         "allocator": build_allocator(job, n, times),
         "update": update and bound_update(problem, update.build()),
     }
     built: Method = method.build(**known)
-    built = replicated(built, problem) if job.run.replicated else built
     check_tasks("[allocator] budget", tasks_per_round(built))  # an allocator of the user's may not have
     return built
 
 
-def replicated(method: Method, problem: AnyProblem) -> ReplicatedSGD:
-    """Return the same method with x and the state of the update on the workers."""
-    if halves(problem):
-        why = "adds up results along a chain, which would round what travels as bfloat16 at every worker"
-        raise UsageError(f"[run] replicated = true {why}; remove it, or wire and wire_x of the problem")
-    if type(method) is not SGD:
-        raise UsageError("[run] replicated = true is for the method sgd; remove it")
-    return ReplicatedSGD(method.x, method.allocator, method.update)
-
-
-def replicated_update(method: Method) -> Update | None:
-    """Return the update that workers need, where they keep x."""
-    return method.update if isinstance(method, ReplicatedSGD) else None
-
-
 def bound_update(problem: AnyProblem, update: Update) -> Update:
     """Return the update for the points of a problem, which may have parts that no update should move."""
-    bound: Update = problem.bind(update) if hasattr(problem, "bind") else update
+    bind = ProblemAbilities.of(problem).bind
+    bound: Update = update if bind is None else bind(update)
     return bound
 
 
@@ -146,13 +190,13 @@ def _known(job: Job, n: int, times: DrawnTimes | None) -> dict[str, Any]:
 def check_problem(problem: AnyProblem, stop: Stop, any_x: bool = False) -> None:
     """Reject a problem that lacks what the run will ask of it."""
     needs = check_computation(problem) if any_x else _check_gradients(problem)
-    if stop.needs_loss and not hasattr(problem, "evaluate"):
+    if stop.needs_loss and EvaluationAbilities.of(problem).evaluate is None:
         needs["loss"] = "loss(x), or evaluate(x) with an entry loss, to stop at a loss or gap"
     if stop.gap is not None:
         needs["minimum"] = "an attribute minimum, the least possible loss, to stop at a gap"
     for name, what in needs.items():
         if not hasattr(problem, name):
-            raise UsageError(f"[problem] {type(problem).__name__} needs {what}")
+            raise UsageError(f"{type(problem).__name__} needs {what}")
 
 
 def _check_gradients(problem: AnyProblem) -> dict[str, str]:
@@ -163,15 +207,15 @@ def _check_gradients(problem: AnyProblem) -> dict[str, str]:
     except AttributeError as error:
         way_out = f"set self.x0 = np.zeros(dimension) in {name}.__init__"
         why = f"{describe_error(error)}; {way_out}"
-        raise UsageError(f"[problem] {name} has no x0 to start from: {why}") from None
+        raise UsageError(f"{name} has no x0 to start from: {why}") from None
     except Exception as error:
-        raise UsageError(f"[problem] x0 of {name} cannot be read: {describe_error(error)}") from None
+        raise UsageError(f"x0 of {name} cannot be read: {describe_error(error)}") from None
     if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
         rule = "must be a numpy array of float32 or float64, as np.array([1.0, 2.0])"
-        raise UsageError(f"[problem] x0 of {name} {rule}, not {described(x0)}")
+        raise UsageError(f"x0 of {name} {rule}, not {described(x0)}")
     check_point(x0)
     if not x0.size or not x0.ndim:
-        raise UsageError(f"[problem] x0 of {name} has shape {x0.shape}; it must have at least one entry")
+        raise UsageError(f"x0 of {name} has shape {x0.shape}; it must have at least one entry")
     if not np.isfinite(x0).all():
-        raise UsageError(f"[problem] x0 of {name} contains NaN or infinite numbers; a run cannot start there")
+        raise UsageError(f"x0 of {name} contains NaN or infinite numbers; a run cannot start there")
     return {"gradient": "gradient(x, task)"}

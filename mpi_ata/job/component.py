@@ -6,10 +6,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAAuto, ATAEmpirical, Bandit, MSync, Proportional
 from mpi_ata.errors import UsageError, describe_error, did_you_mean, one_line, users_line
 from mpi_ata.job.tables import Table
-from mpi_ata.job.user_class import UserClass
-from mpi_ata.job.values import check_keys, checked, described_type
+from mpi_ata.job.user_code import UserClass
+from mpi_ata.job.validation import check_keys, checked, described_type
+from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Map, MindFlayer, Ringmaster
+from mpi_ata.problems import Logistic, Quadratic
+from mpi_ata.times import (
+    Constant,
+    Exponential,
+    Linear,
+    Mix,
+    Sqrt,
+    bytedance_ar,
+    bytedance_se,
+    frontera,
+    gpu_generations,
+    lonestar6,
+    longhorn,
+)
+from mpi_ata.torch import Cifar100
+from mpi_ata.updates import Adam, Momentum, Nesterov, Plain
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -124,3 +142,50 @@ def pick(table: str, key: str, keys: Table, choices: Mapping[str, Any], default:
 
 def _name(factory: Callable[..., Any]) -> str:
     return getattr(factory, "__name__", repr(factory))
+
+
+Names = dict[str, Callable[..., Any]]
+
+ALLOCATORS: Names = {
+    "ata": ATA,
+    "ata-auto": ATAAuto,
+    "ata-empirical": ATAEmpirical,
+    "gta": GTA,
+    "ofta": OFTA,
+    "uta": UTA,
+    "m-sync": MSync,
+    "bandit": Bandit,
+    "proportional": Proportional,
+}
+
+MACHINES: Names = {
+    "lonestar6": lonestar6,
+    "longhorn": longhorn,
+    "frontera": frontera,
+    "gpu-generations": gpu_generations,
+    "bytedance-ar": bytedance_ar,
+    "bytedance-se": bytedance_se,
+}
+
+LAWS: Names = {
+    "constant": Constant,
+    "exponential": Exponential,
+    "linear": Linear,
+    "mix": Mix,
+    "sqrt": Sqrt,
+    **MACHINES,
+}
+
+METHODS: Names = {
+    "sgd": SGD,
+    "heterogeneous-data-sgd": HeterogeneousDataSGD,
+    "malenia": Malenia,
+    "asgd": ASGD,
+    "ringmaster": Ringmaster,
+    "map": Map,
+    "mindflayer": MindFlayer,
+}
+
+PROBLEMS: Names = {"quadratic": Quadratic, "logistic": Logistic, "cifar100": Cifar100}
+
+UPDATES: Names = {"plain": Plain, "momentum": Momentum, "nesterov": Nesterov, "adam": Adam}

@@ -2,22 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from mpi_ata.errors import UsageError
-from mpi_ata.job.allocator_swap import exchanged, override_job
-from mpi_ata.job.edits import difference, same_code
-from mpi_ata.job.schema import Job, job_from, prefix_errors
-from mpi_ata.job.source import JobText
+from mpi_ata.job.schema import Job, RunDescription, exchanged, job_from, prefix_errors
 from mpi_ata.job.tables import (
     Setting,
     Tables,
+    difference,
     differing_keys,
     group,
     parse_setting,
     parse_tables,
     read_text,
     replaced_keys,
+    same_code,
     value_of,
 )
 
@@ -28,26 +26,18 @@ FREE = {f"run.{key}" for key in ("workers", "evaluate_every", *SAVING, "log", "e
 ByName = dict[str, Setting]
 
 
-class ResumedJob(NamedTuple):
-    """The job as it is to be continued, and what differs from before, in words."""
-
-    job: Job
-    changes: list[str]
-
-
 def resume_job(
-    path: Path, stored: JobText, settings: Sequence[str], accept_changes: bool = False
-) -> ResumedJob:
-    """Read the job file of an earlier run again, with what --set changed then and changes now."""
+    path: Path, stored: RunDescription, settings: Sequence[str], accept_changes: bool = False
+) -> tuple[Job, list[str]]:
+    """Return the job of a run to resume, with what --set changed then and changes now, and all changes."""
     now: ByName = {setting.name: setting for setting in map(parse_setting, settings)}
     earlier = [parse_setting(text) for text in stored.settings]
     text = read_text(path)
     with prefix_errors(path):
         latest = _still_valid(earlier, now) | now
         file_now, file_then = parse_tables(text), parse_tables(stored.text)
-        before = override_job(file_then, group(earlier))
-        after = override_job(file_now, group(latest.values()))
-        job = job_from(path, text, tuple(setting.text for setting in latest.values()), after)
+        job = job_from(path, RunDescription(text, tuple(setting.text for setting in latest.values())))
+        before, after = stored.tables, job.tables
         edited = _edited_files(job, stored)
         if not accept_changes:
             other = now.keys() & differing_keys(after, before)  # --set names another file on purpose
@@ -58,7 +48,7 @@ def resume_job(
         for name in differing_keys(after, before)
     ]
     files = [f"{_file(after, name)}:\n{text}" for name, text in edited.items()]
-    return ResumedJob(job, [*keys, *files])
+    return job, [*keys, *files]
 
 
 def _edited_keys(now: Tables, then: Tables, latest: ByName) -> list[str]:
@@ -70,9 +60,9 @@ def _edited_keys(now: Tables, then: Tables, latest: ByName) -> list[str]:
     ]
 
 
-def _edited_files(job: Job, stored: JobText) -> dict[str, str]:
+def _edited_files(job: Job, stored: RunDescription) -> dict[str, str]:
     """Return the user's files that differ in more than comments and formatting, and how."""
-    files = job.source.files
+    files = job.files
     return {
         name: difference(text, files[name])
         for name, text in stored.files.items()

@@ -2,28 +2,269 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
+
+from mpi_ata.arrays import Array
 from mpi_ata.clusters import FaultPolicy
-from mpi_ata.clusters.exchange.choice import check_exchange
-from mpi_ata.clusters.network import Network
+from mpi_ata.clusters.network import Network, check_exchange
 from mpi_ata.errors import UsageError, did_you_mean
-from mpi_ata.job.allocator_swap import check_known, exchanged, override_job
-from mpi_ata.job.component import Component, choose
-from mpi_ata.job.method_table import check_built_in
-from mpi_ata.job.names import ALLOCATORS, METHODS, PROBLEMS
-from mpi_ata.job.source import JobText
-from mpi_ata.job.stop import Stop
-from mpi_ata.job.tables import Tables, group, parse_setting, parse_tables, read_text, read_user_files
-from mpi_ata.job.times_table import TimesTable, read_times
-from mpi_ata.job.values import build_table, check_numbers
+from mpi_ata.job.component import ALLOCATORS, LAWS, METHODS, PROBLEMS, UPDATES, Component, choose, pick
+from mpi_ata.job.tables import (
+    Table,
+    Tables,
+    group,
+    override,
+    parse_setting,
+    parse_tables,
+    read_text,
+    read_user_files,
+    to_toml,
+)
+from mpi_ata.job.user_code import UserClass
+from mpi_ata.job.validation import build_table, check_keys, check_numbers, checked
+from mpi_ata.runfile.store import RunFile
+from mpi_ata.times import Change, Recorded
+from mpi_ata.times.recorded import parse_samples
+from mpi_ata.torch import NamedTorchUpdate
 from mpi_ata.version import __version__
+
+
+class RunTotals(Protocol):
+    """The totals of a run that limits are about."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def clock(self) -> float: ...
+    @property
+    def elapsed(self) -> float: ...
+    @property
+    def loss(self) -> float: ...
+    @property
+    def gap(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When a run is finished: at whichever limit is reached first, never if there is none."""
+
+    rounds: int | None = None
+    gap: float | None = None
+    loss: float | None = None
+    clock: float | None = None
+    elapsed: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and name != "loss" and not value > 0:
+                raise ValueError(f"{name}={value} must be above 0")
+
+    @property
+    def needs_loss(self) -> bool:
+        """Return whether a limit depends on the loss."""
+        return self.gap is not None or self.loss is not None
+
+    def reached(self, trace: RunTotals) -> str | None:
+        """Return the limit that the run has reached, in words; None while there is none."""
+        if self.gap is not None and trace.gap < self.gap:
+            return f"gap {trace.gap:.3g} < {self.gap:g}"
+        if self.loss is not None and trace.loss < self.loss:
+            return f"loss {trace.loss:.6g} < {self.loss:g}"
+        if self.rounds is not None and trace.round >= self.rounds:
+            return f"{trace.round:,} round{'' if trace.round == 1 else 's'}"
+        if self.clock is not None and trace.clock >= self.clock:
+            return f"clock {trace.clock:.6g} s"
+        if self.elapsed is not None and trace.elapsed >= self.elapsed:
+            return f"elapsed {trace.elapsed:.6g} s"
+        return None
+
+
+def split_update(method: Component, folder: Path) -> tuple[Component, Component | None]:
+    """Return the method and its update, each with its own keys."""
+    if not method.accepts("update"):
+        return method, None
+    update = choose_update(method.keys, folder)
+    takes_all = update.accepts_any() and not method.accepts_any()
+    keys, own = Table(), Table()
+    for key, value in update.keys.items():
+        of_update = update.accepts(key) or (takes_all and not method.accepts(key))
+        (own if of_update else keys)[key] = value
+    others = ("name", "update", *(key for key in update.known_keys() if key != "optimizer"))
+    return replace(method, keys=keys, others=others), replace(update, keys=own)
+
+
+def choose_update(keys: Table, folder: Path) -> Component:
+    """Return the update, by `update` or by `update_file` and `update_class`, with all keys of the table."""
+    name = keys.get("update")
+    if isinstance(name, str) and name.startswith("torch."):
+        keys = {key: value for key, value in keys.items() if key != "update"}
+        return Component("method", NamedTorchUpdate, keys | {"optimizer": name.removeprefix("torch.")})
+    choices = UPDATES | {"torch.<class of torch.optim>": NamedTorchUpdate}
+    return choose("method", keys, choices, folder, key="update", default="plain")
+
+
+def check_allocator(method: Component, allocator: Component | None) -> None:
+    """Reject a method without the allocator it needs, or with one it has no use for."""
+    if method.accepts("allocator") and allocator is None:
+        raise UsageError("this method needs a table [allocator]")
+    if allocator is not None and not method.accepts("allocator"):
+        raise UsageError("this method decides on its own who works: remove the table [allocator]")
+
+
+def check_built_in(method: Component, allocator: Component | None, folder: Path) -> None:
+    """Check a method of the package when the job is read; one of the user's is checked when it is built."""
+    if isinstance(method.cls, UserClass):
+        return
+    check_allocator(method, allocator)
+    if method.accepts("update"):
+        choose_update(method.keys, folder)
+
+
+RECORDED = "recorded"  # the name of this law
+
+
+def recorded_law(keys: Table, folder: Path) -> Component:
+    """Return the law of the times that `run` or `file` names; they are read when it is built."""
+    named = [key for key in ("run", "file") if key in keys]
+    if len(named) != 1:
+        raise UsageError(
+            f"[times] law = '{RECORDED}' needs one of run = 'RUN.h5' and file = 'times.csv', not "
+            f"{'both' if named else 'neither'}"
+        )
+    path = folder / checked("times", named[0], keys[named[0]], str)
+    read = read_run if named[0] == "run" else read_csv
+
+    def recorded(n: int) -> Recorded:
+        samples = read(path)
+        try:
+            return Recorded(n, samples)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    return Component("times", recorded, {key: keys[key] for key in keys if key not in ("law", *named)})
+
+
+def read_run(path: Path) -> list[Array]:
+    """Return the task times that a run sampled of each of its workers."""
+    _, groups, _ = RunFile(path).load()
+    return recorded_samples(groups.get("workers", {}).get("times"), path)
+
+
+def recorded_samples(times: Array | None, path: Path) -> list[Array]:
+    """Return the sample of each worker's task times, of which a run file has one row each."""
+    if times is None or times.ndim != 2 or times.dtype.kind != "f":
+        raise UsageError(f"{path}: has no sample of task times; record one with this version of mpi_ata")
+    return [row[~np.isnan(row)] for row in times]
+
+
+def read_csv(path: Path) -> list[Array]:
+    """Return the task times of each worker in a file with the columns worker and seconds."""
+    try:
+        return parse_samples(path.read_text())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # also of bytes that are no text
+        raise UsageError(f"{path}: {error}") from None
+
+
+_OWN = ("unit", "report", "stoppable", "changes")  # keys that do not belong to the law
+
+
+@dataclass(frozen=True)
+class TimesTable:
+    """The table [times]: a law of task times, and how it is emulated on real ranks."""
+
+    law: Component
+    unit: float = 1.0
+    report: str = "measured"
+    stoppable: bool = True
+    changes: tuple[Change, ...] = ()
+    content: str = ""  # of the file that the law comes from: its text or checksum
+
+    def __post_init__(self) -> None:
+        if not self.unit > 0:
+            raise ValueError(f"unit={self.unit} must be above 0 seconds")
+        if self.report not in ("measured", "drawn"):
+            raise ValueError(f"report={self.report!r} must be 'measured' or 'drawn'")
+
+    def label(self, seed: int) -> str:
+        """Return the law in words, short enough for a run file; with the seed, if the law depends on it."""
+        changes = "".join(f" from {c.round}: {c.workers} x {c.factor:g}" for c in self.changes)
+        file = f" of {sha256(self.content.encode()).hexdigest()[:16]}" if self.content else ""
+        drawn = f" seed {seed}" if self.law.accepts("seed") else ""
+        name = f"{self.law.factory.__name__}{file} {self.law.keys}{drawn}"
+        return short_label(f"{name} x {self.unit:g} s{changes}")
+
+
+def short_label(text: str) -> str:
+    """Return words that identify a law, cut to a length that fits into a run file."""
+    text = text.replace("'", "")
+    return text if len(text) <= 80 else f"{text[:60]} {sha256(text.encode()).hexdigest()[:16]}"
+
+
+def read_times(table: Table, folder: Path, content: str) -> TimesTable:
+    """Return the table, checked; `content` is that of the file that it names, if any."""
+    keys = dict(table)
+    own: Table = {key: keys.pop(key) for key in ("unit", "report", "stoppable") if key in keys}
+    changes = _changes(keys.pop("changes", []))
+    law = _law(keys, folder)
+    law = replace(law, others=(*(key for key in keys if key not in law.keys), *_OWN))
+    times: TimesTable = build_table("times", TimesTable, own, law=law, changes=changes, content=content)
+    return times
+
+
+def _law(keys: Table, folder: Path) -> Component:
+    if keys.get("law") == RECORDED:
+        return recorded_law(keys, folder)
+    return choose("times", keys, LAWS | {RECORDED: recorded_law}, folder, key="law")
+
+
+def _changes(tables: Any) -> tuple[Change, ...]:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(f"changes = {tables!r} in [times] must be tables [[times.changes]]")
+    return tuple(build_table("times.changes", Change, table) for table in tables)
+
+
+def override_job(tables: Tables, changes: Tables) -> Tables:
+    """Return the tables of a job with what --set changes; a new allocator drops keys it does not know."""
+    if "name" in changes.get("allocator", {}):
+        keys = tables.get("allocator", {})
+        tables = tables | {"allocator": _keys_for(changes["allocator"]["name"], keys)}
+    return override(tables, changes)
+
+
+def _keys_for(name: Any, keys: Table) -> Table:
+    """Return those keys of one allocator that another one knows; unknown to both is an error."""
+    other = exchanged(name, keys)
+    if "file" not in keys:  # a user's class is not asked here what it knows
+        own = [exchanged(keys["name"], {})] if keys.get("name") in list(ALLOCATORS) else []
+        check_known({key: value for key, value in keys.items() if key != "name"}, [other, *own])
+    return other.keys
+
+
+def exchanged(name: Any, keys: Table) -> Component:
+    """Return the allocator of this name with those keys of another one that it knows."""
+    other = Component("allocator", pick("allocator", "name", {"name": name}, ALLOCATORS), {})
+    return replace(other, keys={key: value for key, value in keys.items() if other.accepts(key)})
+
+
+def check_known(keys: Table, allocators: Iterable[Component]) -> None:
+    """Reject keys that none of these allocators knows."""
+    known = {key for allocator in allocators for key in allocator.known_keys()}
+    check_keys("allocator", keys, sorted(known - {"n", "seed"}))
+
 
 TABLES = ("problem", "method", "allocator", "times", "network", "stop", "run", "faults")
 REQUIRED = ("problem", "method", "stop")
 LOGS = ("csv", "tensorboard", "wandb", "mlflow")
+REMOVED = {"run.replicated": 'was removed; use exchange = "chain" in [run], or mpi_ata.Balance in a script'}
+_LEAST = {"workers": 1, "evaluate_every": 1, "checkpoint_rounds": 1, "checkpoint_seconds": 0, "grace": 0}
 
 
 @dataclass(frozen=True)
@@ -38,24 +279,15 @@ class RunTable:
     grace: float = 20.0  # seconds that a round may still take after a signal
     log: list[str] | None = None  # names of loggers
     exchange: str = "auto"  # how x and results travel between ranks
-    replicated: bool = False  # whether workers keep x and the state of the update
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(f"workers={self.workers} must be at least 1")
+        for name, least in _LEAST.items():
+            value = vars(self)[name]
+            if value is not None and not value >= least:
+                raise ValueError(f"{name}={value} must be at least {least}")
         if not 0 <= self.seed < 2**64:
             raise ValueError(f"seed={self.seed} must be from 0 to 2**64 - 1")
-        if self.evaluate_every < 1:
-            raise ValueError(f"evaluate_every={self.evaluate_every} must be at least 1 round")
-        if self.checkpoint_rounds is not None and self.checkpoint_rounds < 1:
-            raise ValueError(f"checkpoint_rounds={self.checkpoint_rounds} must be at least 1")
-        if self.checkpoint_seconds is not None and not self.checkpoint_seconds >= 0:
-            raise ValueError(f"checkpoint_seconds={self.checkpoint_seconds} must be at least 0")
-        if not self.grace >= 0:
-            raise ValueError(f"grace={self.grace} must be at least 0 seconds")
         check_exchange(self.exchange)
-        if self.replicated and self.exchange == "star":
-            raise ValueError("replicated = true needs a chain; set exchange = 'auto' or 'chain'")
         for name in self.log or ():
             if name not in LOGS:
                 listed = f"{', '.join(LOGS)}{did_you_mean(str(name), LOGS)}"
@@ -63,31 +295,62 @@ class RunTable:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What one job file describes, with what --set changed."""
+class RunDescription:
+    """What a run file keeps of a job or a script: its text, what --set changed, and the user's files."""
+
+    text: str
+    settings: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)  # texts, or checksums of data, by table.key
+
+    @classmethod
+    def of_tables(cls, tables: Tables, files: Mapping[str, str], title: str = "") -> "RunDescription":
+        """Return the description of a run that has no job file."""
+        return cls(title + to_toml(tables), (), files)
+
+    @property
+    def tables(self) -> Tables:
+        """Return the tables with what --set changed."""
+        return _tables_of(self.text, self.settings)
+
+    @cached_property
+    def stop(self) -> Stop:
+        """Return the limits of the run."""
+        return Stop(**self.tables.get("stop", {}))
+
+    @cached_property
+    def run(self) -> RunTable:
+        """Return what is not about the mathematics; keys of older run files that were removed are ignored."""
+        given = self.tables.get("run", {})
+        return RunTable(**{key: value for key, value in given.items() if f"run.{key}" not in REMOVED})
+
+    @property
+    def digest(self) -> bytes:
+        """Return a hash of what all ranks must agree on: version, tables, and the files they name."""
+        return sha256(f"{__version__} {self.tables!r} {self.files!r}".encode()).digest()
+
+
+@lru_cache(maxsize=8)
+def _tables_of(text: str, settings: tuple[str, ...]) -> Tables:
+    return override_job(parse_tables(text), group(map(parse_setting, settings)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(RunDescription):
+    """The description of a run by a job file, with the classes that it names."""
 
     path: Path
-    tables: Tables  # as they count, for comparing and copying
-    source: JobText
     problem: Component
     method: Component  # with the keys of its update, which stand in the same table
     allocator: Component | None
     times: TimesTable | None
     network: Network | None  # of simulated workers
     faults: FaultPolicy
-    stop: Stop
-    run: RunTable
-
-    @property
-    def digest(self) -> bytes:
-        """Return a hash of what all ranks must agree on: version, tables, and the files they name."""
-        return sha256(f"{__version__} {self.tables!r} {self.source.files!r}".encode()).digest()
 
     def with_seed(self, seed: int) -> "Job":
         """Return the same job with another seed."""
         with prefix_errors(self.path):
-            table = self.tables.get("run", {}) | {"seed": seed}
-            return replace(self._set("run.seed", seed), run=build_table("run", RunTable, table))
+            build_table("run", RunTable, self.tables.get("run", {}) | {"seed": seed})
+        return self._set("run.seed", seed)
 
     def with_allocators(self, names: Sequence[str]) -> list["Job"]:
         """Return the same job under other allocators ("own": its own), each with the keys it knows."""
@@ -102,32 +365,27 @@ class Job:
         return [job if name == "own" else job._set("allocator.name", name) for name, job in named]
 
     def _set(self, key: str, value: str | int) -> "Job":
-        """Return the job with tables and text as if --set had given table.key; its parts stay as they are."""
-        setting = parse_setting(f"{key}={value}")
-        source = replace(self.source, settings=(*self.source.settings, setting.text))
-        return replace(self, tables=override_job(self.tables, group([setting])), source=source)
+        """Return the job as if --set had given table.key; its parts stay as they are."""
+        return replace(self, settings=(*self.settings, f"{key}={value}"))
 
 
 def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
     """Read a job file; `settings` are table.key=value and override it."""
-    text, settings = read_text(path), tuple(settings)
+    description = RunDescription(read_text(path), tuple(settings))
     with prefix_errors(path):
-        tables = override_job(parse_tables(text), group(map(parse_setting, settings)))
-        return job_from(path, text, settings, tables)
+        return job_from(path, description)
 
 
-def tables_of(source: JobText) -> Tables:
-    """Return the tables of a job as it was saved, with what --set changed."""
-    return override_job(parse_tables(source.text), group(map(parse_setting, source.settings)))
-
-
-def job_from(path: Path, text: str, settings: tuple[str, ...], tables: Tables) -> Job:
-    """Return the job in these tables, checked as far as that needs none of the user's code."""
+def job_from(path: Path, description: RunDescription) -> Job:
+    """Return the job that is described, checked as far as that needs none of the user's code."""
+    tables = description.tables
     for name in tables:
         if name not in TABLES:
             listed = f"{', '.join(TABLES)}{did_you_mean(name, TABLES)}"
             raise UsageError(f"unknown table {name!r}; valid tables: {listed}")
         for key, value in tables[name].items():
+            if why := REMOVED.get(f"{name}.{key}"):
+                raise UsageError(f"the key {key!r} in [{name}] {why}")
             check_numbers(name, key, value)
     for name in REQUIRED:
         if not tables.get(name):
@@ -137,18 +395,19 @@ def job_from(path: Path, text: str, settings: tuple[str, ...], tables: Tables) -
     allocator = None if keys is None else choose("allocator", keys, ALLOCATORS, folder)
     check_built_in(method, allocator, folder)
     files = read_user_files(folder, tables)
+    for name, cls in (("stop", Stop), ("run", RunTable)):
+        build_table(name, cls, tables.get(name, {}))
     return Job(
+        description.text,
+        description.settings,
+        files,
         path=path,
-        tables=tables,
         problem=choose("problem", tables["problem"], PROBLEMS, folder),
         method=method,
         allocator=allocator,
         times=read_times(tables["times"], folder, _law_file(files)) if "times" in tables else None,
         network=build_table("network", Network, tables["network"]) if "network" in tables else None,
         faults=build_table("faults", FaultPolicy, tables.get("faults", {}), owned=False),
-        stop=build_table("stop", Stop, tables["stop"]),
-        run=build_table("run", RunTable, tables.get("run", {})),
-        source=JobText(text, settings, files),
     )
 
 

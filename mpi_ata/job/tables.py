@@ -1,14 +1,18 @@
 """A job file as plain tables: its TOML text, and what --set changes in it."""
 
+import ast
+import json
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import unified_diff
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpi_ata.errors import UsageError, one_line
-from mpi_ata.job.local_imports import imported_texts, is_code
-from mpi_ata.job.values import checked
+from mpi_ata.job.user_code import imported_texts, is_code
+from mpi_ata.job.validation import checked
 
 Table = dict[str, Any]
 Tables = dict[str, Table]
@@ -151,3 +155,54 @@ def _read_user_file(name: str, folder: Path, file: Any) -> str:
         return path.read_text() if is_code(path) else f"sha256 {sha256(path.read_bytes()).hexdigest()}"
     except (OSError, ValueError) as error:
         raise UsageError(f"[{table}] {path} cannot be read: {error}") from None
+
+
+def to_toml(tables: Tables) -> str:
+    """Return tables of numbers, strings, lists and tables as TOML."""
+    return "\n\n".join("\n".join(_lines(name, table)) for name, table in tables.items()) + "\n"
+
+
+def _lines(name: str, table: Table) -> Iterator[str]:
+    yield f"[{name}]"
+    yield from (f"{_key(key)} = {_value(value)}" for key, value in table.items())
+
+
+def _key(name: str) -> str:
+    """Return a key, in quotes unless TOML takes it without."""
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _value(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_key(key)} = {_value(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # as strict as JSON otherwise
+
+
+MAX_LINES, MAX_CHARACTERS = 40, 900  # of a difference: an event of a run file is not much longer
+
+
+def same_code(before: str, after: str) -> bool:
+    """Return whether two texts differ at most in comments, blank lines and formatting."""
+    if before == after:
+        return True
+    try:
+        return ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))
+    except (SyntaxError, ValueError, RecursionError):  # data, or not Python at all
+        return False
+
+
+def difference(before: str, after: str) -> str:
+    """Return the lines that differ, as a unified diff without its header, cut to a readable size."""
+    lines = list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1))[2:]
+    kept, characters = [], 0
+    for line in lines[:MAX_LINES]:
+        characters += len(line) + 1
+        if characters > MAX_CHARACTERS:
+            break
+        kept.append(line)
+    left = len(lines) - len(kept)
+    return "\n".join([*kept, *([f"... and {left:,} more lines"] if left else [])])

@@ -1,63 +1,29 @@
 """How processes start and stop: launchers, the environment they set, signals."""
 
-from mpi_ata.launch.environment import (
-    THREADS,
-    allocated_cores,
-    assign_gpus,
-    host_name,
-    local_rank,
-    local_size,
-    one_thread_per_rank,
-    rank,
-    slurm_job,
-    slurm_tasks,
-    step_tasks,
-    under_launcher,
-    without_rank,
-    world_size,
-)
-from mpi_ata.launch.job_start import take_job_age
-from mpi_ata.launch.mpirun import (
-    FAILURE,
-    exec_launcher,
-    find_mpirun,
-    note_failure,
-    rank_command,
-    set_mpi_defaults,
-    start_ranks,
-    start_script,
-)
-from mpi_ata.launch.rank_process import hold_signals_of_starter
-from mpi_ata.launch.script_start import script_command, script_folder
-from mpi_ata.launch.subprocesses import CommandResult, run_command
-
-__all__ = [
-    "FAILURE",
-    "THREADS",
-    "CommandResult",
-    "allocated_cores",
-    "assign_gpus",
-    "exec_launcher",
-    "find_mpirun",
-    "hold_signals_of_starter",
-    "host_name",
-    "local_rank",
-    "local_size",
-    "note_failure",
-    "one_thread_per_rank",
-    "rank",
-    "rank_command",
-    "run_command",
-    "script_command",
-    "script_folder",
-    "set_mpi_defaults",
-    "slurm_job",
-    "slurm_tasks",
-    "start_ranks",
-    "start_script",
-    "step_tasks",
-    "take_job_age",
-    "under_launcher",
-    "without_rank",
-    "world_size",
-]
+from mpi_ata.launch.environment import THREADS as THREADS
+from mpi_ata.launch.environment import allocated_cores as allocated_cores
+from mpi_ata.launch.environment import assign_gpus as assign_gpus
+from mpi_ata.launch.environment import host_name as host_name
+from mpi_ata.launch.environment import is_script_rank as is_script_rank
+from mpi_ata.launch.environment import local_rank as local_rank
+from mpi_ata.launch.environment import local_size as local_size
+from mpi_ata.launch.environment import one_thread_per_rank as one_thread_per_rank
+from mpi_ata.launch.environment import rank as rank
+from mpi_ata.launch.environment import slurm_job as slurm_job
+from mpi_ata.launch.environment import slurm_tasks as slurm_tasks
+from mpi_ata.launch.environment import step_tasks as step_tasks
+from mpi_ata.launch.environment import take_job_age as take_job_age
+from mpi_ata.launch.environment import under_launcher as under_launcher
+from mpi_ata.launch.environment import without_rank as without_rank
+from mpi_ata.launch.environment import world_size as world_size
+from mpi_ata.launch.exit_report import note_failure as note_failure
+from mpi_ata.launch.mpirun import CommandResult as CommandResult
+from mpi_ata.launch.mpirun import exec_launcher as exec_launcher
+from mpi_ata.launch.mpirun import find_mpirun as find_mpirun
+from mpi_ata.launch.mpirun import rank_command as rank_command
+from mpi_ata.launch.mpirun import run_command as run_command
+from mpi_ata.launch.mpirun import script_command as script_command
+from mpi_ata.launch.mpirun import script_folder as script_folder
+from mpi_ata.launch.mpirun import set_mpi_defaults as set_mpi_defaults
+from mpi_ata.launch.mpirun import start_ranks as start_ranks
+from mpi_ata.launch.signals import hold_signals_of_starter as hold_signals_of_starter

@@ -1,10 +1,16 @@
-"""What the launcher and Slurm say about this process: its rank, its world, its cores and GPUs."""
+"""What the environment says about this process: launcher, rank, cores, Slurm job, and when it all began."""
 
+import logging
+import math
 import os
 import re
 import socket
+import sys
+import time
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
 
 from mpi_ata.layout import MANAGER
 
@@ -15,6 +21,19 @@ LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_L
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 OF_A_RANK = ("OMPI_", "PMI", "PRTE_", "MPI_LOCAL", "MV2_COMM", "SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID")
 DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+FAULT_TOLERANT = "OMPI_MCA_mpi_ft_enable"  # 1 on ranks that Open MPI lets outlive others
+OWNER = "MPI_ATA_RANK"  # the process that is the rank: its children inherit the launcher's variables
+STARTED = "MPI_ATA_STARTED"  # when the process began that has started the ranks, in seconds since 1970
+FIRST_STEP = "0"  # later steps of a Slurm job have other work before them
+TERMINAL = "MPI_ATA_TERMINAL"  # set if rank 0 may draw on stderr although it writes to a pipe
+COMMANDS = "mpi_ata.cli"  # the module of the command line, whose ranks all do the same
+
+IMPORTED = time.time()
+log = logging.getLogger("mpi_ata")
+
+# Taken out: what a task starts by itself is another job.
+_starter = os.environ.pop(STARTED, "")
+_taken: list[bool] = []
 
 
 def under_launcher() -> bool:
@@ -51,6 +70,23 @@ def allocated_cores() -> int:
         if count.isdigit():
             total += int(count) * int(times.rstrip(")") or 1)
     return total
+
+
+def is_script_rank() -> bool:
+    """Return whether this very process is a rank of mpirun's; not for children of one, nor tasks of srun."""
+    own = str(os.getpid())
+    return world_size() > 1 and step_tasks() == 1 and os.environ.setdefault(OWNER, own) == own
+
+
+@cache
+def note_simulation() -> None:
+    """Warn, once, where every rank of a script simulates the same workers."""
+    if COMMANDS not in sys.modules and under_launcher() and world_size() > 1 and rank() == MANAGER:
+        log.warning(
+            "each of the %s ranks runs its own copy of the simulation; leave out mpirun, or use the ranks as "
+            "workers with mpi_ata.cluster(problem)",
+            world_size(),
+        )
 
 
 @contextmanager
@@ -107,3 +143,45 @@ def assign_gpus(environment: MutableMapping[str, str]) -> None:
 def host_name() -> str:
     """Return the name of this node; on Slurm, the name by which Slurm knows it."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def process_start() -> float:
+    """Return when this process began, in seconds since 1970; where the system does not say, its imports."""
+    if sys.platform != "linux":
+        return IMPORTED
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return IMPORTED
+    return min(time.time() - max(age, 0.0), IMPORTED)
+
+
+def job_start() -> float:
+    """Return when the job began: the Slurm job with its first step, else the process that started ranks."""
+    return min(
+        process_start(),
+        _time(_starter),
+        slurm_job_start() if os.environ.get("SLURM_STEP_ID") == FIRST_STEP else math.inf,
+    )
+
+
+def slurm_job_start() -> float:
+    """Return when this Slurm job began, in seconds since 1970; infinity where that is not known."""
+    return _time(os.environ.get("SLURM_JOB_START_TIME", ""))
+
+
+def take_job_age() -> float:
+    """Return the seconds since the job began, the first time; later runs of this process begin with 0."""
+    if _taken:
+        return 0.0
+    _taken.append(True)
+    return max(time.time() - job_start(), 0.0)
+
+
+def _time(text: str) -> float:
+    """Return a time of the past by its text; infinity if it is none."""
+    with suppress(ValueError):
+        if 0 < float(text) <= time.time():
+            return float(text)
+    return math.inf

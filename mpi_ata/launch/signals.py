@@ -1,33 +1,106 @@
 """Signals that ask a run to stop: a flag, on which the end of the round acts, or else a timer."""
 
+import atexit
 import logging
 import math
+import os
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
-from mpi_ata.launch.held_signals import (
-    early_signals,
-    hold,
-    hold_stop_signals,
-    in_main_thread,
-    release_stop_signals,
-    stop_signals,
-)
-from mpi_ata.launch.verdict import forwarded_signals
+from mpi_ata.launch.environment import is_script_rank
+from mpi_ata.launch.exit_report import REPORT_VARIABLE, note_exit, report_so_far
 
-EXTRA_GRACE = 120  # seconds after the grace period, after which a worker without its manager ends
-MAX_ALARM = 1e6  # seconds, well below the limit of alarm()
-SHORTEST_ALARM = 1e-3  # seconds; 0 would mean none
-AFTER_WAITING = 1.0  # seconds that waiting for ranks has to end by itself, which leaves messages in order
+SIGNAL_VARIABLE = "MPI_ATA_SIGNAL"  # names a signal to use instead of USR1, if that has another meaning
+SIGNALLED = 128  # is added to a signal for the exit code of a process that it has ended
 
+EXTRA_GRACE_SECONDS = 120  # after the grace period, after which a worker without its manager ends
+MAX_ALARM_SECONDS = 1e6  # well below the limit of alarm()
+MIN_ALARM_SECONDS = 1e-3  # 0 would mean none
+WAITING_SECONDS = 1.0  # that waiting for ranks has to end by itself, which leaves messages in order
 AGAIN = "; press again to stop now"
 
 T = TypeVar("T")
 log = logging.getLogger("mpi_ata")
+
+_early: list[int] = []  # signals that came before there was a run to stop
+_handlers: dict[int, Any] = {}  # what the script does on signals, while they are held
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that ask a run to stop, the one meant for that last."""
+    chosen = os.environ.get(SIGNAL_VARIABLE, "USR1").upper().removeprefix("SIG")
+    names = dict.fromkeys(["SIGINT", "SIGTERM", *_hangup(), f"SIG{chosen}"])
+    return [signal.Signals[name] for name in names if name in signal.Signals.__members__]
+
+
+def _hangup() -> list[str]:
+    """Return the signal of a closed terminal, unless it is to be ignored, as under nohup."""
+    return [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ["SIGHUP"]
+
+
+def in_main_thread() -> bool:
+    """Return whether this thread may set handlers of signals."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def hold_signals_of_starter(environment: Mapping[str, str]) -> None:
+    """Hold stop signals for the run to come, if this package has started the ranks and forwards them.
+
+    Children of a rank do not: a pool of processes, say, is ended by SIGTERM.
+    """
+    if REPORT_VARIABLE in environment and is_script_rank() and in_main_thread():
+        hold_stop_signals()
+
+
+def hold_stop_signals() -> None:
+    """Hold stop signals for the StopRequest to come, so that they do not kill a rank that is starting."""
+    if not _handlers:  # the first time
+        atexit.register(_ignore_stop_signals)
+    for number in stop_signals():
+        before = signal.signal(number, hold)
+        if before not in (hold, _pass_on):
+            _handlers[number] = before or signal.SIG_DFL
+
+
+def hold(number: int, frame: FrameType | None) -> None:
+    """Keep a signal for later."""
+    _early.append(number)
+
+
+def early_signals() -> Iterator[int]:
+    """Yield the signals that were held, each once."""
+    while _early:
+        yield _early.pop(0)
+
+
+def _ignore_stop_signals() -> None:
+    """Survive late signals: Python removes its handlers while MPI_Finalize still waits for other ranks."""
+    for number in stop_signals():
+        signal.signal(number, signal.SIG_IGN)
+
+
+def release_stop_signals() -> None:
+    """Leave stop signals to the script again, those that were held included."""
+    for number in stop_signals():
+        signal.signal(number, _pass_on)
+    for held in early_signals():
+        _pass_on(held, None)
+
+
+def _pass_on(number: int, frame: FrameType | None) -> None:
+    """Do what the script does on the signal that the user has sent, which may have come as another one."""
+    sent = report_so_far().signals
+    number = signal.Signals[sent[-1]] if sent else number
+    if signal.getsignal(number) is _pass_on:
+        signal.signal(number, _handlers.get(number, signal.SIG_DFL))
+    if signal.getsignal(number) is signal.SIG_DFL:  # which ends this process
+        note_exit(SIGNALLED + number)
+    signal.raise_signal(number)
 
 
 class StopRequest:
@@ -52,6 +125,7 @@ class StopRequest:
         self._handler = self._await_manager if is_worker else self._request
         self._since = 0.0
         self._before: dict[signal.Signals, Any] = {}
+        self._timer_before = 0.0, 0.0  # the user's, which continues afterwards
         self._enforced = False  # whether the timer may interrupt what runs now
 
     def __enter__(self) -> "StopRequest":
@@ -67,6 +141,7 @@ class StopRequest:
         if signal.SIGALRM in self._before:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._before.pop(signal.SIGALRM) or signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, *self._timer_before)
         for number, handler in self._before.items():
             signal.signal(number, hold if self._on_ranks else handler)
 
@@ -83,7 +158,7 @@ class StopRequest:
         return bool(self.name) and time.monotonic() - self._since > self.grace
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        sent = forwarded_signals() if self._on_ranks else []
+        sent = report_so_far().signals if self._on_ranks else ()
         self._pressed += number == signal.SIGINT
         if not self.name:
             self._since = time.monotonic()
@@ -96,16 +171,16 @@ class StopRequest:
 
     def _start_timer(self) -> None:
         """Set an alarm for the end of the grace period; on ranks a little later: waiting ends by itself."""
-        seconds = min(self.grace, MAX_ALARM) + (AFTER_WAITING if self._on_ranks else SHORTEST_ALARM)
+        later = WAITING_SECONDS if self._on_ranks else MIN_ALARM_SECONDS
         self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._expire)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        self._timer_before = signal.setitimer(signal.ITIMER_REAL, min(self.grace, MAX_ALARM_SECONDS) + later)
 
     def _expire(self, number: int, frame: FrameType | None) -> None:
         if self._enforced:
             raise GraceExpired
 
     def _await_manager(self, number: int, frame: FrameType | None) -> None:
-        seconds = min(self.grace, MAX_ALARM) + EXTRA_GRACE
+        seconds = min(self.grace, MAX_ALARM_SECONDS) + EXTRA_GRACE_SECONDS
         signal.alarm(math.ceil(seconds))  # ends this process if the manager is gone
 
     @contextmanager

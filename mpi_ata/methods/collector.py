@@ -1,19 +1,115 @@
 """One round's results: orders, arrivals and losses, counted and reported to the allocator."""
 
 import logging
+from functools import reduce
+from heapq import heapify, heapreplace
+from operator import iadd, itemgetter
 from typing import Any, Protocol
 
 import numpy as np
 
 from mpi_ata.allocators import Allocator
-from mpi_ata.arrays import Array, IntArray, blocks
+from mpi_ata.allocators.interface import AllocatorAbilities
+from mpi_ata.arrays import Array, IntArray, blocks, total
 from mpi_ata.clusters import Arrival, Back, Cluster, Lost
 from mpi_ata.clusters.interface import named
-from mpi_ata.methods.base import OwnerLostError, check_anyone
-from mpi_ata.methods.interface import NO_DELAYS, Round
-from mpi_ata.methods.orders import Orders
+from mpi_ata.methods.interface import NO_DELAYS, OwnerLostError, Round, check_anyone
 
 log = logging.getLogger("mpi_ata")
+
+FEW = 8  # numbers
+WORKER, RESULT = itemgetter(0), itemgetter(1)  # of an arrival
+NOBODY = np.zeros(0, np.int64)
+LEAST_BATCH = 3  # tasks: the order that follows a batch costs about as much as a message saved
+
+
+class RoundOrders:
+    """The orders of a round with batches, or after a loss; some wait until their worker has ended another.
+
+    A batch comes back as a whole.  Its results are reserved among the B of the round: when all others are in,
+    what is not part of a batch is stopped.  So all batches are used, and there are never more than B results.
+    """
+
+    def __init__(self, cluster: Cluster, x: Any, k: int, a: IntArray, together: bool) -> None:
+        self._cluster, self._x, self._k, self._together = cluster, x, k, together
+        self.ordered = a.copy()  # tasks that each worker was ordered to do; of a lost one, those that it did
+        self.waiting: dict[int, int] = {}  # tasks of the next order, by worker
+        self.batches: dict[int, int] = {}  # tasks of the batches that are not in, by worker
+        self._reserved = 0  # the sum of those
+
+    def start_batches(self, sure: IntArray, B: int) -> bool:
+        """Start all orders, those of many sure tasks with a batch of these; False if there are none."""
+        first = np.where(sure >= LEAST_BATCH, np.minimum(sure, self.ordered), 0)
+        self._reserved = total(first)
+        if not 0 < self._reserved <= B:
+            return False
+        batched, rest = np.flatnonzero(first), self.ordered - first
+        others = np.flatnonzero((first == 0) & (rest > 0))
+        self.batches = dict(zip(batched.tolist(), first[batched].tolist(), strict=True))
+        self.waiting = {i: rest.item(i) for i in batched.tolist() if rest[i]}
+        self.ordered = np.where(first > 0, first, self.ordered)
+        self._cluster.start(batched, self._x, self._k, first[batched], together=True)
+        self._cluster.start(others, self._x, self._k, rest[others])
+        return True
+
+    def proceed(self, worker: int, used: IntArray, needed: int) -> IntArray:
+        """Start the next order of a worker that has delivered, and return whose orders are needed no more."""
+        self._reserved -= self.batches.pop(worker, 0)
+        if needed > self._reserved:
+            self.start_next(worker, used)
+            return NOBODY
+        surplus = np.flatnonzero(used < self.ordered)
+        surplus = surplus[[i not in self.batches for i in surplus.tolist()]]
+        self.ordered[surplus] = used[surplus]
+        self.waiting.clear()
+        return surplus
+
+    def reissue(self, worker: int, used: IntArray, needed: int) -> None:
+        """Give the tasks that a lost worker leaves missing to those who will finish them soonest."""
+        self.ordered[worker] = used[worker]
+        self.waiting.pop(worker, None)
+        self._reserved -= self.batches.pop(worker, 0)
+        left = self.ordered - used
+        for i, count in self.waiting.items():
+            left[i] += count
+        more = soonest(self._cluster, left, needed - total(left))
+        for i in np.flatnonzero(more).tolist():
+            self.waiting[i] = self.waiting.get(i, 0) + more.item(i)
+            self.start_next(i, used)
+
+    def start_next(self, worker: int, used: IntArray) -> None:
+        """Start a worker's next order, if it has one and its previous one is done."""
+        if worker in self.waiting and used[worker] == self.ordered[worker]:
+            count = self.waiting.pop(worker)
+            self.ordered[worker] += count
+            self._cluster.start(np.array([worker]), self._x, self._k, count, self._together)
+
+
+def reassign(cluster: Cluster, left: IntArray, worker: int) -> IntArray:
+    """Move a lost worker's tasks in `left` to others and return those that had none before."""
+    missing, left[worker] = left.item(worker), 0
+    more = soonest(cluster, left, missing)
+    idle = np.flatnonzero((left == 0) & (more > 0))
+    left += more
+    return idle
+
+
+def soonest(cluster: Cluster, left: IntArray, count: int) -> IntArray:
+    """Return how to divide `count` tasks among available workers so that they are done soonest.
+
+    Worker i first does the left[i] tasks that it has; its mean task time so far counts, or that of all
+    workers where it has delivered none.
+    """
+    means = cluster.ledger.stats.pooled_means()
+    workers = np.flatnonzero(cluster.available)
+    ends = list(zip((means * (left + 1))[workers].tolist(), workers.tolist(), strict=True))
+    heapify(ends)
+    more = np.zeros_like(left)
+    for _ in range(count):
+        end, i = ends[0]
+        more[i] += 1
+        heapreplace(ends, (end + means.item(i), i))
+    return more
 
 
 class Collector:
@@ -22,13 +118,17 @@ class Collector:
     def __init__(self, cluster: Cluster, allocator: Allocator | None = None) -> None:
         self.used = np.zeros(cluster.n, np.int64)
         self._cluster = cluster
+        self._wait_some = getattr(cluster, "wait_some", self._wait_one)
+        self._allocator = allocator
         self._observe = None if allocator is None else allocator.observe
-        self._observe_overrun = getattr(allocator, "observe_overrun", None)
-        self._sure: IntArray | None = getattr(allocator, "sure", None)
         self._losses: tuple[Lost, ...] = ()
         self._returns: tuple[Back, ...] = ()
         self._mark = cluster.ledger.mark()
         self._began = self._ended = cluster.now()
+
+    def _wait_one(self, _: int) -> list[Arrival | Lost | Back]:
+        """Wait on a cluster of the user's own that has no lists."""
+        return [self._cluster.wait()]
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
         """Return the next arrival, counted as used and observed by the allocator; or a loss or return.
@@ -79,21 +179,24 @@ class Collector:
         self, g: "Results", x: Any, k: int, a: IntArray, B: int, exact: bool, summed: bool = False
     ) -> None:
         """Do the same with all results added to g; with `summed`, the cluster may add them up."""
-        cluster, used, observe, b, at_once = self._cluster, self.used, self._observe, 0, False
+        cluster, used, observe, b = self._cluster, self.used, self._observe, 0
         orders = None if exact else self._start_batches(x, k, a, B)
         if orders is None:
             active = a.nonzero()[0]
             cluster.start(active, x, k, a[active], together=exact, summed=summed)
-            at_once = exact and isinstance(g, Sum) and self._collect_all(g, a)
-            b = B if at_once else 0
-        # Where all that was ordered is needed, it is taken as it comes; otherwise some may be stopped.
-        wait_some = getattr(cluster, "wait_some", None) if exact else None
         while b < B:
-            for found in (cluster.wait(),) if wait_some is None else wait_some(B - b):
+            # Beside batches, orders may be stopped before B results are in: then they come one by one.
+            some = self._wait_some(B - b if orders is None else 1)
+            self.end()
+            if exact and isinstance(g, Sum) and g.add_all(some):  # most rounds of short tasks
+                used[:] = a
+                self._observe_all(some)
+                break
+            for found in some:
                 if not isinstance(found, Arrival):
                     self._note(found)
                     if isinstance(found, Lost):
-                        orders = orders or Orders(cluster, x, k, a, exact)
+                        orders = orders or RoundOrders(cluster, x, k, a, exact)
                         orders.reissue(found.worker, used, B - b)
                         g.skip(found.worker)
                     continue
@@ -105,34 +208,23 @@ class Collector:
                     observe(worker, seconds, (), overhead)
                 if orders is not None and b < B and len(surplus := orders.proceed(worker, used, B - b)):
                     self.stop(surplus)
-        if not at_once:
-            self.end()
-        if self._observe_overrun is not None:
+        if (observe_overrun := getattr(self._allocator, "observe_overrun", None)) is not None:
             for i, spent in cluster.overruns().items():
-                self._observe_overrun(i, spent)
+                observe_overrun(i, spent)
         if not exact:
             self.stop(np.flatnonzero(used < (orders.ordered if orders else a)))
 
-    def _collect_all(self, g: "Sum", a: IntArray) -> bool:
-        """Collect all results at once, if they come soon and as expected; return whether they did."""
-        wait_all = getattr(self._cluster, "wait_all", None)
-        if wait_all is None or (found := wait_all()) is None:
-            return False
-        self.end()
-        g.add_all(found.results)
-        self.used[:] = a
+    def _observe_all(self, arrivals: list[Any]) -> None:
         if (observe := self._observe) is not None:
-            arrivals = zip(found.workers.tolist(), found.seconds, found.overheads, strict=True)
-            for worker, seconds, overhead in arrivals:
+            for worker, _, seconds, overhead in arrivals:
                 observe(worker, seconds, (), overhead)
-        return True
 
-    def _start_batches(self, x: Any, k: int, a: IntArray, B: int) -> Orders | None:
+    def _start_batches(self, x: Any, k: int, a: IntArray, B: int) -> RoundOrders | None:
         """Start all orders, if some have a batch of tasks that the allocator is sure of; otherwise none."""
-        if self._sure is None:
+        if (sure := AllocatorAbilities.of(self._allocator).sure) is None:
             return None
-        orders = Orders(self._cluster, x, k, a, together=False)
-        return orders if orders.start_batches(self._sure, B) else None
+        orders = RoundOrders(self._cluster, x, k, a, together=False)
+        return orders if orders.start_batches(sure, B) else None
 
     def end(self) -> None:
         """Note that the last needed arrival is in."""
@@ -184,7 +276,10 @@ class Sum:
     def add(self, worker: int, result: Array | None) -> None:
         """Add one worker's result; None if it was lost."""
         if self._workers is None:
-            self._add(result)
+            if self._total is None:
+                self._total = result
+            elif result is not None:
+                self._total += result
             return
         if self._expected is not None:
             if worker not in self._expected and result is not None:
@@ -192,13 +287,33 @@ class Sum:
                 return
             self._expected.discard(worker)
         self._early[worker] = result
-        while self._next in self._early:
-            result, self._next = self._early.pop(self._next), next(self._order, None)
-            self._add(result, last=self._next is None)
+        if worker == self._next:
+            self._add_early()
 
-    def add_all(self, results: Array) -> None:
-        """Add the results of all workers: one row for each, in their order."""
-        self._total = np.add.accumulate(results)[-1, ...].copy()  # numpy's sum may add in another order
+    def add_all(self, found: list[Any]) -> bool:
+        """Add the results of all workers, if these are their arrivals, and return whether they are."""
+        if self._workers is None or len(found) != len(self._workers) or self._total is not None:
+            return False
+        if self._early or self._expected is not None or set(map(type, found)) != {Arrival}:
+            return False
+        in_order = map(RESULT, sorted(found, key=WORKER))
+        results = [result for result in in_order if result is not None]
+        few = results[0].size <= FEW  # then one call of numpy for all is faster than one for each
+        self._total = np.add.accumulate(results)[-1, ...].copy() if few else reduce(iadd, results)
+        return True
+
+    def _add_early(self) -> None:
+        """Add the results whose turn has come."""
+        early, order, following = self._early, self._order, self._next
+        while following in early:
+            result, following = early.pop(following), next(order, None)
+            if self._total is None or result is None:
+                self._total = result if self._total is None else self._total
+            elif following is None:
+                self._last = (result,)
+            else:
+                self._total += result
+        self._next = following
 
     def skip(self, worker: int) -> None:
         """Do not wait for the result of a lost worker."""
@@ -208,28 +323,13 @@ class Sum:
         if self._expected is not None and worker in self._expected:
             self.add(worker, None)
 
-    def _add(self, result: Array | None, last: bool = False) -> None:
-        if result is None:
-            return
-        if self._total is None:
-            self._total = result
-        elif last:
-            self._last = (result,)
-        else:
-            self._total += result
-
-    @property
-    def empty(self) -> bool:
-        """Whether no result came here, since workers share the sum."""
-        return self._total is None and not self._late
-
     def mean(self, count: int) -> Array:
         """Return the sum divided by the number of gradients in it; computed in its own memory."""
         last = [*self._last, *self._late]
         if self._total is None and last:
             self._total, *last = last  # every worker of the original order was lost
         if self._total is None:
-            raise RuntimeError("there is no mean of nothing")
+            raise RuntimeError("no results to average")
         if not last:
             self._total /= count
             return self._total

@@ -1,15 +1,19 @@
-"""What every method promises, and what it returns for a round."""
+"""What every method promises and returns for a round, and what our own methods share."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mpi_ata.allocators import Allocator
-from mpi_ata.arrays import IntArray, State
-from mpi_ata.clusters.interface import Back, Cluster, Lost
-from mpi_ata.clusters.values import TaskResult
+from mpi_ata.abilities import declared
+from mpi_ata.allocators import GTA, Allocator, ATAAuto, MSync
+from mpi_ata.arrays import Array, IntArray, State, entry, total
+from mpi_ata.clusters.computations import TaskResult
+from mpi_ata.clusters.interface import Back, Cluster, Lost, named
+from mpi_ata.errors import LossError, RunError
+from mpi_ata.updates import Update
 
 NO_DELAYS: IntArray = np.zeros(0, np.int64)
 NO_LOGS: Mapping[str, float] = MappingProxyType({})
@@ -55,3 +59,137 @@ class Method(Protocol):
 
     def restore(self, state: State) -> None:
         """Resume from what `state` returned."""
+
+
+class MethodAbilities(NamedTuple):
+    """What a method may declare beside its steps, on the class or the object."""
+
+    allocator: Allocator | None = None
+    update: Any = None
+    any_x: bool = False  # whether x is any value, which may contain NaN, and need not be an array
+    owns_data: bool = False  # whether each worker, by its index, has data that no other has
+    point_per_worker: bool = False  # whether workers go on from round to round, each with a point of its own
+    greedy_instead: str = ""  # the name of the greedy method of this kind, where it rejects greedy allocators
+    B: float | None = None  # tasks per round, where there is no allocator
+    S: float | None = None
+
+    @classmethod
+    def of(cls, method: object) -> "MethodAbilities":
+        """Return what a method, or its class, declares."""
+        return declared(cls, method)
+
+    @property
+    def tasks_per_round(self) -> float:
+        """How many tasks a round needs at least, as far as the method says."""
+        budget = None if self.allocator is None else self.allocator.budget
+        return next((count for count in (budget, self.B, self.S) if isinstance(count, int | float)), 0)
+
+
+def decision_time(method: object) -> float:
+    """Return the seconds that a method's allocator took so far: asked in each round, so looked up alone."""
+    seconds: float = getattr(method, "decision_time", 0.0)
+    return seconds
+
+
+class UpdateMethod:
+    """What methods that move x by an update share."""
+
+    allocator: Allocator | None = None
+
+    def __init__(self, x0: Array, update: Update) -> None:
+        self.x = np.array(x0)
+        self.k = 0
+        self.update = update
+
+    def state(self) -> State:
+        """Return the point, the number of rounds, and the state of the update."""
+        inner = {f"update.{name}": array for name, array in self.update.state().items()}
+        return {"x": self.x.copy(), "k": np.array(self.k)} | inner
+
+    def restore(self, state: State) -> None:
+        """Resume from an earlier state."""
+        x, k = entry(state, "x", self.x), int(entry(state, "k", self.k))
+        inner = {name: array for name, array in state.items() if name.startswith("update.")}
+        self.update.restore({name.removeprefix("update."): array for name, array in inner.items()})
+        self.x, self.k = x, k
+
+
+class AllocatorMethod(UpdateMethod):
+    """What methods share whose rounds begin with the quotas of an allocator."""
+
+    allocator: Allocator
+    decision_time = 0.0  # seconds that allocators took so far
+    greedy_instead = ""  # where all that is ordered is used, the name of the greedy method of this kind
+
+    def __init__(self, x0: Array, allocator: Allocator, update: Update) -> None:
+        super().__init__(x0, update)
+        self.allocator = not_greedy(allocator, self.greedy_instead) if self.greedy_instead else allocator
+
+    def quotas(self, cluster: Cluster) -> tuple[IntArray, int]:
+        """Return the quotas of the next round and their sum, which is at least the budget."""
+        n, available, B = cluster.n, cluster.available, self.allocator.budget
+        everyone = np.count_nonzero(available) == n
+        if not everyone:
+            check_anyone(cluster)
+        began = time.perf_counter()
+        a = np.asarray(self.allocator.allocate(available))
+        self.decision_time += time.perf_counter() - began
+        if a.shape != (n,) or a.dtype.kind not in "iu" or np.minimum.reduce(a) < 0 or (tasks := total(a)) < B:
+            raise RunError(f"the allocator gave {a}; it must give {n} counts whose sum is at least {B}")
+        if not everyone and a[~available].any():
+            raise RunError(f"the allocator gave {a}; it must give 0 to workers {np.flatnonzero(~available)}")
+        return a, tasks
+
+    def exact_quotas(self, cluster: Cluster) -> IntArray:
+        """Return the quotas of the next round, whose sum is exactly the budget."""
+        (a, tasks), B = self.quotas(cluster), self.allocator.budget
+        if tasks != B:
+            raise RunError(f"the allocator gave {tasks} tasks, but this method needs exactly its budget, {B}")
+        return a
+
+
+def not_greedy(allocator: Allocator, instead: str) -> Allocator:
+    """Return the allocator, unless it is one whose quotas leave open who does how much."""
+    if isinstance(allocator, GTA | MSync):
+        name = "gta" if isinstance(allocator, GTA) else "m-sync"
+        raise ValueError(
+            f"the allocator {name} lets everyone work and drops surplus results, but this method uses all it "
+            f"orders; use another allocator, or {instead}, the greedy method of this kind"
+        )
+    if isinstance(allocator, ATAAuto) and allocator.spares == "auto":
+        raise ValueError(
+            "spares = 'auto' of the allocator ata-auto drops surplus results, but this method uses all it "
+            "orders; set spares = 'none'"
+        )
+    return allocator
+
+
+class WorkersLostError(LossError):
+    """A round cannot be completed, because of these losses in it."""
+
+    def __init__(self, text: str, losses: Sequence[Lost] = ()) -> None:
+        super().__init__(text)
+        self.losses = losses
+
+
+def check_anyone(cluster: Cluster, losses: Sequence[Lost] = ()) -> None:
+    """Raise WorkersLostError if no worker is left; `losses` are those of this round."""
+    if not cluster.available.any():
+        text = f"all {cluster.n} workers are lost or suspended; resume the run on other workers"
+        raise WorkersLostError(text, losses)
+
+
+class OwnerLostError(WorkersLostError):
+    """A worker is lost, and no other worker has its data."""
+
+    def __init__(self, lost: Lost, who: str) -> None:
+        why = f" ({lost.why})" if lost.why else ""
+        rule = "no other worker has its data; resume the run on the same workers"
+        super().__init__(f"{who} is {lost.kind}{why}, and {rule}", [lost])
+
+
+def check_everyone(cluster: Cluster) -> None:
+    """Raise OwnerLostError if a worker is lost, since no other worker has its data."""
+    if not cluster.available.all():
+        worker = int(np.flatnonzero(~cluster.available)[0])
+        raise OwnerLostError(Lost(worker, 0, ""), named(worker, cluster.identities[worker]))

@@ -8,12 +8,11 @@ import numpy as np
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import State, entry
 from mpi_ata.clusters import Cluster
-from mpi_ata.clusters.values import TaskResult
-from mpi_ata.errors import RunError, in_users_code
-from mpi_ata.methods.base import AllocatorMethod
+from mpi_ata.clusters.computations import TaskResult
+from mpi_ata.errors import RunError, users_code
 from mpi_ata.methods.collector import Collector
-from mpi_ata.methods.interface import Round
-from mpi_ata.named_arrays import from_state, to_state
+from mpi_ata.methods.interface import AllocatorMethod, Round
+from mpi_ata.packing import from_state, to_state
 
 Combine = Callable[[Any, Sequence[TaskResult]], Any]
 
@@ -48,12 +47,8 @@ class Map(AllocatorMethod):
     def _combined(self) -> Any:
         if self.combine is None:
             return self.x
-        try:
+        with users_code("combine() failed"):
             x = self.combine(self.x, self.results)
-        except RunError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise in_users_code("combine() failed", error) from None
         if x is None and self.x is not None:
             raise RunError("combine() returned None instead of the next x; is a return statement missing?")
         return x

@@ -5,12 +5,10 @@ import math
 import numpy as np
 
 from mpi_ata.allocators import Allocator
-from mpi_ata.arrays import Array, IntArray, State, entry
+from mpi_ata.arrays import Array, IntArray, State, restore_saved, saved
 from mpi_ata.clusters import Arrival, Cluster, Lost
-from mpi_ata.methods.base import AllocatorMethod
-from mpi_ata.methods.collector import Collector, Sum
-from mpi_ata.methods.interface import Round
-from mpi_ata.methods.orders import reassign
+from mpi_ata.methods.collector import Collector, Sum, reassign
+from mpi_ata.methods.interface import AllocatorMethod, Round
 from mpi_ata.updates import Update
 
 
@@ -86,13 +84,13 @@ class MindFlayer(AllocatorMethod):
 
     def state(self) -> State:
         """Return the point, the state of the update, and what the limits follow from."""
-        return super().state() | {"K": self.K.copy(), "T": self.T.copy()}
+        return super().state() | saved(self, ("K", "T"))
 
     def restore(self, state: State) -> None:
         """Resume from an earlier state; another number of workers starts without limits."""
         super().restore(state)
         if len(state["K"]) == len(self.K):
-            self.K, self.T = entry(state, "K", self.K), entry(state, "T", self.T)
+            restore_saved(self, state, ("K", "T"))
 
 
 class _Trials:

@@ -1,9 +1,8 @@
 """Minibatch SGD on homogeneous data: SGD-ATA of the paper, and with greedy allocation Rennala SGD."""
 
 from mpi_ata.clusters import Cluster
-from mpi_ata.methods.base import AllocatorMethod
 from mpi_ata.methods.collector import Collector
-from mpi_ata.methods.interface import Round
+from mpi_ata.methods.interface import AllocatorMethod, Round
 
 
 class SGD(AllocatorMethod):

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 
 from mpi_ata.allocators import ATA, ATAEmpirical
-from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
+from mpi_ata.allocators.ata import LowerBoundAllocator
 from mpi_ata.arrays import Array, State
-from mpi_ata.clusters.stats import TaskTimeStats
+from mpi_ata.clusters.accounts import TaskTimeStats
 from mpi_ata.driver.trace import Regret
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job
@@ -19,7 +20,7 @@ Play = Callable[[int], tuple[float, float]]  # plays that many more rounds; retu
 
 
 @dataclass
-class Learned:
+class BanditState:
     """What an allocator has learned so far, with the clock and the regret of the rounds it took."""
 
     allocator: LowerBoundAllocator
@@ -30,7 +31,7 @@ class Learned:
 
 def play_bandit(
     job: Job, marks: Sequence[int], report: Callable[[int], None] = lambda _: None
-) -> Iterator[Learned]:
+) -> Iterator[BanditState]:
     """Play the rounds of a job without gradients, and yield what was learned after each of `marks` rounds."""
     n = job.run.workers or 1
     times = build_times(job, n)
@@ -38,7 +39,7 @@ def play_bandit(
     if job.times is None or times is None or not isinstance(allocator, LowerBoundAllocator):
         raise UsageError("the bandit needs a law of task times, and an allocator that learns from them")
     stats = TaskTimeStats(n)
-    learned = Learned(allocator, stats.state())
+    learned = BanditState(allocator, stats.state())
     law = build_law(job.times, n, job.run.seed) if job.times.unit == 1.0 else None
     fast = compiled_play(learned, law, job.run.seed)
     play, step = (fast, 20_000) if fast else (python_play(allocator, times, stats), 100)
@@ -74,7 +75,7 @@ def python_play(allocator: LowerBoundAllocator, times: DrawnTimes, stats: TaskTi
     return play
 
 
-def compiled_play(learned: Learned, law: Law | None, seed: int) -> Play | None:
+def compiled_play(learned: BanditState, law: Law | None, seed: int) -> Play | None:
     """Return a compiled function that plays the same rounds; None if numba, rule or law do not allow it."""
     allocator, stats = learned.allocator, learned.stats
     factor, scales = _factor(allocator), _scales(law)
@@ -88,7 +89,7 @@ def compiled_play(learned: Learned, law: Law | None, seed: int) -> Play | None:
 
     def play(rounds: int) -> tuple[float, float]:
         first, allocator.k = allocator.k, allocator.k + rounds
-        clock, regret = kernel.play(*rule, *scales, *loss, np.uint64(seed), first, *sums, rounds)
+        clock, regret = kernel.play(rule, scales, loss, seed, first, rounds, sums)
         stats["tasks"][:], stats["seconds"][:] = allocator.K, allocator.T
         return clock, regret
 
@@ -97,11 +98,7 @@ def compiled_play(learned: Learned, law: Law | None, seed: int) -> Play | None:
 
 def has_numba() -> bool:
     """Return whether numba is installed."""
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return find_spec("numba") is not None
 
 
 def _factor(allocator: LowerBoundAllocator) -> float | None:

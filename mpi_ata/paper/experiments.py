@@ -3,16 +3,15 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
-from mpi_ata.driver.output import OutputOptions
-from mpi_ata.driver.plan import Plan, resolve, resolve_on_ranks
+from mpi_ata.allocators.ata import LowerBoundAllocator
+from mpi_ata.driver.plan import OutputOptions, Plan, resolve, resolve_on_ranks
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job, load_job
-from mpi_ata.job.component import Component
-from mpi_ata.job.names import ALLOCATORS, LAWS
+from mpi_ata.job.component import ALLOCATORS, LAWS, Component
 from mpi_ata.runfile.store import RunFile
 
 FOLDER = Path(__file__).parent
@@ -66,7 +65,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Request:
+class PaperRequest:
     """The user's choices; None stands for the paper's."""
 
     workers: tuple[int, ...] | None = None
@@ -99,7 +98,7 @@ class Experiment:
     prefix: str = ""  # of their names
     settings: tuple[str, ...] = ()  # in addition to those that follow from the above
 
-    def with_request(self, request: Request) -> "Experiment":
+    def with_request(self, request: PaperRequest) -> "Experiment":
         """Return the experiment with the user's choices."""
         names = request.allocators
         choices: dict[str, Any] = {
@@ -116,21 +115,14 @@ class Experiment:
 
     def trials(self) -> list[Trial]:
         """Return all runs, the longest first, so that no core is left with a long one at the end."""
-        return [
-            Trial(
-                self.law,
-                n,
-                name,
-                seed,
-                self.rounds,
-                FOLDER / self.file,
-                tuple(self._settings(n, name, seed)),
-                self.out and self.out / f"{self.prefix}{self.law}-n{n}-B{self.budget}-{name}-seed{seed}.h5",
-            )
-            for n in sorted(self.workers, reverse=True)
-            for name in self.allocators
-            for seed in self.seeds
-        ]
+        workers = sorted(self.workers, reverse=True)
+        kinds = product(workers, self.allocators, self.seeds)
+        return [self._trial(n, name, seed) for n, name, seed in kinds]
+
+    def _trial(self, n: int, name: str, seed: int) -> Trial:
+        file, settings = FOLDER / self.file, tuple(self._settings(n, name, seed))
+        out = self.out and self.out / f"{self.prefix}{self.law}-n{n}-B{self.budget}-{name}-seed{seed}.h5"
+        return Trial(self.law, n, name, seed, self.rounds, file, settings, out)
 
     def _settings(self, n: int, name: str, seed: int) -> Iterator[str]:
         yield f"times.law={self.law}"
@@ -207,13 +199,7 @@ REGRET = Experiment(
     seeds=(1, 2, 3, 4, 5),
     rounds=1_000_000,
 )
-CIFAR = Experiment(
-    "cifar",
-    "linear",
-    (17, 51, 153),
-    "The paper's figure on CIFAR-100",
-    rounds=3_000,
-)
+CIFAR = Experiment("cifar", "linear", (17, 51, 153), "The paper's figure on CIFAR-100", rounds=3_000)
 FULL_ROUNDS = 25_000  # 11.5 epochs
 PRIOR = Experiment("prior", "linear", (51,), "The paper's figure on prior knowledge")
 PRIOR_ON_CIFAR = replace(PRIOR, name="prior-cifar", rounds=CIFAR.rounds)

@@ -1,18 +1,26 @@
 """The paper's figures; they need matplotlib, from the extra [plot]."""
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mpi_ata.arrays import Array
 from mpi_ata.errors import UsageError
-from mpi_ata.paper.runs import Result
+from mpi_ata.paper.experiments import GREEDY, Trial, paper_ratios
+from mpi_ata.paper.trials import TrialResult
+from mpi_ata.view.text import duration, markdown_table, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 COLOURS = {
     "gta": "tab:red",
@@ -35,10 +43,13 @@ class Panel(NamedTuple):
     log_y: bool = False
 
 
+AVERAGE_TIME = Panel(
+    "round", "average iteration time", lambda c: (c["round"], c["clock"] / c["round"]), log_x=True
+)
 PANELS = [
     Panel("runtime", "f - f*", lambda c: (c["clock"], c["gap"]), log_y=True),
     Panel("total worker time", "f - f*", lambda c: (c["worker_time"], c["gap"]), log_x=True, log_y=True),
-    Panel("round", "average iteration time", lambda c: (c["round"], c["clock"] / c["round"]), log_x=True),
+    AVERAGE_TIME,
     Panel("round", "averaged regret", lambda c: (c["round"], c["regret"] / c["round"]), True, True),
 ]
 
@@ -51,11 +62,7 @@ LOSS_PANELS = [
 
 def available() -> bool:
     """Return whether matplotlib is installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return find_spec("matplotlib") is not None
 
 
 def new_figure(
@@ -70,18 +77,20 @@ def new_figure(
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
 
 
-def by_workers(results: Sequence[Result]) -> dict[str, list[Result]]:
+def by_workers(results: Sequence[TrialResult]) -> dict[str, list[TrialResult]]:
     """Return the runs grouped by number of workers."""
     workers = sorted({result.trial.n for result in results})
     return {f"n = {n}": [result for result in results if result.trial.n == n] for n in workers}
 
 
-def draw_runs(groups: Mapping[str, Sequence[Result]], path: Path, panels: Sequence[Panel] = PANELS) -> None:
+def draw_runs(
+    groups: Mapping[str, Sequence[TrialResult]], path: Path, panels: Sequence[Panel] = PANELS
+) -> None:
     """Draw groups of runs into a file."""
     save(make_figure(groups, panels), path)
 
 
-def make_figure(groups: Mapping[str, Sequence[Result]], panels: Sequence[Panel] = PANELS) -> "Figure":
+def make_figure(groups: Mapping[str, Sequence[TrialResult]], panels: Sequence[Panel] = PANELS) -> "Figure":
     """Return a figure with a row of panels per group and a curve per allocator, of the first seed."""
     figure, grid = new_figure(len(groups), len(panels))
     for (title, results), row in zip(groups.items(), grid, strict=True):
@@ -94,19 +103,17 @@ def make_figure(groups: Mapping[str, Sequence[Result]], panels: Sequence[Panel] 
     return figure
 
 
-def _draw(axes: "Axes", panel: Panel, results: Sequence[Result]) -> None:
+def _draw(axes: "Axes", panel: Panel, results: Sequence[TrialResult]) -> None:
     for result in results:
         columns = dict(zip(result.rows[0]._fields, np.array(result.rows[1:]).T, strict=True))
         x, y = panel.select(columns)
         shown = np.isfinite(y) & ((y > 0) | (not panel.log_y))
         if shown.any():
             name = result.trial.allocator
-            dashes, above = (
-                ("--", 3) if name == "ofta" else ("-", 2)
-            )  # dashed and on top, as others may coincide with the oracle
-            axes.plot(
-                x[shown], y[shown], dashes, color=COLOURS.get(name), label=name, linewidth=1.2, zorder=above
-            )
+            # The oracle is dashed and on top, as others may coincide with it.
+            dashes, above = ("--", 3) if name == "ofta" else ("-", 2)
+            style: dict[str, Any] = {"color": COLOURS.get(name), "linewidth": 1.2, "zorder": above}
+            axes.plot(x[shown], y[shown], dashes, label=name, **style)
     axes.set(xlabel=panel.x, ylabel=panel.y)
     axes.set_xscale("log" if panel.log_x else "linear")
     axes.set_yscale("log" if panel.log_y else "linear")
@@ -119,3 +126,146 @@ def save(figure: "Figure", path: Path) -> None:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: the figure cannot be written: {error}") from None
+
+
+Record = dict[str, Any]
+RATIOS = ("worker_time_ratio", "runtime_ratio")
+RATIO_NAMES = ("worker time, gta / x", "runtime, x / gta")  # in tables
+
+
+def ratios(results: Sequence[TrialResult], budget: int) -> list[Record]:
+    """Return one record per prior, number of workers and allocator: means and deviations over the seeds."""
+    runs = {(r.trial.prior, r.trial.n, r.trial.allocator, r.trial.seed): r for r in results}
+    kinds = sorted(dict.fromkeys(key[:3] for key in runs), key=lambda kind: kind[:2])
+    seeds = sorted({seed for *_, seed in runs})
+    records = []
+    for prior, n, name in kinds:
+        own = [runs[prior, n, name, seed] for seed in seeds]
+        greedy = [runs[0, n, GREEDY, seed].summary for seed in seeds]
+        records.append(_record(own[0].trial, [run.summary for run in own], greedy, budget))
+    return records
+
+
+def _record(trial: Trial, runs: Sequence[Record], greedy: Sequence[Record], budget: int) -> Record:
+    """Return the record of one allocator, given its summary and that of greedy allocation for each seed."""
+    pairs = list(zip(runs, greedy, strict=True))
+    worker_time = [base["worker_time"] / own["worker_time"] for own, base in pairs]
+    runtime = [own["clock"] / base["clock"] for own, base in pairs]
+    paper = paper_ratios(trial, budget)
+    gaps = [run["gap"] for run in runs]
+    return {
+        "law": trial.law,
+        "n": trial.n,
+        "allocator": trial.allocator,
+        "rounds": round(fmean(run["rounds"] for run in runs)),
+        "worker_time_ratio": fmean(worker_time),
+        "runtime_ratio": fmean(runtime),
+        "paper_worker_time_ratio": paper[0],
+        "paper_runtime_ratio": paper[1],
+        "worker_time_ratio_deviation": deviation(worker_time),
+        "runtime_ratio_deviation": deviation(runtime),
+        "seeds": len(runs),
+        "prior": trial.prior,
+        "loss": _mean([run["loss"] for run in runs]),
+        "gap": None if None in gaps else max(gaps),
+        **{name: _mean([run["evaluation"][name] for run in runs]) for name in runs[0]["evaluation"]},
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Return the sample standard deviation; None for a single value."""
+    return stdev(values) if len(values) > 1 else None
+
+
+def total_time(results: Sequence[TrialResult]) -> str:
+    """Return a note on the total wall time of the runs."""
+    return total_time_text([result.summary["elapsed"] for result in results])
+
+
+def total_time_text(seconds: Sequence[float]) -> str:
+    """Return a note on the total wall time, given the seconds of each run."""
+    return f"The {len(seconds)} runs took {duration(sum(seconds))} in total."
+
+
+def ratio_header(other: str) -> list[str]:
+    """Return the header of ratio_lines()."""
+    return ["allocator", "n", "rounds", *(cell for name in RATIO_NAMES for cell in (name, other, "off by"))]
+
+
+def ratio_lines(records: Sequence[Record], other: str, form: str = "g") -> list[list[str]]:
+    """Return rows of our ratios, those whose keys begin with `other`, and their differences."""
+    lines = []
+    for r in records:
+        cells = run_cells(r)
+        for key, own in zip(RATIOS, ratio_cells(r), strict=True):
+            value = r[f"{other}_{key}"]
+            cells += [own, "-", "-"]
+            if value is not None:
+                cells[-2:] = f"{value:{form}}", f"{100 * (r[key] / value - 1):+.1f} %"
+        lines.append(cells)
+    return lines
+
+
+def run_cells(record: Record) -> list[str]:
+    """Return allocator, workers and rounds."""
+    return [record["allocator"], str(record["n"]), f"{record['rounds']:,}"]
+
+
+def ratio_cells(record: Record) -> Iterator[str]:
+    """Return both ratios without others to compare them with."""
+    return (with_deviation(record[key], record[f"{key}_deviation"]) for key in RATIOS)
+
+
+def with_deviation(mean: float, deviation: float | None, form: str = ".2f") -> str:
+    """Return a mean with its deviation, if there is one."""
+    return f"{mean:{form}}" + ("" if deviation is None else f" ± {deviation:{form}}")
+
+
+@dataclass(frozen=True)
+class PaperReport:
+    """A titled table with notes below it, and the same numbers unrounded."""
+
+    name: str
+    title: str
+    header: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    notes: Sequence[str]
+    records: Sequence[Record]
+    figure: Path | None = None
+
+    def with_figure(self, folder: Path | None, draw: Callable[[Path], None]) -> "PaperReport":
+        """Draw the figure into a folder, and return the report with it, or with a note on what is missing."""
+        if folder is None:
+            return self._with_note("Use --out FOLDER to save the runs there and draw the figure.")
+        if not available():
+            return self._with_note("There is no figure: matplotlib is missing, pip install 'mpi-ata[plot]'.")
+        path = folder / f"{self.name}.png"
+        draw(path)
+        return replace(self, figure=path)
+
+    def _with_note(self, note: str) -> "PaperReport":
+        return replace(self, notes=[*self.notes, note])
+
+    def text(self) -> str:
+        """Return the report for a terminal."""
+        notes = [*self.notes, *([f"Figure: {self.figure}"] if self.figure else [])]
+        return "\n".join([f"{self.title}\n", table(self.lines, self.header), "", *map(_wrap, notes)])
+
+    def markdown(self) -> str:
+        """Return the report for a Markdown document."""
+        notes = [f"- {note}" for note in self.notes]
+        figure = [f"\n![{self.title}]({self.figure})"] if self.figure else []
+        return "\n".join([f"{self.title}\n", f"{markdown_table(self.lines, self.header)}\n", *notes, *figure])
+
+    def json(self) -> str:
+        """Return the records as a JSON list in one line."""
+        return json.dumps(self.records)
+
+
+def _wrap(note: str) -> str:
+    return textwrap.fill(note, 110, initial_indent="- ", subsequent_indent="  ")

@@ -1,194 +1,139 @@
 """Rounds of the bandit compiled by numba, with the same decisions as the allocator classes, bit for bit.
 
-It draws from the streams of mpi_ata.randomness as numpy does: Philox blocks, exponentials from a ziggurat,
-subsets by Floyd's algorithm.  Tests compare both.
+numba draws from numpy's generators.  A new one for each round and task number would cost more than the round
+itself, so one of each purpose is moved to where a stream begins, by writing to the counter inside it.
 """
 
 # mypy: ignore-errors
 # Compiled functions have no annotations: numba infers its own types.
 
-from decimal import Decimal, localcontext
+import ctypes
+from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba.extending import intrinsic
 
-from mpi_ata.arrays import Array
-from mpi_ata.randomness import Purpose
+from mpi_ata.errors import RunError
+from mpi_ata.randomness import Purpose, Streams
 
-U = np.uint64
-MULTIPLIER_0, MULTIPLIER_1 = U(0xD2E7470EE14C6C93), U(0xCA5A826395121157)  # of Philox 4x64
-WEYL_0, WEYL_1 = U(0x9E3779B97F4A7C15), U(0xBB67AE8584CAA73B)
-LOW = U(0xFFFFFFFF)
-TIMES, ALLOCATION = U(Purpose.TIMES), U(Purpose.ALLOCATION)
-TAIL = Decimal(
-    "7.697117470131049714044628048015215499115"
-)  # start of the tail of exp(-x), beyond 255 strips of equal area
-
-
-def _ziggurat() -> tuple[Array, Array, Array]:
-    """Return the strips in the order of numpy: widths, heights, and the part of each inside the curve."""
-    with localcontext() as context:
-        context.prec = 40
-        area = (TAIL + 1) * (-TAIL).exp()
-        x = [TAIL]
-        while len(x) < 255:
-            x.append(-(area / x[-1] + (-x[-1]).exp()).ln())
-        outer, inner = [TAIL + 1, *x[::-1]], [TAIL, Decimal(0), *x[:0:-1]]
-        scale = Decimal(2) ** 53
-        widths = np.array([float(width / scale) for width in outer])
-        heights = np.array([1.0, *(float((-width).exp()) for width in x[::-1])])
-        inside = np.array([float(int(i / o * scale)) for i, o in zip(inner, outer, strict=True)])
-        return widths, heights, inside
-
-
-WIDTHS, HEIGHTS, INSIDE = _ziggurat()
-START_OF_TAIL = float(TAIL)
+USED_UP = 4  # words of the block at hand: the next one is computed from the counter
 
 compiled = numba.njit(cache=True, error_model="numpy")
 
 
-@intrinsic
-def _high(typing, a, b):
-    """Return the upper half of the product of two words, an instruction that Python does not expose."""
+class _Philox(ctypes.Structure):
+    """The state of numpy's generator, philox_state in its philox.h."""
 
-    def generate(context, builder, signature, words):
-        wide = ir.IntType(128)
-        product = builder.mul(*(builder.zext(word, wide) for word in words))
-        return builder.trunc(builder.lshr(product, wide(64)), words[0].type)
+    _fields_ = (
+        ("counter", ctypes.POINTER(ctypes.c_uint64 * 4)),
+        ("key", ctypes.POINTER(ctypes.c_uint64 * 2)),
+        ("position", ctypes.c_int32),
+        ("block", ctypes.c_uint64 * 4),
+        ("has_half", ctypes.c_int32),  # whether half of a word is left over
+        ("half", ctypes.c_uint32),
+    )
 
-    return numba.uint64(numba.uint64, numba.uint64), generate
+
+def movable(seed: int, purpose: Purpose) -> Any:
+    """Return a generator, its counter, where it is in a block, and whether half a word is left over."""
+    rng = Streams(seed, purpose).at(0)
+    state = _Philox.from_address(rng.bit_generator.ctypes.state_address)
+    parts = [
+        ctypes.c_int32.from_buffer(state, field.offset) for field in (_Philox.position, _Philox.has_half)
+    ]
+    counter = np.ctypeslib.as_array(state.counter.contents)
+    stream = (rng, counter, *(np.frombuffer(part, np.int32) for part in parts))
+    if move.py_func(stream, 3, 1).random() != Streams(seed, purpose).at(3, number=1).random():
+        raise RunError(f"numpy {np.__version__} lays out its generators differently; go without numba")
+    return stream
 
 
 @compiled
-def _encipher(words, block, seed, purpose, round, number):
-    """Compute the next four words of a stream by ten rounds of Philox."""
-    c0, c1, c2, c3, k0, k1 = U(block), U(number), U(0), U(round), U(seed), U(purpose)
-    for _ in range(10):
-        high_0, low_0 = _high(MULTIPLIER_0, c0), MULTIPLIER_0 * c0
-        high_1, low_1 = _high(MULTIPLIER_1, c2), MULTIPLIER_1 * c2
-        c0, c1, c2, c3 = high_1 ^ c1 ^ k0, low_1, high_0 ^ c3 ^ k1, low_0
-        k0, k1 = k0 + WEYL_0, k1 + WEYL_1
-    words[0], words[1], words[2], words[3] = c0, c1, c2, c3
+def move(stream, round, number):
+    """Return the generator at the beginning of the stream of a round and a task number."""
+    rng, counter, position, has_half = stream
+    counter[0], counter[1], counter[2], counter[3] = 0, number, 0, round
+    position[0], has_half[0] = USED_UP, 0
+    return rng
 
 
 @compiled
-def exponentials(seed, round, number, words, drawn):
+def exponentials(stream, round, number, drawn):
     """Fill `drawn` from the stream of a task number."""
-    position = 0  # in the stream
+    rng = move(stream, round, number)
     for i in range(len(drawn)):
-        while True:
-            if position % 4 == 0:
-                _encipher(words, position // 4 + 1, seed, TIMES, round, number)
-            word = words[position % 4] >> U(3)
-            position += 1
-            strip, point = np.int64(word & U(0xFF)), float(np.int64(word >> U(8)))
-            drawn[i] = point * WIDTHS[strip]
-            if point < INSIDE[strip]:
-                break
-            if position % 4 == 0:
-                _encipher(words, position // 4 + 1, seed, TIMES, round, number)
-            uniform = np.int64(words[position % 4] >> U(11)) * 2.0**-53
-            position += 1
-            if strip == 0:
-                drawn[i] = START_OF_TAIL - np.log1p(-uniform)
-                break
-            if (HEIGHTS[strip - 1] - HEIGHTS[strip]) * uniform + HEIGHTS[strip] < np.exp(-drawn[i]):
-                break
+        drawn[i] = rng.standard_exponential()
 
 
 @compiled
-def _spread(zeros, budget, seed, round, words, a):
-    """Share the budget equally among the workers `zeros`; the remainder by Floyd's algorithm."""
+def spread(zeros, budget, stream, round, a):
+    """Share the budget equally among the workers `zeros`; the remainder as numpy's choice() does."""
     share, rest = budget // len(zeros), budget % len(zeros)
-    for i in zeros:
-        a[i] = share
-    position = 0  # in the stream, in half words
-    for j in range(len(zeros) - rest, len(zeros)):
-        bound, chosen = U(j + 1), 0
-        while j > 0:  # Lemire's method for a number from 0 to j
-            if position % 8 == 0:
-                _encipher(words, position // 8 + 1, seed, ALLOCATION, round, 0)
-            product = ((words[position % 8 // 2] >> U(position % 2 * 32)) & LOW) * bound
-            position += 1
-            chosen = np.int64(product >> U(32))
-            if product & LOW >= (LOW + U(1) - bound) % bound:
-                break
+    a[zeros] = share
+    rng = move(stream, round, 0)
+    for j in range(len(zeros) - rest, len(zeros)):  # Floyd's algorithm
+        chosen = rng.integers(0, j + 1)
         a[zeros[j if a[zeros[chosen]] > share else chosen]] += 1
 
 
 @compiled
-def fill(s, budget, products, a):
+def fill(s, budget, a):
     """Allocate the budget task by task, each to the worker whose load would be least."""
-    products[:] = s
+    products = s.copy()
     for _ in range(budget):
-        least = 0
-        for i in range(1, len(s)):
-            if products[i] < products[least]:
-                least = i
+        least = np.argmin(products)
         a[least] += 1
         products[least] = (a[least] + 1) * s[least]
 
 
 @compiled
-def _decide(empirical, factor, budget, seed, k, K, T, words, s, products, zeros, a):
-    """Decide the quotas of round k by ATA-Empirical, with the factor as eta, or by ATA, with it as alpha."""
-    log = np.log(2.0 * k * k)
-    count = 0
-    for i in range(len(K)):
-        a[i] = 0
-        samples = max(K[i], 1)
-        mean, width = T[i] / samples, log / samples
-        width = 2.0 * (width + np.sqrt(width))
-        s[i] = mean * max(1.0 - factor * width, 0.0) if empirical else max(mean - factor * width, 0.0)
-        if s[i] == 0.0:
-            zeros[count] = i
-            count += 1
-    if count:
-        _spread(zeros[:count], budget, seed, k, words, a)
+def _decide(empirical, factor, budget, stream, k, K, T):
+    """Return the quotas of round k by ATA-Empirical, with the factor as eta, or by ATA, with it as alpha."""
+    samples = np.maximum(K, 1)
+    mean, width = T / samples, np.log(2.0 * k * k) / samples
+    width = 2.0 * (width + np.sqrt(width))
+    s = mean * np.maximum(1.0 - factor * width, 0.0) if empirical else np.maximum(mean - factor * width, 0.0)
+    a, zeros = np.zeros(len(K), np.int64), np.flatnonzero(s == 0.0)
+    if len(zeros):
+        spread(zeros, budget, stream, k, a)
     else:
-        fill(s, budget, products, a)
+        fill(s, budget, a)
+    return a
 
 
 @compiled
-def _observe(offset, scales, seed, k, K, T, squares, least, arrivals, words, drawn, sums, errors, a):
-    """Learn the times of round k: worker i takes (offset + Exp(1)) scale_i for each of its a_i tasks."""
-    sums[:] = 0.0
-    errors[:] = 0.0
-    last = len(a) - 1
+def _observe(offset, scales, stream, k, K, T, squares, least, arrivals, a):
+    """Learn the times of round k, (offset + Exp(1)) scale_i for each of a_i tasks, and return its length."""
+    n = len(a)
+    drawn, sums, errors = np.empty(n), np.zeros(n), np.zeros(n)
     for number in range(a.max()):
-        while a[last] <= number:
-            last -= 1
-        exponentials(seed, k, number, words, drawn[: last + 1])
-        for i in range(last + 1):
-            if a[i] > number:  # compensated sum, as accurate as math.fsum
-                seconds = (offset + drawn[i]) * scales[i]
-                raised = sums[i] + seconds
-                part = raised - sums[i]
-                errors[i] += (sums[i] - (raised - part)) + (seconds - part)
-                sums[i] = raised
-                squares[i] += seconds * seconds
-                least[i] = min(least[i], seconds)
-    for i in range(len(a)):
-        K[i] += a[i]
-        T[i] += sums[i] + errors[i]
-        arrivals[i] += a[i] > 0
+        busy = np.flatnonzero(a > number)
+        exponentials(stream, k, number, drawn[: busy[-1] + 1])
+        for i in busy:
+            seconds = (offset + drawn[i]) * scales[i]
+            raised = sums[i] + seconds  # compensated, so as accurate as math.fsum
+            part = raised - sums[i]
+            errors[i] += (sums[i] - (raised - part)) + (seconds - part)
+            sums[i] = raised
+            squares[i] += seconds * seconds
+            least[i] = min(least[i], seconds)
+    K += a
+    T += sums + errors
+    arrivals += a > 0
+    return sums.max()
 
 
 @compiled
-def play(
-    empirical, factor, budget, offset, scales, means, best, seed, k, K, T, squares, least, arrivals, rounds
-):
-    """Play rounds after round k, update the sums of each worker, and return their clock and regret."""
-    n = len(K)
-    words = np.empty(4, np.uint64)
-    s, products, drawn, sums, errors = np.empty(n), np.empty(n), np.empty(n), np.empty(n), np.empty(n)
-    zeros, a = np.empty(n, np.int64), np.empty(n, np.int64)
+def _play(empirical, factor, budget, offset, scales, means, best, choices, times, k, rounds, K, T, *stats):
     clock = regret = 0.0
     for j in range(k + 1, k + rounds + 1):
-        _decide(empirical, factor, budget, seed, j, K, T, words, s, products, zeros, a)
-        _observe(offset, scales, seed, j, K, T, squares, least, arrivals, words, drawn, sums, errors, a)
-        clock += sums.max()
+        a = _decide(empirical, factor, budget, choices, j, K, T)
+        clock += _observe(offset, scales, times, j, K, T, *stats, a)
         regret += (a * means).max() - best
     return clock, regret
+
+
+def play(rule: Any, law: Any, loss: Any, seed: int, k: int, rounds: int, sums: Any) -> tuple[float, float]:
+    """Play rounds after round k, update the sums of each worker, and return their clock and regret."""
+    streams = movable(seed, Purpose.ALLOCATION), movable(seed, Purpose.TIMES)
+    return _play(*rule, *law, *loss, *streams, k, rounds, *sums)

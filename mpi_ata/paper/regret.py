@@ -13,12 +13,18 @@ from mpi_ata.arrays import Array
 from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import has_numba
-from mpi_ata.paper.experiments import LEARNERS, Experiment, Request, Trial, learns
-from mpi_ata.paper.pretraining import play_plan, save_learned
-from mpi_ata.paper.progress import Watch
-from mpi_ata.paper.ratios import RATIOS, Record, deviation, total_time_text, with_deviation
-from mpi_ata.paper.report import Report
-from mpi_ata.paper.runs import ReportRounds, on_cores
+from mpi_ata.paper.experiments import LEARNERS, Experiment, PaperRequest, Trial, learns
+from mpi_ata.paper.figures import (
+    RATIOS,
+    PaperReport,
+    Record,
+    deviation,
+    run_cells,
+    total_time_text,
+    with_deviation,
+)
+from mpi_ata.paper.pretrained import play_plan, save_learned
+from mpi_ata.paper.trials import ReportRounds, Watch, on_cores
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 
@@ -51,7 +57,7 @@ def fit_line(x: Array, y: Array) -> tuple[float, float]:
     return float(slope), float(1 - rest.var() / y.var())
 
 
-def make_regret(experiment: Experiment, request: Request, watch: Watch) -> Report:
+def make_regret(experiment: Experiment, request: PaperRequest, watch: Watch) -> PaperReport:
     """Play the bandit for each allocator and seed, and return the report with fits of the regret."""
     experiment = experiment.with_request(request)
     rounds = experiment.rounds
@@ -84,21 +90,19 @@ def play(trial: Trial, report: ReportRounds, marks: Sequence[int]) -> Curve:
 
 def grouped(curves: Sequence[Curve]) -> list[list[Curve]]:
     """Return the curves in groups that differ only in their seeds."""
-    kinds = sorted(
-        dict.fromkeys((curve.trial.n, curve.trial.allocator) for curve in curves), key=lambda k: k[0]
-    )
-    return [[curve for curve in curves if (curve.trial.n, curve.trial.allocator) == kind] for kind in kinds]
+    groups: dict[tuple[int, str], list[Curve]] = {}
+    for curve in sorted(curves, key=lambda curve: curve.trial.n):
+        groups.setdefault((curve.trial.n, curve.trial.allocator), []).append(curve)
+    return list(groups.values())
 
 
-def regret_report(experiment: Experiment, curves: Sequence[Curve]) -> Report:
+def regret_report(experiment: Experiment, curves: Sequence[Curve]) -> PaperReport:
     """Return regret and fits, with mean and deviation over the seeds."""
     records = [_record(group) for group in grouped(curves)]
     notes = [*_notes(experiment), total_time_text([curve.elapsed for curve in curves])]
     lines = [
         [
-            r["allocator"],
-            str(r["n"]),
-            f"{r['rounds']:,}",
+            *run_cells(r),
             with_deviation(r["regret"], r["regret_deviation"], ",.0f"),
             with_deviation(r["slope"], r["slope_deviation"], ",.0f"),
             f"{r['r2_log']:.4f}",
@@ -107,7 +111,7 @@ def regret_report(experiment: Experiment, curves: Sequence[Curve]) -> Report:
         for r in records
     ]
     title = experiment.heading(f"{experiment.rounds:,} rounds")
-    return Report(experiment.name, title, HEADER, lines, notes, records)
+    return PaperReport(experiment.name, title, HEADER, lines, notes, records)
 
 
 def _record(curves: Sequence[Curve]) -> Record:
@@ -150,10 +154,8 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
     for n, axes in zip(workers, panels, strict=True):
         for group in grouped([curve for curve in curves if curve.trial.n == n]):
             name, rounds = group[0].trial.allocator, group[0].rounds
-            regret = np.array([curve.regret for curve in group])
-            axes.errorbar(
-                rounds, regret.mean(0), regret.std(0), color=figures.COLOURS.get(name), label=name, capsize=2
-            )
+            regret, colour = np.array([curve.regret for curve in group]), figures.COLOURS.get(name)
+            axes.errorbar(rounds, regret.mean(0), regret.std(0), color=colour, label=name, capsize=2)
         axes.set(title=f"n = {n}", xlabel="round k", ylabel="cumulative regret", xscale="log")
         axes.grid(alpha=0.3)
         axes.legend()

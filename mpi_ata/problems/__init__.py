@@ -3,7 +3,9 @@
 from mpi_ata.problems.interface import (
     AnyProblem,
     Computation,
+    EvaluationAbilities,
     Problem,
+    ProblemAbilities,
     Task,
     returns_values,
     task_streams,
@@ -14,8 +16,10 @@ from mpi_ata.problems.quadratic import Quadratic
 __all__ = [
     "AnyProblem",
     "Computation",
+    "EvaluationAbilities",
     "Logistic",
     "Problem",
+    "ProblemAbilities",
     "Quadratic",
     "Task",
     "returns_values",

@@ -1,11 +1,14 @@
 """What a problem promises, and what it sees of a task."""
 
+import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from numpy.random import Generator
 
+from mpi_ata.abilities import declared
 from mpi_ata.arrays import Array
+from mpi_ata.errors import RunError
 from mpi_ata.randomness import Purpose, Streams
 
 
@@ -91,6 +94,56 @@ class Computation(Protocol):
 AnyProblem = Problem | Computation
 
 
+class ProblemAbilities(NamedTuple):
+    """What a problem may have beside x0, as its docstring says; None where it does not."""
+
+    gradient: Callable[..., Any] | None = None
+    gradients: Callable[..., Any] | None = None
+    compute: Callable[..., Any] | None = None
+    combine: Callable[..., Any] | None = None
+    result_name: Callable[..., str] | None = None  # of a computation: what an error calls a task's result
+    setup: Callable[..., None] | None = None
+    expect: Callable[..., None] | None = None
+    bind: Callable[..., Any] | None = None
+    shares_draws: bool = False
+    halved_x: int = 0
+    halved_results: int = 0
+
+    @classmethod
+    def of(cls, problem: object) -> "ProblemAbilities":
+        """Return what a problem has."""
+        return declared(cls, problem)
+
+    @property
+    def returns_values(self) -> bool:
+        """Whether tasks return any values, rather than gradients that are added up."""
+        return self.compute is not None and self.gradient is None
+
+
+class EvaluationAbilities(NamedTuple):
+    """How a problem can be evaluated; None where it cannot."""
+
+    loss: Callable[..., Any] | None = None
+    minimum: Any = math.nan
+    evaluate: Callable[..., Any] | None = None
+    evaluation_parts: int = 0
+    combine_parts: Callable[..., Any] | None = None
+
+    @classmethod
+    def of(cls, problem: object) -> "EvaluationAbilities":
+        """Return what a problem has."""
+        return declared(cls, problem)
+
+
 def returns_values(problem: AnyProblem) -> bool:
     """Return whether tasks return any values, rather than gradients that are added up."""
-    return hasattr(problem, "compute") and not hasattr(problem, "gradient")
+    return ProblemAbilities.of(problem).returns_values
+
+
+def shard(size: int, worker: int, n: int) -> tuple[int, int]:
+    """Return where the samples of a worker begin and end; the sizes of parts differ by at most one."""
+    if not n:
+        raise RunError("the number of workers is not known; call setup(worker, n) before the first task")
+    if size < n:
+        raise RunError(f"{size} samples cannot be divided among {n} workers; use at most {size} workers")
+    return size * worker // n, size * (worker + 1) // n

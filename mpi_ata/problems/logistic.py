@@ -9,8 +9,7 @@ import numpy.typing as npt
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.errors import UsageError
 from mpi_ata.limits import check_memory
-from mpi_ata.problems.interface import Task
-from mpi_ata.problems.shards import shard
+from mpi_ata.problems.interface import Task, shard
 
 CLASSES = 10
 TEST_EVERY = 5  # every fifth image is in the test set

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from mpi_ata.errors import RunError, TakenError, UsageError
 from mpi_ata.runfile.hdf5 import load_library
-from mpi_ata.runfile.record import Record
-from mpi_ata.runfile.schema import to_tree
+from mpi_ata.runfile.schema import Record, to_tree
 from mpi_ata.runfile.store import RunFile
 
 log = logging.getLogger("mpi_ata")
@@ -51,7 +50,7 @@ class Checkpoints:
         try:
             self._save(record)
         except OSError as error:
-            way_out = "choose another --out"
+            way_out = "choose another file"
             raise UsageError(f"{self.file.path} cannot be written: {error.strerror}; {way_out}") from None
 
     def save(self, record: Record) -> None:

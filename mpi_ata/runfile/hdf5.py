@@ -56,15 +56,23 @@ def _savable(what: str, name: str, array: Any) -> Any:
 
 def from_image(image: bytes) -> tuple[dict[str, Any], dict[str, State]]:
     """Return the attributes and groups of an HDF5 file, checked."""
+    return read_tree(io.BytesIO(image), len(image))
+
+
+def read_tree(
+    source: BinaryIO, size: int, only: str | None = None
+) -> tuple[dict[str, Any], dict[str, State]]:
+    """Return the attributes and groups, or `only` one of them, of an HDF5 file of this size, checked."""
     import h5py
 
     try:
-        with h5py.File(io.BytesIO(image), "r") as file:
+        with h5py.File(source, "r") as file:
             attributes = {name: _attribute(file, name) for name in file.attrs}
-            arrays = {name: _arrays(_own(file, name, h5py.Group)) for name in file}
-            size = sum(_bytes(array) for group in arrays.values() for array in group.values())
-            if size > len(image):
-                raise DamagedError(f"claims to hold arrays of {size:,} bytes, but has {len(image):,}")
+            names = file if only is None else [only]
+            arrays = {name: _arrays(_own(file, name, h5py.Group)) for name in names}
+            claimed = sum(_bytes(array) for group in arrays.values() for array in group.values())
+            if claimed > size:
+                raise DamagedError(f"claims to hold arrays of {claimed:,} bytes, but has {size:,}")
             groups = {
                 name: {member: np.asarray(array[()]) for member, array in group.items()}
                 for name, group in arrays.items()
@@ -74,21 +82,6 @@ def from_image(image: bytes) -> tuple[dict[str, Any], dict[str, State]]:
             raise
         raise DamagedError(f"is not readable as HDF5: {error}") from None
     return attributes, groups
-
-
-def read_part(file: BinaryIO, group: str) -> tuple[dict[str, Any], State]:
-    """Return the attributes and one group of a file; HDF5 itself keeps a checksum of attributes."""
-    import h5py
-
-    try:
-        with h5py.File(file, "r") as tree:
-            attributes = {name: _attribute(tree, name) for name in tree.attrs}
-            arrays = _arrays(_own(tree, group, h5py.Group))
-            return attributes, {name: np.asarray(array[()]) for name, array in arrays.items()}
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise DamagedError(f"is not readable as HDF5: {error}") from None
 
 
 def _attribute(file: "h5py.File", name: str) -> Any:

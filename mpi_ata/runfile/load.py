@@ -1,25 +1,50 @@
-"""Reading run files: for the package, and for users."""
+"""Reading run files: for the package, for users, and in plain numbers and strings."""
 
 import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mpi_ata.arrays import Array
-from mpi_ata.errors import DamagedError
-from mpi_ata.named_arrays import from_state
-from mpi_ata.runfile.describe import describe
-from mpi_ata.runfile.frames import Columns, Rows
-from mpi_ata.runfile.record import Record
-from mpi_ata.runfile.schema import from_tree
+from mpi_ata.arrays import Array, State
+from mpi_ata.clusters import WorkerIdentity
+from mpi_ata.errors import DamagedError, UsageError
+from mpi_ata.job.schema import RunDescription
+from mpi_ata.job.tables import Table
+from mpi_ata.packing import from_state
+from mpi_ata.runfile.hosts import report_hosts
+from mpi_ata.runfile.priors import RunStats
+from mpi_ata.runfile.schema import ALWAYS, MAYBE, HistoryRow, Record, from_tree
 from mpi_ata.runfile.store import RunFile
 
-log = logging.getLogger("mpi_ata")
 
-COLUMNS: tuple[str, ...] = ("round", "clock", "elapsed", "worker_time", "waste", "started", "used", "wasted")
-COLUMNS += ("lost", "loss", "gap", "regret", "mean_delay", "largest_delay")
+class Columns(dict[str, Array]):
+    """One array per column, by name."""
+
+    def to_pandas(self) -> Any:
+        """Return the columns as a pandas.DataFrame."""
+        return _frame(dict(self))
+
+
+class RowTable(list[dict[str, Any]]):
+    """One dict per row."""
+
+    def to_pandas(self) -> Any:
+        """Return the rows as a pandas.DataFrame."""
+        return _frame(list(self))
+
+
+def _frame(table: object) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise UsageError("to_pandas() needs pandas, which is not installed; use pip install pandas") from None
+    return pandas.DataFrame(table)
+
+
+log = logging.getLogger("mpi_ata")
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,9 +55,9 @@ class SavedRun:
     summary: dict[str, Any]  # rounds, clock, worker_time, loss, ... and whether it is finished
     history: Columns  # one array per column: round, clock, worker_time, loss, ...; it has to_pandas()
     metrics: Columns  # what the problem's evaluate(x) returned, one array per name, in the rows of `history`
-    workers: Rows  # host, hardware, tasks, mean, spread, ... of each worker; it has to_pandas()
-    hosts: Rows  # how each compares with its peers, and what went wrong on it
-    events: Rows  # what happened besides the rounds: time, worker, kind, text, host
+    workers: RowTable  # host, hardware, tasks, mean, spread, ... of each worker; it has to_pandas()
+    hosts: RowTable  # how each compares with its peers, and what went wrong on it
+    events: RowTable  # what happened besides the rounds: time, worker, kind, text, host
     job: str  # the text of the job file, or the settings of a script
     settings: list[str]  # what --set changed
 
@@ -55,9 +80,9 @@ def load(path: str | Path) -> SavedRun:
         summary=described,
         history=Columns({name: _column(record, name) for name in sorted(record.trace, key=_position)}),
         metrics=Columns(metrics),
-        workers=Rows(apart["workers_table"]),
-        hosts=Rows(apart["hosts"]),
-        events=Rows(apart["events"]),
+        workers=RowTable(apart["workers_table"]),
+        hosts=RowTable(apart["hosts"]),
+        events=RowTable(apart["events"]),
         job=apart["job"],
         settings=apart["settings"],
     )
@@ -73,7 +98,8 @@ def _column(record: Record, name: str) -> Array:
 
 def _position(name: str) -> int:
     """Return where a column of the history stands."""
-    return COLUMNS.index(name) if name in COLUMNS else len(COLUMNS)
+    columns = HistoryRow._fields
+    return columns.index(name) if name in columns else len(columns)
 
 
 def _point(record: Record, path: str | Path) -> Any:
@@ -99,4 +125,140 @@ def load_named(file: RunFile) -> tuple[Record, str]:
     except DamagedError as error:
         if file.path.suffix == ".toml":
             raise DamagedError(f"{error}; run a job file with mpi-ata run {file.path}") from None
-        raise DamagedError(f"{error}; restore a copy of it, or start a new run with another --out") from None
+        raise DamagedError(f"{error}; restore a copy of it, or start a new run in another file") from None
+
+
+MAX_COMPLAINTS = 3  # about files of one folder that are reported one by one
+
+
+class EarlierRuns:
+    """Reads earlier runs; `notes` collects what the user should know of files left out."""
+
+    def __init__(self, job: RunDescription | None, any_problem: str = "") -> None:
+        self._job = job  # None: runs of any problem will do
+        self._any_problem = any_problem  # the option that allows these
+        self.notes: list[str] = []
+
+    def read(self, paths: Iterable[Path]) -> Iterator[RunStats]:
+        """Yield what each run in run files and folders learned itself, and from those before it."""
+        for _, record in self.records(paths):
+            yield from [*record.prior, record.source]
+
+    def records(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Record]]:
+        """Yield the runs in run files and folders; in folders, files that do not fit are skipped."""
+        for path in paths:
+            yield from self._folder(path) if path.is_dir() else [(path, self._file(path))]
+
+    def _folder(self, folder: Path) -> Iterator[tuple[Path, Record]]:
+        complaints = list[str]()
+        for file in run_files(folder):
+            try:
+                yield file, self._file(file)
+            except UsageError as error:
+                complaints.append(f"skipped: {error}")
+        self.notes += complaints[:MAX_COMPLAINTS]
+        if len(complaints) > MAX_COMPLAINTS:
+            self.notes.append(f"skipped: {len(complaints) - MAX_COMPLAINTS:,} more files in {folder}")
+
+    def _file(self, file: Path) -> Record:
+        record, complaint = load_record(RunFile(file))
+        if complaint:
+            self.notes.append(complaint)
+        if self._job is not None:
+            _check_problem(file, record, self._job, self._any_problem)
+        return record
+
+
+def run_files(folder: Path) -> list[Path]:
+    """Return the run files of a folder; one that was killed while being replaced has left its older save."""
+    older = (file.with_suffix("") for file in folder.glob("*.h5.previous"))
+    return sorted({*folder.glob("*.h5"), *older})
+
+
+def _check_problem(file: Path, record: Record, job: RunDescription, any_problem: str) -> None:
+    """Reject a run of another problem: its tasks take other times."""
+    then, now = (each.tables.get("problem", {}) for each in (record.job, job))
+    keys = [key for key in {**then, **now} if key != "file" and then.get(key) != now.get(key)]
+    differing = [f"{key} = {_shown(then, key)}, here {_shown(now, key)}" for key in keys]
+    if record.job.files.get("problem.file", "") != job.files.get("problem.file", ""):
+        differing.append("another problem file")
+    if differing:
+        raise UsageError(
+            f"{file}: is of another problem ({'; '.join(differing)}), whose tasks take other times; "
+            f"use it anyway with {any_problem}"
+        )
+
+
+def _shown(table: Table, key: str) -> str:
+    return repr(table[key]) if key in table else "not given"
+
+
+SLURM_ENERGY = "slurm_energy"  # joules of the Slurm jobs of a run, as Slurm's accounting has them
+LATEST = "latest."  # begins the names of metrics as of the latest evaluation
+
+
+def describe(record: Record) -> dict[str, Any]:
+    """Return the contents of a record as plain numbers and strings; None where something is not known."""
+    return {
+        "run": record.run,
+        "finished": bool(record.reason),
+        "reason": record.reason,
+        "failure": record.failure,
+        "slurm_jobs": list(record.slurm_jobs),
+        **dict.fromkeys((*MAYBE, SLURM_ENERGY)),
+        **record.summary,
+        "evaluation": latest_metrics(record),
+        "events": [event._asdict() for event in record.events],
+        "workers_table": _workers_table(record),
+        "hosts": [row._asdict() for row in report_hosts(record)],
+        "job": record.job.text,
+        "settings": list(record.job.settings),
+    }
+
+
+def summary_of(record: Record, path: Path) -> dict[str, Any]:
+    """Return the summary of a finished run, as it was printed at its end."""
+    found = describe(record) | {"out": str(path)}
+    return {name: found[name] for name in (*ALWAYS, *MAYBE, "evaluation", "finished", "out")}
+
+
+def latest_metrics(record: Record) -> dict[str, float | None]:
+    """Return what was evaluated last, by name; None where that is no finite number."""
+    return {
+        name.removeprefix(LATEST): value.item() if np.isfinite(value) else None
+        for name, value in record.metrics.items()
+        if name.startswith(LATEST)
+    }
+
+
+def _workers_table(record: Record) -> list[dict[str, Any]]:
+    """Return one row per worker: who it is, what it did, how fast it was."""
+    known = {
+        name: [None if value != value else value for value in column.tolist()]
+        for name, column in _worker_columns(record.workers).items()
+    }
+    return [
+        _names_and_values(identity) | {name: column[worker] for name, column in known.items()}
+        for worker, identity in enumerate(record.identities)
+    ]
+
+
+def _worker_columns(workers: State) -> State:
+    tasks, seconds = workers["tasks"], workers["seconds"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = seconds / tasks
+        spread = np.sqrt(np.maximum(workers["squares"] / tasks - mean**2, 0.0))
+        overhead = workers["overhead"] / workers["arrivals"]
+        spent = seconds + workers["unfinished"]
+        share = spent / spent.sum()
+    return {"tasks": tasks, "mean": mean, "spread": spread, "overhead": overhead, "share": share}
+
+
+def _names_and_values(identity: WorkerIdentity) -> dict[str, Any]:
+    """Return an identity under the names that --json has for its fields."""
+    return {
+        "host": identity.host,
+        "slot": identity.local_index,
+        "hardware": identity.hardware,
+        "ranks": identity.ranks_on_host,
+    }

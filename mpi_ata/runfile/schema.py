@@ -1,32 +1,104 @@
 """The schema of a run file: a record as attributes and groups of arrays, and back (see docs/run-file.md)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpi_ata.arrays import Array, State
 from mpi_ata.clusters import WorkerIdentity
 from mpi_ata.errors import DamagedError
-from mpi_ata.job.source import JobText
-from mpi_ata.runfile.describe import ALWAYS
+from mpi_ata.job.schema import RunDescription
 from mpi_ata.runfile.hdf5 import Attributes, texts, untexts
-from mpi_ata.runfile.prior import COLUMNS, COUNTS, RunStats
-from mpi_ata.runfile.record import Event, Record
+from mpi_ata.runfile.priors import COLUMNS, COUNTS, RunStats
 from mpi_ata.runfile.store import FORMAT
 from mpi_ata.version import __version__
 
-_OTHER = (
-    "format",
-    "run",
-    "package",
-    "finished",
-    "reason",
-    "failure",
-    "slurm_jobs",
-)  # attributes that are not part of the summary
+
+class HistoryRow(NamedTuple):
+    """The totals of a run at the end of one of its rounds: the columns of its history, in this order."""
+
+    round: int
+    clock: float
+    elapsed: float
+    worker_time: float
+    waste: float
+    started: int
+    used: int
+    wasted: int
+    lost: int
+    loss: float
+    gap: float
+    regret: float
+    mean_delay: float
+    largest_delay: int
+
+
+ALWAYS = (  # entries of a summary that every run has
+    *("rounds", "clock", "worker_time", "elapsed", "waste", "workers"),
+    *("tasks_started", "tasks_used", "tasks_wasted", "tasks_lost"),
+)
+SHARES = ("setup_time", "decision_time", "update_time", "evaluation_time", "saving_time")  # of elapsed
+MAYBE = (  # entries that not every run has
+    *("billed", "loss", "gap", "mean_delay", "largest_delay"),
+    *SHARES,
+)
+
+MOST_EVENTS, LONGEST_EVENT = 1000, 1000
+
+
+class Event(NamedTuple):
+    """Something that happened to a run besides its rounds."""
+
+    time: float  # seconds since 1970
+    worker: int  # -1: about the whole run
+    kind: str
+    text: str
+    host: str = ""  # that the worker ran on: a resumed run may have others
+
+
+@dataclass
+class Record:
+    """All that is saved of a run: enough to resume it, to warm-start others, and to report what happened."""
+
+    run: str  # a unique name of this run
+    job: RunDescription
+    identities: tuple[WorkerIdentity, ...]
+    workers: State  # of this run alone, one entry per worker
+    method: State = field(default_factory=dict)
+    allocator: State = field(default_factory=dict)
+    cluster: State = field(default_factory=dict)
+    totals: State = field(default_factory=dict)
+    trace: State = field(default_factory=dict)
+    metrics: State = field(default_factory=dict)  # what evaluate(x) of the problem returned
+    task_map: State = field(default_factory=dict)  # tasks that each worker has done by some rounds
+    rounds: State = field(default_factory=dict)  # what tasks and orders took in some rounds on ranks
+    prior: list[RunStats] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)  # what the run achieved, late messages included
+    reason: str = ""  # which limit was reached; empty while unfinished
+    failure: str = ""  # why it failed; empty otherwise
+    slurm_jobs: tuple[str, ...] = ()  # in which it ran
+
+    @property
+    def source(self) -> RunStats:
+        """What this run itself learned about its workers."""
+        return RunStats(
+            self.run, int(self.method["k"]), self.identities, {name: self.workers[name] for name in COLUMNS}
+        )
+
+    def event(self, time: float, kind: str, text: str, worker: int = -1) -> None:
+        """Record an event; when there are too many, the oldest are dropped."""
+        host = self.identities[worker].host if 0 <= worker < len(self.identities) else ""
+        self.events.append(Event(time, worker, kind, text[:LONGEST_EVENT], host))
+        del self.events[:-MOST_EVENTS]
+
+
+# Attributes that are not part of the summary; older files have "energy".
+_OTHER = ("format", "run", "package", "finished", "reason", "failure", "slurm_jobs", "energy")
 _IDENTITY_COLUMNS = ("host", "slot", "ranks", "hardware", "hardware_names")
 
 
@@ -93,7 +165,7 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
         raise DamagedError(f"is not a complete run file: {error}") from None
 
 
-def _job_arrays(job: JobText) -> State:
+def _job_arrays(job: RunDescription) -> State:
     return {
         "text": np.array(job.text.encode() or b"\0"),
         "settings": texts(list(job.settings)),
@@ -102,9 +174,9 @@ def _job_arrays(job: JobText) -> State:
     }
 
 
-def _job(group: State) -> JobText:
+def _job(group: State) -> RunDescription:
     files = dict(zip(untexts(group["file_tables"]), untexts(group["file_texts"]), strict=True))
-    return JobText(bytes(group["text"].item()).decode(), tuple(untexts(group["settings"])), files)
+    return RunDescription(bytes(group["text"].item()).decode(), tuple(untexts(group["settings"])), files)
 
 
 def _task_map(group: State) -> State:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mpi_ata.arrays import State
 from mpi_ata.errors import DamagedError, TakenError, UsageError
-from mpi_ata.runfile.hdf5 import Attributes, Tree, from_image, read_part, to_image
+from mpi_ata.runfile.hdf5 import Attributes, Tree, from_image, read_tree, to_image
 
 FORMAT = 1
 BLOCK = 512  # bytes before the HDF5 file proper, which HDF5 leaves to us (its user block)
@@ -119,7 +119,8 @@ def peek(path: Path, group: str) -> tuple[dict[str, Any], State]:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size - BLOCK
             _check_format(_check_size(file.read(BLOCK), size))
-            return read_part(file, group)
+            attributes, groups = read_tree(file, size, group)
+            return attributes, groups[group]
     except UsageError as error:
         raise type(error)(f"{path}: {error}") from None
 
@@ -141,16 +142,16 @@ def check_writable_path(path: Path) -> None:
     """Reject a path where no run file can be written, before time is spent; its folder is created."""
     folder = path.parent
     if path.is_dir():
-        raise UsageError(f"--out {path} is a folder; name a file in it, such as {path / 'run.h5'}")
+        raise UsageError(f"{path}: is a folder; name a file in it, such as {path / 'run.h5'}")
     if path.exists() and not path.stat().st_mode & 0o222:
-        raise UsageError(f"{path}: is read-only; make it writable, or choose another file with --out")
+        raise UsageError(f"{path}: is read-only; make it writable, or choose another file")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = f"the folder {folder} cannot be created: {error.strerror}"
-        raise UsageError(f"--out {path}: {why}; choose another file") from None
+        raise UsageError(f"{path}: {why}; choose another file") from None
     if not os.access(folder, os.W_OK):
-        raise UsageError(f"--out {path}: the folder {folder} is not writable; choose another file")
+        raise UsageError(f"{path}: the folder {folder} is not writable; choose another file")
 
 
 def _sealed(image: bytes) -> bytes:

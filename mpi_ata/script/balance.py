@@ -2,7 +2,7 @@
 
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -10,21 +10,156 @@ from typing import Any
 
 import numpy as np
 
-from mpi_ata.arrays import IntArray
+from mpi_ata.allocators import Allocator
+from mpi_ata.arrays import Array, IntArray, State, entry, total
+from mpi_ata.clusters import WorkerIdentity
+from mpi_ata.clusters.accounts import Ledger
+from mpi_ata.clusters.identity import hardware
+from mpi_ata.clusters.sample_indices import SampleIndices
+from mpi_ata.driver.drive import BY_CALLER
+from mpi_ata.driver.evaluation import Evaluation
+from mpi_ata.driver.execute import log_notes
+from mpi_ata.driver.plan import OutputOptions, RunStart
+from mpi_ata.driver.recorder import RunRecorder
+from mpi_ata.driver.restore import begin
+from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError
+from mpi_ata.job.schema import RunDescription, RunTable, Stop
+from mpi_ata.launch import allocated_cores, host_name
 from mpi_ata.methods import Round
-from mpi_ata.script.allocator import DEFAULT, AnyAllocator, build_allocator
-from mpi_ata.script.arguments import check_arguments, suggests_names
-from mpi_ata.script.balance_run import BalancedRun, identities, open_run, own_identity
-from mpi_ata.script.description import run_table
-from mpi_ata.script.ending import report_errors_in_one_sentence
-from mpi_ata.script.record import output_options
-from mpi_ata.script.words import in_python
-from mpi_ata.torch.local_backward import LocalBackward
-from mpi_ata.torch.micro_batches import LoaderDraws, SharedDraws
-from mpi_ata.torch.model_mean import ModelMean, trained
-from mpi_ata.torch.rank_group import RankGroup
-from mpi_ata.torch.share import Share, ShareReport, reports
+from mpi_ata.script.entry import check_arguments, entry_point
+from mpi_ata.script.minimize import DEFAULT_ALLOCATOR, AnyAllocator, build_allocator
+from mpi_ata.script.resume import TITLE, describe_run, output_options, plan_script, run_table
+from mpi_ata.torch.ddp import (
+    LoaderDraws,
+    LocalBackward,
+    ModelMean,
+    RankGroup,
+    Share,
+    SharedDraws,
+    ShareReport,
+    reports,
+    trained,
+)
+
+
+class BalancedRanks:
+    """The ranks of a DDP script, all of which are workers, and the accounts of their micro-batches."""
+
+    draws: SampleIndices | None = None
+
+    def __init__(self, identities: Sequence[WorkerIdentity]) -> None:
+        self.n, self.identities = len(identities), tuple(identities)
+        self.ledger = Ledger(self.n)
+
+    def state(self) -> State:
+        """Return the accounts."""
+        return self.ledger.state()
+
+    def restore(self, state: State, workers: State | None = None) -> None:
+        """Resume from saved accounts."""
+        self.ledger.restore(state, workers)
+
+    def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None:
+        """Start from what is saved of other ranks."""
+        self.ledger.take_over(workers, rows)
+
+
+class BalancedRounds:
+    """How many rounds were done, and what decides the quotas; the weights are the script's own to save."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator: Allocator = allocator
+        self.x: Array = np.zeros(0)
+        self.k = 0
+
+    def state(self) -> State:
+        """Return the number of rounds."""
+        return {"x": self.x, "k": np.array(self.k)}
+
+    def restore(self, state: State) -> None:
+        """Resume from an earlier state."""
+        self.k = int(entry(state, "k", self.k))
+
+
+class BalancedRun:
+    """Decides the quotas of rounds, learns from their times, and records them."""
+
+    def __init__(self, start: RunStart, rounds: BalancedRounds, ranks: BalancedRanks) -> None:
+        self.rounds, self._ranks, self._trace = rounds, ranks, Trace()
+        self._trace.cores = allocated_cores() or ranks.n
+        self._between = True  # two rounds, so that the state is that of the latest one
+        notes = begin(start, rounds, ranks, self._trace)
+        if not self._trace.rows:
+            self._trace.record()
+        self._recorder: RunRecorder | None = None
+        if start.file is not None:
+            self._recorder = RunRecorder(start, start.file, rounds, ranks, self._trace)
+            self._recorder.begin(notes)
+
+    def decide(self) -> IntArray:
+        """Return the quotas of the next round."""
+        self._between = False
+        n, B = self._ranks.n, self.rounds.allocator.budget
+        quota = np.asarray(self.rounds.allocator.allocate(np.ones(n, np.bool_)))
+        if quota.shape != (n,) or quota.dtype.kind not in "iu" or quota.min() < 0 or total(quota) != B:
+            raise RunError(
+                f"the allocator gave {quota}; Balance stops no micro-batch that was begun, so it needs {n} "
+                f"counts whose sum is {B}; use another allocator, such as ata-auto"
+            )
+        return quota.astype(np.int64)
+
+    def learn(self, round: Round, shares: Sequence[ShareReport]) -> None:
+        """Take in a round, and save the run if it is time."""
+        for worker, share in enumerate(shares):
+            if share.done:
+                self._ranks.ledger.deliver(worker, share.seconds, sum(share.seconds))
+                self.rounds.allocator.observe(worker, share.seconds)
+        self.rounds.k = round.number
+        self._trace.add(round, self._ranks.ledger)
+        self._trace.record(Evaluation(round.logs.get("loss", np.nan)))
+        self._between = True
+        if self._recorder is not None:
+            self._recorder.note(round)
+            self._recorder.save_if_due(round)
+
+    def close(self) -> None:
+        """Save for the last time; a round that broke off leaves what was saved before."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None and self._between:
+            self._trace.end()
+            recorder.interrupt(BY_CALLER)
+
+
+def identify_ranks(group: RankGroup, settings: str) -> list[WorkerIdentity]:
+    """Return where all ranks run; reject ranks with other settings than those of rank 0."""
+    reported, found = group.gather_texts(host_name(), hardware(), settings), list[WorkerIdentity]()
+    on_host, before = Counter(host for host, _, _ in reported), Counter[str]()
+    for rank, (host, own_hardware, theirs) in enumerate(reported):
+        if theirs != (first := reported[0][-1]):
+            raise UsageError(f"rank {rank} has {theirs}, but rank 0 {first}; use the same on all ranks")
+        found.append(WorkerIdentity(host, before[host], own_hardware, on_host[host]))
+        before[host] += 1
+    return found
+
+
+def open_run(
+    allocator: Allocator,
+    name: str,
+    ranks: Sequence[WorkerIdentity],
+    table: RunTable,
+    output: OutputOptions,
+) -> BalancedRun:
+    """Return the run of a script, brought to where it starts from; `name` is that of its allocator, or ""."""
+    rounds = BalancedRounds(allocator)
+    described = describe_run(rounds, None, Stop(), table)
+    tables = described.tables | {"method": {"class": "Balance"}}
+    if name:
+        tables["allocator"] = {"name": name, "budget": allocator.budget}
+    start = plan_script(RunDescription.of_tables(tables, described.files, TITLE), output)
+    log_notes(start)
+    return BalancedRun(start, rounds, BalancedRanks(ranks))
+
 
 LOADERS = 8  # that are remembered, so that each continues where it was; older ones are closed
 
@@ -41,7 +176,7 @@ class Balance:
     and so on are those of `minimize`: the run file has speeds and progress; weights are yours to save.
     """
 
-    @suggests_names
+    @entry_point
     def __init__(
         self,
         budget: int,
@@ -58,7 +193,6 @@ class Balance:
         checkpoint_rounds: int | None = None,
         checkpoint_seconds: float | None = None,
     ) -> None:
-        report_errors_in_one_sentence()
         check_arguments(budget=budget, seed=seed, out=out, warm_start=warm_start, prior_weight=prior_weight)
         if budget < 1:
             raise UsageError(f"{budget=} must be at least 1: the micro-batches of all ranks in one step")
@@ -67,20 +201,25 @@ class Balance:
         self._group = group = RankGroup()
         self.rank, self.n, self.budget = group.rank, group.n, budget
         self._shared, self._seed = shuffle == "epoch", seed
-        settings = f"budget={budget}, shuffle={shuffle!r}, seed={seed}"
-        ranks = identities(group.gather_texts(own_identity(settings)))
+        ranks = identify_ranks(group, f"budget={budget}, shuffle={shuffle!r}, seed={seed}")
         self._run: BalancedRun | None = None
 
         def opened() -> IntArray:
             earlier = output_options(out, resume, warm_start, prior_weight, any_problem, accept_changes)
-            table = run_table(group.n, 1, checkpoint_rounds, checkpoint_seconds, 0.0, seed=seed)
+            table = run_table(
+                workers=group.n,
+                seed=seed,
+                evaluate_every=1,
+                checkpoint_rounds=checkpoint_rounds,
+                checkpoint_seconds=checkpoint_seconds,
+                grace=0.0,
+            )
             built = build_allocator(allocator, group.n, budget, seed)
-            name = (allocator or DEFAULT) if isinstance(allocator, str | None) else ""
+            name = (allocator or DEFAULT_ALLOCATOR) if isinstance(allocator, str | None) else ""
             self._run = open_run(built, name, ranks, table, earlier)
             return np.array([self._run.rounds.k])
 
-        with in_python():
-            self.rounds = int(group.from_rank_0(opened, 1)[0])
+        self.rounds = int(group.from_rank_0(opened, 1)[0])
         if self._run is not None:
             weakref.finalize(self, self._run.close)
         self._draws: deque[LoaderDraws | SharedDraws] = deque()

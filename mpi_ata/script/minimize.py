@@ -1,40 +1,250 @@
 """One call for a whole run: the counterpart of `mpi-ata run` for scripts and notebooks."""
 
+import inspect
 import logging
-from collections.abc import Callable, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from mpi_ata import launch
 from mpi_ata.allocators import Allocator
+from mpi_ata.arrays import Array
 from mpi_ata.clusters import FaultPolicy
-from mpi_ata.driver.drive import Drive
-from mpi_ata.driver.execute import log_notes
+from mpi_ata.driver.drive import Drive, Outcome
+from mpi_ata.driver.execute import log_notes, start_billing
 from mpi_ata.driver.observers import Observer
-from mpi_ata.driver.opening import start_billing
+from mpi_ata.driver.plan import RunStart
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import CONTINUE
-from mpi_ata.job.build import replicated_update
-from mpi_ata.job.stop import Stop
+from mpi_ata.errors import CONTINUE, RunError, UsageError, describe_error, did_you_mean, one_line
+from mpi_ata.job.build import bound_update, check_problem, check_simulation, check_workers
+from mpi_ata.job.component import ALLOCATORS, UPDATES, Component
+from mpi_ata.job.schema import RunDescription, Stop
+from mpi_ata.job.tables import Table, Tables, to_toml
+from mpi_ata.job.user_code import UserClass
+from mpi_ata.methods import SGD
 from mpi_ata.problems import Problem
-from mpi_ata.script.arguments import suggests_names
-from mpi_ata.script.description import script_path
-from mpi_ata.script.ending import end_process, report_errors_in_one_sentence, report_exit
-from mpi_ata.script.generated_job import run_generated_job
-from mpi_ata.script.place import start_ranks, starts_ranks
-from mpi_ata.script.progress import shown_progress
-from mpi_ata.script.request import Prepared, Request
-from mpi_ata.script.result import Result, result_of, saved_result
-from mpi_ata.script.together import catching_signals, is_worker, joined, opened_cluster
-from mpi_ata.script.words import in_python
+from mpi_ata.runfile.load import Columns, load
+from mpi_ata.script.entry import (
+    check_arguments,
+    check_observers,
+    end_process,
+    entry_point,
+    script_path,
+)
+from mpi_ata.script.ranks import (
+    NO_SCRIPT,
+    Prepared,
+    catching_signals,
+    count_workers,
+    drawn_times,
+    is_worker,
+    joined,
+    opened_cluster,
+    start_ranks,
+    starts_ranks,
+)
+from mpi_ata.script.resume import Paths, describe_part, describe_run, output_options, plan_script, run_table
 from mpi_ata.times import DrawnTimes, Law
 from mpi_ata.updates import Update
 
+AnyAllocator = str | Allocator | Callable[[int], Allocator]
+DEFAULT_ALLOCATOR = "ata-auto"  # which has nothing to tune
+FUNCTION_OF_N = "pass a function of n, as in allocator=lambda n: UTA(n, budget=8)"
+MAX_RUN_SECONDS = 20 * 24 * 3600.0  # of a run that a notebook waits for
+
 log = logging.getLogger("mpi_ata")
 
-FINISHED = "finished"  # the manager's note that there is nothing left to do
+
+def build_allocator(
+    chosen: AnyAllocator | None, n: int, budget: int | None, seed: int, times: DrawnTimes | None = None
+) -> Allocator:
+    """Return the chosen allocator for n workers; reject one for another number or budget."""
+    chosen = DEFAULT_ALLOCATOR if chosen is None else chosen
+    if isinstance(chosen, str):
+        return _named_allocator(chosen, n, budget, seed, times)
+    is_built = hasattr(chosen, "allocate") and not isinstance(chosen, type)
+    # What it learns in this run must not reach the next.
+    allocator: Any = deepcopy(chosen) if is_built else _made_allocator(chosen, n)
+    given = getattr(allocator, "n", "no"), getattr(allocator, "budget", "no")
+    if given[0] != n or given[1] == "no" or budget not in (None, given[1]):
+        raise UsageError(
+            f"the allocator is for {given[0]} workers and a budget of {given[1]}, but the run has {n} "
+            f"and {budget}; {FUNCTION_OF_N}"
+        )
+    found: Allocator = allocator
+    return found
 
 
-@suggests_names
+def _made_allocator(chosen: Any, n: int) -> Any:
+    try:
+        return chosen(n) if callable(chosen) else None
+    except Exception as error:
+        why = f"cannot be called with n={n}: {describe_error(error)}"
+        raise UsageError(f"allocator={chosen!r} {why}; {FUNCTION_OF_N}") from None
+
+
+def _named_allocator(name: str, n: int, budget: int | None, seed: int, times: DrawnTimes | None) -> Allocator:
+    if name not in ALLOCATORS:
+        listed = f"{', '.join(ALLOCATORS)}{did_you_mean(name, ALLOCATORS)}"
+        raise UsageError(f"allocator={name!r} is unknown; valid values: {listed}")
+    if budget is None:
+        raise UsageError("budget is required, for example budget=23")
+    known = {"n": n, "budget": budget, "seed": seed} | ({"means": times.means} if times else {})
+    accepted = inspect.signature(ALLOCATORS[name]).parameters
+    try:
+        built: Allocator = ALLOCATORS[name](**{key: known[key] for key in known if key in accepted})
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"allocator={name!r}: {one_line(error)}") from None
+    return built
+
+
+@dataclass(frozen=True)
+class PreparedRun(Prepared):
+    """The parts of a run with its method, and where it starts."""
+
+    problem: Problem
+    method: SGD
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The arguments of minimize()."""
+
+    problem: Problem | str
+    budget: int | None
+    update: Update
+    rounds: int | None = None
+    stop: Stop | None = None
+    allocator: AnyAllocator | None = None
+    workers: int | None = None
+    times: DrawnTimes | Law | None = None
+    seed: int = 0
+    out: str | Path | None = None
+    resume: bool = False
+    warm_start: Paths = ()
+    prior_weight: float = 1.0
+    any_problem: bool = False
+    accept_changes: bool = False
+    evaluate_every: int
+    checkpoint_rounds: int | None = None
+    checkpoint_seconds: float | None = None
+    grace: float = 20.0
+    faults: FaultPolicy | None = None
+    observers: Sequence[Observer] = ()
+    progress: bool = False
+    exchange: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):  # which a run file cannot hold as a setting
+                object.__setattr__(self, name, value.item())
+
+    def prepare(self) -> PreparedRun:
+        """Build the parts of the run, and decide what it starts from; workers do not look at the run file."""
+        prepared = self.describe()
+        if is_worker():
+            return prepared
+        accepted = self.any_problem, self.accept_changes
+        output = output_options(self.out, self.resume, self.warm_start, self.prior_weight, *accepted)
+        return replace(prepared, start=plan_script(prepared.start.job, output))
+
+    def describe(self) -> PreparedRun:
+        """Build the parts of the run, checked, as if it were a new one."""
+        check_arguments(**vars(self))
+        check_observers(self.observers)
+        times = drawn_times(self.times, self.seed)
+        n, stop = count_workers(self.workers, times), self.limits()
+        check_workers(n)
+        problem = self._built_problem()
+        check_problem(problem, stop)
+        allocator = build_allocator(self.allocator, n, self.budget, self.seed, times)
+        method = SGD(problem.x0, allocator, bound_update(problem, self._fresh_update()))
+        if self.workers is None and times is not None:
+            check_simulation(method, n)
+        run = run_table(
+            workers=n,
+            seed=self.seed,
+            evaluate_every=self.evaluate_every,
+            checkpoint_rounds=self.checkpoint_rounds,
+            checkpoint_seconds=self.checkpoint_seconds,
+            grace=self.grace,
+            exchange=self.exchange,
+        )
+        return PreparedRun(problem, times, RunStart(describe_run(method, problem, stop, run, times)), method)
+
+    def limits(self) -> Stop:
+        """Return when the run is finished."""
+        stop = self.stop or Stop()
+        if self.rounds is not None and stop.rounds not in (None, self.rounds):
+            raise UsageError(
+                f"rounds={self.rounds}, but stop has rounds={stop.rounds}; give only one of them"
+            )
+        try:
+            stop = stop if self.rounds is None else replace(stop, rounds=self.rounds)
+        except ValueError as error:
+            raise UsageError(one_line(error)) from None
+        if stop == Stop():
+            raise UsageError("no stopping condition: pass rounds=, or stop= as in stop=Stop(gap=1e-5)")
+        return stop
+
+    def _built_problem(self) -> Problem:
+        if not isinstance(self.problem, str):
+            return self.problem
+        problem: Problem = Component("problem", self.problem_class(), {}).build(seed=self.seed)
+        return problem
+
+    def problem_class(self) -> UserClass:
+        """Return the class of a problem that is named by its file."""
+        file, colon, name = str(self.problem).rpartition(":")
+        if not colon or not Path(file).is_file():
+            raise UsageError(
+                f"problem={self.problem!r} is not FILE.py:CLASS with a file that exists; pass an object, or "
+                "name it as in 'my_problem.py:MyProblem'"
+            )
+        return UserClass("problem", Path(file), name)
+
+    def _fresh_update(self) -> Update:
+        """Return a copy of the update: what it remembers of this run must not reach the next."""
+        if isinstance(self.update, type) or not callable(self.update):
+            rule = "is not an update; use one such as Adam(1e-3) or Plain(0.1)"
+            raise UsageError(f"update={self.update!r} {rule}")
+        return deepcopy(self.update)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a run; `mpi_ata.load(result.path)` has more of a recorded one."""
+
+    x: Array  # the point
+    summary: dict[str, Any]  # rounds, clock, worker_time, loss, finished, ... as `mpi-ata run --json` prints
+    history: Columns  # one array per column: round, clock, worker_time, loss, ...; it has to_pandas()
+    metrics: Columns  # what the problem's evaluate(x) returned, one array per name, in the rows of `history`
+    path: Path | None = None  # the run file, if there is one
+
+
+def result_of(outcome: Outcome) -> Result:
+    """Return the result of a run that has just ended."""
+    metrics = {name: np.array(column) for name, column in outcome.trace.metrics.items()}
+    history = Columns(outcome.trace.history())
+    return Result(outcome.x, outcome.summary(), history, Columns(metrics), outcome.out)
+
+
+def saved_result(path: Path, recorded: bool = True) -> Result:
+    """Return the result of a run in a run file; without `recorded` the file is not to stay."""
+    run = load(path)
+    summary = run.summary | {"out": str(path) if recorded else None}
+    return Result(run.x, summary, run.history, run.metrics, path if recorded else None)
+
+
+@entry_point
 def minimize(
     problem: Problem | str,
     budget: int | None = None,
@@ -60,7 +270,6 @@ def minimize(
     grace: float = 20.0,
     faults: FaultPolicy | None = None,
     exchange: str = "auto",
-    replicated: bool = False,
 ) -> Result | None:
     """Minimize a problem by SGD with `budget` tasks per round, and return the result; None on workers.
 
@@ -71,11 +280,9 @@ def minimize(
 
     The run ends after `rounds`, or at a limit of `stop`.  `allocator` is a name as in job files, a function
     of the number of workers, or an allocator; "ata-auto" if none is given.  The manager shows its progress on
-    stderr, unless `progress` is False.  With `replicated`, workers keep x and the state of the update.  All
-    other arguments are those of `run` and `cluster`.  A signal ends the run after the current round; a script
-    then exits, with code 85 if the run can be resumed.
+    stderr, unless `progress` is False.  All other arguments are those of `run` and `cluster`.  A signal ends
+    the run after the current round; a script then exits, with code 85 if the run can be resumed.
     """
-    report_errors_in_one_sentence()
     request = Request(
         problem=problem,
         budget=budget,
@@ -100,45 +307,117 @@ def minimize(
         observers=observers,
         progress=progress,
         exchange=exchange,
-        replicated=replicated,
     )
-    with in_python():
-        if starts_ranks(workers) and script_path() is None:
-            return run_generated_job(request)
-        prepared, note = joined(
-            "minimize", request.prepare, lambda found: FINISHED * bool(found.start.finished)
-        )
-        if note == FINISHED:
-            return None if is_worker() else _finished(prepared)
-        if workers is not None and starts_ranks(workers):
-            start_ranks(workers)
-        return _driven(prepared, request)
+    if starts_ranks(workers) and script_path() is None:
+        return run_generated_job(request)
+    prepared, finished = joined("minimize", request.prepare)
+    if finished:
+        return None if is_worker() else _finished(prepared.start)
+    start_ranks(workers)
+    return _driven(prepared, request)
 
 
-def _finished(prepared: Prepared) -> Result:
+def _finished(start: RunStart) -> Result:
     """Return the result of a run that needs no more rounds."""
-    assert prepared.start.file is not None
-    log_notes(prepared.start)
-    return saved_result(prepared.start.file.path)
+    assert start.file is not None
+    log_notes(start)
+    return saved_result(start.file.path)
 
 
-def _driven(prepared: Prepared, request: Request) -> Result | None:
+def _driven(prepared: PreparedRun, request: Request) -> Result | None:
     """Run it on the ranks, or in a simulation."""
-    problem, times, method, start = prepared.problem, prepared.times, prepared.method, prepared.start
-    trace = Trace()
-    with catching_signals(start.job.run.grace) as stop_request:
+    start, method, trace = prepared.start, prepared.method, Trace()
+    with catching_signals(request.grace) as stop_request:
         log_notes(start)
-        opened = problem, times, request.seed, prepared.digest, stop_request, request.faults
-        with opened_cluster(*opened, start.job.run.exchange, replicated_update(method)) as cluster:
+        with opened_cluster(prepared, stop_request, request.faults) as cluster:
             if cluster is None:
                 return None
             start_billing(trace, cluster)
-            track_regret(trace, method, times)
-            with shown_progress(prepared.described, request.progress) as shown:
-                observers = [*request.observers, *shown]
-                outcome = Drive(start, method, problem, cluster, trace, observers, stop_request).outcome()
+            track_regret(trace, method, prepared.times)
+            with shown_progress(start.job, request.progress) as shown:
+                given = cluster, trace, [*request.observers, *shown], stop_request
+                outcome = Drive(start, method, prepared.problem, *given).outcome()
             stop_request.exit_code = CONTINUE if outcome.resumable else 1
     if outcome.reason is None:
         end_process(stop_request)
-    report_exit(0)
     return result_of(outcome)
+
+
+@contextmanager
+def shown_progress(run: RunDescription, wanted: bool) -> Iterator[Sequence[Observer]]:
+    """Yield what shows the progress of a run on stderr, if that is wanted; notes appear above it."""
+    if not wanted:
+        yield ()
+        return
+    from mpi_ata.view.live import view_of  # only the manager needs it
+
+    line = view_of(run.tables, run.stop, sys.stderr)
+
+    def make_room(record: logging.LogRecord) -> bool:
+        line.clear()
+        return True
+
+    log.addFilter(make_room)
+    try:
+        yield [line]
+    finally:
+        log.removeFilter(make_room)
+        line.clear()
+
+
+def run_generated_job(request: Request) -> Result:
+    """Run what was asked for in a process of its own, which decides what to resume, and return its result."""
+    text = to_toml(job_tables(request, request.describe().start.job.tables))
+    with tempfile.TemporaryDirectory(prefix="mpi_ata-") as folder:
+        job, file = Path(folder) / "notebook.toml", Path(folder) / "run.h5"
+        job.write_text(text)
+        out = file if request.out is None else Path(request.out)
+        words = ["run", str(job), "--out", str(out), *_command_options(request), "--json"]
+        done = launch.run_command(launch.rank_command(words), timeout=MAX_RUN_SECONDS)
+        if done.code not in (0, CONTINUE):
+            raise RunError(done.gist().removeprefix("Error: "))
+        return saved_result(out, recorded=request.out is not None)
+
+
+def job_tables(request: Request, tables: Tables) -> Tables:
+    """Return the tables of the job; reject what a job file cannot say."""
+    allocator = DEFAULT_ALLOCATOR if request.allocator is None else request.allocator
+    if not isinstance(request.problem, str):
+        raise UsageError(NO_SCRIPT.format(request.workers))
+    if not isinstance(allocator, str) or request.times is not None or request.faults is not None:
+        raise UsageError(
+            "in a notebook, minimize() on ranks takes an allocator by name, and neither times nor faults; "
+            "save this as SCRIPT.py and use python SCRIPT.py"
+        )
+    user = request.problem_class()
+    return {
+        "problem": {"file": str(user.path.resolve()), "class": user.name},
+        "method": {"name": "sgd"} | _update_keys(request.update),
+        "allocator": {"name": allocator, "budget": request.budget},
+        "stop": tables["stop"],
+        "run": tables["run"],
+    }
+
+
+def _update_keys(update: Any) -> Table:
+    """Return the keys of an update of this package."""
+    names = {cls: name for name, cls in UPDATES.items()}
+    if type(update) not in names:
+        raise UsageError(
+            f"in a notebook, update on ranks is one of {', '.join(cls.__name__ for cls in names)}, not "
+            f"{type(update).__name__}; save this as SCRIPT.py and use python SCRIPT.py"
+        )
+    keys = {key: value for key, value in describe_part(update).items() if key != "class"}
+    return {"update": names[type(update)]} | keys
+
+
+def _command_options(request: Request) -> list[str]:
+    earlier = request.warm_start
+    paths = [earlier] if isinstance(earlier, str | Path) else earlier
+    return [
+        *(["--resume"] if request.resume else []),
+        *(word for path in paths for word in ("--warm-start", str(path))),
+        *(["--prior-weight", str(request.prior_weight)] if request.prior_weight != 1 else []),
+        *(["--any-problem"] if request.any_problem else []),
+        *(["--accept-changes"] if request.accept_changes else []),
+    ]

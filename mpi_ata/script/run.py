@@ -8,24 +8,19 @@ import numpy as np
 
 from mpi_ata.clusters import Cluster
 from mpi_ata.driver.drive import Drive
-from mpi_ata.driver.execute import log_notes
+from mpi_ata.driver.execute import log_notes, start_billing
 from mpi_ata.driver.observers import Observer
-from mpi_ata.driver.opening import start_billing
-from mpi_ata.driver.output import OutputOptions
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, UsageError
-from mpi_ata.job.stop import Stop
+from mpi_ata.job.schema import Stop
 from mpi_ata.launch.signals import StopRequest, current_stop_request, open_stop_request
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import AnyProblem
-from mpi_ata.script.arguments import check_observers, suggests_names
-from mpi_ata.script.description import describe_run, run_table
-from mpi_ata.script.ending import end_after_loop, end_process
-from mpi_ata.script.record import output_options, plan_script
-from mpi_ata.script.words import in_python
+from mpi_ata.script.entry import check_observers, end_process, end_soon, entry_point
+from mpi_ata.script.resume import describe_run, output_options, plan_script, run_table
 
 
-@suggests_names
+@entry_point
 def run(
     method: Method,
     cluster: Cluster,
@@ -55,25 +50,35 @@ def run(
     current round, which has `grace` seconds left.
     """
     trace = trace or Trace()
-    with in_python():
-        check_observers(observers)
-        output = output_options(out, resume, warm_start, prior_weight, any_problem, accept_changes)
-        _check_unused(cluster, output)
-        table = run_table(cluster.n, evaluate_every, checkpoint_rounds, checkpoint_seconds, grace)
-        start = plan_script(describe_run(method, problem, stop or Stop(), table), output)
-        log_notes(start)
+    check_observers(observers)
+    output = output_options(out, resume, warm_start, prior_weight, any_problem, accept_changes)
+    if output.out is not None and cluster.ledger.worker_time.any():  # its file would count that too
+        raise UsageError(
+            f"the run to be recorded in {output.out} needs a cluster of its own, but this one has done other "
+            "rounds; open another one with mpi_ata.cluster"
+        )
+    table = run_table(
+        workers=cluster.n,
+        evaluate_every=evaluate_every,
+        checkpoint_rounds=checkpoint_rounds,
+        checkpoint_seconds=checkpoint_seconds,
+        grace=grace,
+    )
+    start = plan_script(describe_run(method, problem, stop or Stop(), table), output)
+    log_notes(start)
     start_billing(trace, cluster)
     shared = current_stop_request()
-    with _signals(shared, grace, recorded=start.file is not None) as stop_request:
-        drive = Drive(start, method, problem, cluster, trace, observers, stop_request, closes=False)
-        try:
-            yield from quiet(drive.rounds())
-        except GeneratorExit:
-            if shared is None:
-                end_after_loop(stop_request)
-            raise
-        finally:
-            stop_request.exit_code = CONTINUE if drive.resumable else 1
+    try:
+        with _signals(shared, grace, recorded=start.file is not None) as stop_request:
+            drive = Drive(start, method, problem, cluster, trace, observers, stop_request, closes=False)
+            try:
+                yield from quiet(drive.rounds())
+            finally:
+                stop_request.exit_code = CONTINUE if drive.resumable else 1
+    except GeneratorExit:
+        if shared is None and stop_request:
+            end_soon(stop_request)
+        raise
     if shared is None and stop_request:
         end_process(stop_request)
 
@@ -88,19 +93,10 @@ def _signals(shared: StopRequest | None, grace: float, recorded: bool) -> Abstra
 
 def quiet(rounds: Generator[Round, None, None]) -> Iterator[Round]:
     """Yield rounds in which numpy does not warn of overflow: the evaluation reports it better."""
-    with in_python(), closing(rounds):
+    with closing(rounds):
         while True:
             with np.errstate(over="ignore", invalid="ignore"):
                 round = next(rounds, None)
             if round is None:
                 return
             yield round
-
-
-def _check_unused(cluster: Cluster, output: OutputOptions | None) -> None:
-    """Reject a recorded run on workers that did something else before: its file would count that too."""
-    if output is not None and output.out is not None and cluster.ledger.worker_time.any():
-        raise UsageError(
-            f"the run to be recorded in {output.out} needs a cluster of its own, but this one has done other "
-            "rounds; open another one with mpi_ata.cluster"
-        )

@@ -1,34 +1,46 @@
 """Training of a PyTorch model in a loop of one's own."""
 
+import inspect
+import logging
+import math
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, overload
 
 from mpi_ata.arrays import Array
+from mpi_ata.clusters.interface import ClusterAbilities
 from mpi_ata.driver.drive import Drive
-from mpi_ata.driver.execute import log_notes
-from mpi_ata.driver.opening import start_billing
+from mpi_ata.driver.evaluation import Evaluation, evaluate_in_parts
+from mpi_ata.driver.execute import log_notes, start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import CONTINUE
-from mpi_ata.job.build import replicated_update
+from mpi_ata.errors import CONTINUE, UsageError, did_you_mean, diverged
 from mpi_ata.methods import Round
-from mpi_ata.script.ending import end_process, report_errors_in_one_sentence, report_exit
-from mpi_ata.script.place import start_ranks, starts_ranks
-from mpi_ata.script.request import Prepared, Request
-from mpi_ata.script.round_logs import RoundLogs
+from mpi_ata.script.entry import end_process, entry_point
+from mpi_ata.script.minimize import PreparedRun, Request
+from mpi_ata.script.ranks import catching_signals, joined, opened_cluster, start_ranks
 from mpi_ata.script.run import quiet
-from mpi_ata.script.together import catching_signals, joined, opened_cluster
-from mpi_ata.script.trainer_arguments import checked, divided
-from mpi_ata.script.trainer_evaluations import TrainerEvaluations, hand_out
-from mpi_ata.script.words import in_python
 from mpi_ata.torch import TorchProblem, TorchUpdate
-from mpi_ata.torch.tail import TailUpdate
+from mpi_ata.torch.optimizers import TailUpdate
+
+log = logging.getLogger("mpi_ata")
 
 NEVER = 10**9  # rounds between two evaluations that nobody asks for
+
+
+def divided(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return which of these arguments are those of a run, and which those of the problem."""
+    run = {field.name for field in fields(Request)} - {"problem", "update", "progress"}
+    known = run | set(inspect.signature(TorchProblem).parameters)
+    for name in options:
+        if name not in known:
+            raise UsageError(f"Trainer has no argument {name!r}{did_you_mean(name, known)}")
+    own = {name: value for name, value in options.items() if name not in run}
+    return {name: value for name, value in options.items() if name in run}, own
 
 
 class Trainer:
@@ -38,9 +50,10 @@ class Trainer:
     alone.  A round is one step of the optimizer, by the mean gradient over `budget` batches.  `optimizer`,
     `scheduler`, `scheduler_every`, `clip` and `ema` are those of TorchUpdate; all other arguments are those
     of TorchProblem, such as test, metrics, collate_fn, num_workers and precision, or those of `minimize`,
-    such as rounds, workers, out, resume and replicated.
+    such as rounds, workers, out, resume and exchange.
     """
 
+    @entry_point
     def __init__(
         self,
         model: Any,
@@ -59,12 +72,10 @@ class Trainer:
         evaluate_every: int | None = None,
         **options: Any,
     ) -> None:
-        report_errors_in_one_sentence()
         running, own = divided(options)
         logs = tuple(logs) or ("loss",)
-        with checked():
-            self.problem = TorchProblem(model, loss_fn, dataset, batch_size, logs=logs, seed=seed, **own)
-            update = TorchUpdate(optimizer, scheduler, scheduler_every, clip, ema)
+        self.problem = TorchProblem(model, loss_fn, dataset, batch_size, logs=logs, seed=seed, **own)
+        update = TorchUpdate(optimizer, scheduler, scheduler_every, clip, ema)
         self._request = Request(
             problem=self.problem,
             budget=budget,
@@ -74,29 +85,26 @@ class Trainer:
             **running,
         )
         self.trace = Trace()
+        self._warned = False  # that rank 0 evaluates alone
 
     def __enter__(self) -> "Trainer":
         """Open the workers; their own ranks serve here."""
         request = self._request
-        with ExitStack() as stack, in_python():
+        with ExitStack() as stack:
             prepared, _ = joined("Trainer", request.prepare)
-            if request.workers is not None and starts_ranks(request.workers):
-                start_ranks(request.workers)
+            start_ranks(request.workers)
             self._open(stack, prepared)
             self._stack = stack.pop_all()
         return self
 
-    def _open(self, stack: ExitStack, prepared: Prepared) -> None:
+    def _open(self, stack: ExitStack, prepared: PreparedRun) -> None:
         request, start = self._request, prepared.start
         self._stop_request = stack.enter_context(catching_signals(request.grace))
         log_notes(start)
-        opened = prepared.problem, prepared.times, request.seed, prepared.digest, self._stop_request
-        travel = request.exchange, replicated_update(prepared.method)
-        cluster = stack.enter_context(opened_cluster(*opened, request.faults, *travel))
+        cluster = stack.enter_context(opened_cluster(prepared, self._stop_request, request.faults))
         if cluster is None:
             sys.exit(0)
         self.cluster, self.method = cluster, prepared.method
-        self._evaluations = TrainerEvaluations(self.problem, self.method, cluster, self.trace)
         start_billing(self.trace, cluster)
         track_regret(self.trace, self.method, prepared.times)
         problem = None if request.evaluate_every == NEVER else self.problem
@@ -128,39 +136,28 @@ class Trainer:
             return
         if self._stop_request:
             end_process(self._stop_request)
-        report_exit(0)
 
     def __iter__(self) -> Iterator[Round]:
         """Yield one round after another, each with its logs."""
         for round in quiet(self._rounds):
-            yield round._replace(logs=self._logs_of(round.number))
-
-    def _logs_of(self, round: int) -> Mapping[str, float]:
-        """Return the logs of the round that has just ended; with `replicated`, fetched when they are read."""
-        if not self._request.replicated:
-            return self.logs
-        return RoundLogs(round, lambda: self.method.k, lambda: self.logs)
+            yield round._replace(logs=self.logs)
 
     @property
     def x(self) -> Array:
-        """The point: the weights, and what follows them; with `replicated`, fetched from a worker."""
+        """The point: the weights, and what follows them."""
         x: Array = self.method.x
         return x
 
     @property
-    def update(self) -> TailUpdate:
-        """What moves the point; it has `optimizer` and `scheduler`.
-
-        You may change these.  So with `replicated`, workers get the point and the state of the update from
-        rank 0 at the beginning of the next round.
-        """
-        hand_out(self.method)
-        return self._update
-
-    @property
-    def _update(self) -> TailUpdate:
+    def _bound(self) -> TailUpdate:
         assert isinstance(self.method.update, TailUpdate)
         return self.method.update
+
+    @property
+    def update(self) -> TorchUpdate:
+        """What moves the weights; it has `optimizer` and `scheduler`."""
+        assert isinstance(self._bound.inner, TorchUpdate)
+        return self._bound.inner
 
     @property
     def logs(self) -> dict[str, float]:
@@ -170,7 +167,7 @@ class Trainer:
     @property
     def state(self) -> dict[str, Any]:
         """Numbers and arrays of your own, by name: they are saved in the run file and resumed with it."""
-        return self._update.notes
+        return self._bound.notes
 
     @overload
     def evaluate(self, data: Any = None, *, averaged: bool = False) -> dict[str, float]: ...
@@ -184,13 +181,43 @@ class Trainer:
         not have it.  With `averaged`, at the running mean of the weights.  An evaluation of the first dataset
         is recorded, and ReduceLROnPlateau sees its loss.
         """
-        return self._evaluations.of(self._point(averaged), data, metric)
+        known, x = self.problem.evaluations, self._point(averaged)
+        name, wanted = known.name_of(data), None if metric is None else known.metric_name(metric)
+        with self.trace.wall_time.timed("evaluation_time"):
+            if name is None or (metric is not None and wanted is None):
+                return self._evaluate_here(x, data if name is None else known.sets[name], metric)
+            parts = known.parts[name]
+            found = evaluate_in_parts(self.problem, x, self.cluster, parts)
+            found = found or self.problem.evaluate_parts(x, parts)
+        if name == known.default:
+            self._record(found)
+        return found if wanted is None else found[wanted]
+
+    def _evaluate_here(self, x: Array, dataset: Any, metric: Any) -> Any:
+        """Return loss and metrics, or one metric alone, of what workers do not have."""
+        if not self._warned and ClusterAbilities.of(self.cluster).evaluate is not None:
+            self._warned = True
+            log.warning(
+                "evaluate() was given a dataset or a metric that workers do not have, so rank 0 evaluates "
+                "alone; pass them to Trainer as test= and metrics= to use all workers"
+            )
+        known = self.problem.evaluations.metrics
+        if metric is None:
+            return self.problem.evaluate_here(x, dataset, known)
+        function = known[metric] if isinstance(metric, str) else metric
+        return self.problem.evaluate_here(x, dataset, {"metric": function})["metric"]
+
+    def _record(self, found: dict[str, float]) -> None:
+        loss = found["loss"]
+        if not math.isfinite(loss):
+            raise diverged(self.method.k, loss)
+        metrics = {name: value for name, value in found.items() if name != "loss"}
+        self.trace.record(Evaluation(loss, metrics=metrics))
+        self.update.evaluated(loss)
 
     def save(self, path: str | Path, averaged: bool = False) -> None:
         """Write the model's state_dict to a file; with `averaged`, at the running mean of the weights."""
         self.problem.save(self._point(averaged), path)
 
     def _point(self, averaged: bool) -> Array:
-        x = self.x  # first: this may fetch the state of the update too
-        found: Array = self._update.averaged(x) if averaged else x
-        return found
+        return self.update.averaged(self.x) if averaged else self.x

@@ -1,10 +1,10 @@
 """How long a task takes, where that is drawn instead of measured."""
 
-from mpi_ata.times.changes import Change
-from mpi_ata.times.drawn import DrawnTimes
+from mpi_ata.times.drawn import Change, DrawnTimes
 from mpi_ata.times.laws import Constant, Exponential, Law, Linear, Mix, Sqrt
-from mpi_ata.times.real import (
+from mpi_ata.times.recorded import (
     Lognormal,
+    Recorded,
     bytedance_ar,
     bytedance_se,
     frontera,
@@ -12,7 +12,6 @@ from mpi_ata.times.real import (
     lonestar6,
     longhorn,
 )
-from mpi_ata.times.recorded import Recorded
 
 __all__ = [
     "Change",

@@ -22,13 +22,13 @@ def device_of(torch: Any, name: str) -> Any:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"device={name!r} is not known to PyTorch; use 'cpu' or 'cuda'") from None
+        raise UsageError(f"device={name!r} is not known to PyTorch; use 'cpu' or 'cuda'") from None
     if device.type != "cuda":
         return device
     if under_launcher() and rank() == MANAGER:
         return torch.device("cpu")  # the manager does no tasks and leaves the GPUs to the workers
     if not torch.cuda.is_available():
-        raise ValueError(f"device={name!r}, but PyTorch sees no GPU here; use 'cpu'")
+        raise UsageError(f"device={name!r}, but PyTorch sees no GPU here; use 'cpu'")
     if device.index is None:
         device = torch.device("cuda", local_rank() % torch.cuda.device_count())
     torch.cuda.set_device(device)

@@ -1,28 +1,118 @@
-"""Loader processes: they read the batches of coming tasks while a rank computes.
+"""How minibatches are read: by the rank itself, or by loader processes, ahead, while the rank computes.
 
-They are forked from a server that is started afresh, never from the rank itself: a process that uses MPI must
-not be forked.  Each reads one batch at a time and keeps it until it is fetched.
+Loader processes are forked from a server that is started afresh, never from the rank itself: a process that
+uses MPI must not be forked.  Each reads one minibatch at a time and keeps it until it is fetched.
 """
 
 import atexit
+import importlib.util
 import multiprocessing
 import os
 import random
 import signal
+import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpi_ata.errors import RunError, describe_error, one_line
+from mpi_ata.arrays import IntArray
+from mpi_ata.errors import RunError, UsageError, describe_error, one_line
 from mpi_ata.launch import without_rank
 from mpi_ata.torch.devices import import_torch
-from mpi_ata.torch.reading import Reader, Request
-from mpi_ata.torch.user_modules import UserModules
+
+TRAINING = 0  # the first dataset of a reader; those for evaluations follow
+
+
+class ReadRequest(NamedTuple):
+    """Which samples of which dataset make a minibatch, and the seed of what is drawn while they are read."""
+
+    dataset: int
+    seed: int
+    samples: IntArray
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Return what tells minibatches apart: seeds are those of tasks, or parts of an evaluation."""
+        return self.dataset, self.seed
+
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Reader:
+    """Reads minibatches of several datasets; `collate_fn` makes one of samples."""
+
+    def __init__(self, datasets: Sequence[Any], collate_fn: Collate | None) -> None:
+        self.datasets = tuple(datasets)
+        self._fetch = [_fetch_from(dataset, collate_fn) for dataset in datasets]
+
+    def read(self, request: ReadRequest) -> Any:
+        """Return a minibatch, which depends on the request alone if transforms draw from PyTorch."""
+        # torch.manual_seed costs as much as a small task
+        import_torch().default_generator.manual_seed(request.seed)
+        return self._fetch[request.dataset](request.samples)
+
+    def part(self, dataset: int, part: int, size: int) -> ReadRequest:
+        """Return the request for the part-th `size` samples of a dataset, in its order."""
+        end = min((part + 1) * size, len(self.datasets[dataset]))
+        return ReadRequest(dataset, part, np.arange(part * size, end))
+
+
+def _fetch_from(dataset: Any, collate_fn: Collate | None) -> Callable[[IntArray], Any]:
+    """Return what makes a minibatch of the samples with these numbers; it can be pickled, as datasets can."""
+    data = import_torch().utils.data
+    if not hasattr(dataset, "__len__"):
+        rule = "it needs a length and samples by number"
+        raise UsageError(f"the dataset {type(dataset).__name__} has no length; {rule}")
+    if not len(dataset):
+        raise UsageError("a dataset for training or testing must have at least one sample")
+    if hasattr(dataset, "batch"):
+        found: Callable[[IntArray], Any] = dataset.batch
+        return found
+    if isinstance(dataset, data.TensorDataset) and collate_fn is None:
+        return partial(_fetch_tensors, dataset)
+    fetch = _fetch_together if hasattr(dataset, "__getitems__") else _fetch_each
+    return partial(fetch, dataset, collate_fn or data.default_collate)
+
+
+def _fetch_tensors(dataset: Any, numbers: IntArray) -> Any:
+    return dataset[import_torch().from_numpy(numbers)]
+
+
+def _fetch_together(dataset: Any, collate: Collate, numbers: IntArray) -> Any:
+    return collate(dataset.__getitems__(numbers.tolist()))  # PyTorch's own way to fetch many at once
+
+
+def _fetch_each(dataset: Any, collate: Collate, numbers: IntArray) -> Any:
+    return collate([dataset[number] for number in numbers.tolist()])
+
+
+class UserModules:
+    """Imports, where it is unpickled, the modules that are named by their files here.
+
+    It must come before the objects that need them.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to import them again."""
+        files = {name: str(module.__file__) for name, module in sys.modules.items() if "@" in name}
+        return _imported, (files,)
+
+
+def _imported(files: dict[str, str]) -> UserModules:
+    for name, file in files.items():
+        spec = importlib.util.spec_from_file_location(name, file)
+        if name not in sys.modules and spec is not None and spec.loader is not None:
+            module = sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+    return UserModules()
+
 
 START = (
     "with num_workers, loader processes import the script: what starts the run must be under "
@@ -33,49 +123,55 @@ Key = tuple[int, int]
 
 
 class Loaders:
-    """Loader processes of one rank; what they read ahead and nobody asks for is dropped."""
+    """Loader processes of one rank; without any, the rank reads.
+
+    What they read ahead and nobody asks for is dropped.
+    """
 
     def __init__(self, reader: Reader, count: int) -> None:
-        import_torch().multiprocessing  # noqa: B018  (from now on, tensors are sent through shared memory)
-        self._reader = reader
+        self._reader, self._count = reader, count
         self.processes: dict[Any, Any] = {}  # by connection
-        self._held: dict[Any, Key | None] = {}  # by connection: the batch that its process reads, or has read
-        atexit.register(self.close)  # before multiprocessing waits for its processes
-        self._start(count)
-        self._ahead: Iterator[Request] = iter(())
-        self._window: deque[Request] = deque()  # the next requests, as far as they are known
+        self._held: dict[Any, Key | None] = {}  # by connection: what its process reads, or has read
+        self._ahead: Iterator[ReadRequest] = iter(())
+        self._window: deque[ReadRequest] = deque()  # the next requests, as far as they are known
+        if count:
+            import_torch().multiprocessing  # noqa: B018  (from now on, tensors are sent through shared memory)
+            atexit.register(self.close)  # before multiprocessing waits for its processes
+            self._start(count)
 
     def _start(self, count: int) -> None:
         """Start processes, all at the same time, and wait until they are ready."""
         started = [_started(self._reader) for _ in range(count)]
         self.processes |= started
         for connection, _ in started:
-            self._held[connection] = None
             self._received(connection, START)
 
-    def expect(self, requests: Iterable[Request]) -> None:
-        """Read these batches ahead, in their order, as far as there are processes for it."""
-        self._ahead = iter(requests)
-        self._window.clear()
-        self._read_ahead()
+    def expect(self, requests: Iterable[ReadRequest]) -> None:
+        """Read these minibatches ahead, in their order, as far as there are processes for it."""
+        if self._count:
+            self._ahead = iter(requests)
+            self._window.clear()
+            self._read_ahead()
 
-    def expects(self, request: Request) -> bool:
-        """Return whether a batch is among those to be read next."""
+    def expects(self, request: ReadRequest) -> bool:
+        """Return whether a minibatch is among those to be read next."""
         return any(each.key == request.key for each in self._window)
 
-    def get(self, request: Request) -> Any:
-        """Return a batch, and let its process read another one."""
+    def get(self, request: ReadRequest) -> Any:
+        """Return a minibatch, and let the process that has read it read another one."""
+        if not self._count:
+            return self._reader.read(request)
         while self.expects(request):
             self._window.popleft()
         holders = [connection for connection, key in self._held.items() if key == request.key]
         connection = holders[0] if holders else self._ordered(request)
-        batch, error = self._received(connection)
+        minibatch, error = self._received(connection)
         if error:
             raise RunError(f"a loader process cannot read a batch: {error}")
         self._read_ahead()
-        return batch
+        return minibatch
 
-    def _ordered(self, request: Request) -> Any:
+    def _ordered(self, request: ReadRequest) -> Any:
         """Let a process read what no process was asked for, and return its connection."""
         connection = self._free() or next(iter(self._held))
         if self._held[connection] is not None:
@@ -83,7 +179,7 @@ class Loaders:
         self._order(connection, request)
         return connection
 
-    def _order(self, connection: Any, request: Request) -> None:
+    def _order(self, connection: Any, request: ReadRequest) -> None:
         self._held[connection] = request.key
         with suppress(OSError):  # that it has ended is noticed where its answer is needed
             connection.send(request)
@@ -143,7 +239,7 @@ def _started(reader: Reader) -> tuple[Any, Any]:
 
 
 def _serve(connection: Any, modules: UserModules, reader: Reader) -> None:
-    """Read batches until the rank closes the connection, or ends."""
+    """Read minibatches until the rank closes the connection, or ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # they are meant for the rank
     threading.Thread(target=_end_with_rank, daemon=True).start()
@@ -161,8 +257,8 @@ def _end_with_rank() -> None:
         os._exit(1)
 
 
-def _read(reader: Reader, request: Request) -> tuple[Any, str]:
-    """Return a batch, or what went wrong; transforms may draw from any of the global generators."""
+def _read(reader: Reader, request: ReadRequest) -> tuple[Any, str]:
+    """Return a minibatch, or what went wrong; transforms may draw from any of the global generators."""
     random.seed(request.seed)
     np.random.seed(request.seed % 2**32)  # noqa: NPY002
     try:

@@ -2,27 +2,27 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpi_ata.arrays import Array
+from mpi_ata.errors import UsageError
 from mpi_ata.problems.interface import Task
-from mpi_ata.torch.batches import Batches
-from mpi_ata.torch.devices import device_of, import_torch
-from mpi_ata.torch.epochs import sequence
-from mpi_ata.torch.evaluations import UNNAMED, Evaluations, Metrics, means, sums
-from mpi_ata.torch.flat_model import FlatModel
-from mpi_ata.torch.losses import loss_parts
-from mpi_ata.torch.passes import PRECISIONS, Passes
-from mpi_ata.torch.reading import TRAINING, Reader
-from mpi_ata.torch.tail import TailUpdate
-from mpi_ata.torch.weight_files import load_weights, write_weights
+from mpi_ata.torch.data import Minibatches, sequence
+from mpi_ata.torch.devices import device_of, import_torch, on_device
+from mpi_ata.torch.loaders import TRAINING, Reader
+from mpi_ata.torch.losses import UNNAMED, Evaluations, Metrics, forward, means, sums, task_loss
+from mpi_ata.torch.model import FlatModel, load_weights, write_weights
+from mpi_ata.torch.optimizers import TailUpdate, TorchUpdate
 from mpi_ata.updates import Update
 
 if TYPE_CHECKING:
     import torch
 
+
+PRECISIONS = {"float32": "", "bf16": "bfloat16", "fp16": "float16"}  # and the types of autocast
 WIRES = {"float32": False, "bfloat16": True}  # whether numbers travel as bfloat16
 
 
@@ -77,26 +77,25 @@ class TorchProblem:
     ) -> None:
         if batch_size < 1 or (threads is not None and threads < 1):
             name, value = ("batch_size", batch_size) if batch_size < 1 else ("threads", threads)
-            raise ValueError(f"{name}={value} must be at least 1")
+            raise UsageError(f"{name}={value} must be at least 1")
         _check_choice("precision", precision, PRECISIONS)
         _check_choice("wire", wire, WIRES)
         _check_choice("wire_x", wire_x, WIRES)
         self._torch = torch = import_torch()
-        tests = {} if test is None else test if isinstance(test, Mapping) else {UNNAMED: test}
+        named = test if isinstance(test, Mapping) else {} if test is None else {UNNAMED: test}
+        tests = dict(named) or {UNNAMED: dataset}
         reader = Reader([dataset, *tests.values()], collate_fn)
-        self._first_test = TRAINING + bool(tests)
         drawn = sequence(len(dataset), batch_size, seed, shuffle, sampler, batch_sampler)
-        self._batches = Batches(reader, batch_size, drawn, sharded, num_workers)
+        self._minibatches = Minibatches(reader, batch_size, drawn, sharded, num_workers)
         self._batch_size = batch_size
         self.shares_draws = drawn is not None
-        measured = {**(metrics or {}), "loss": loss_fn}
-        self.evaluations = Evaluations(tests or {UNNAMED: dataset}, measured, evaluation_batch)
+        self.evaluations = Evaluations(tests, {**(metrics or {}), "loss": loss_fn}, evaluation_batch)
         if not isinstance(model, torch.nn.Module):
             torch.default_generator.manual_seed(seed)
             model = model()
         self.device = device_of(torch, device)
         self.model = model.to(self.device)
-        self._passes = Passes(torch, self.model, self.device, precision, pin_memory)
+        self._half, self._pinned = PRECISIONS[precision], pin_memory
         self._loss_fn, self._collate, self._threads = loss_fn, collate_fn, threads
         self._flat = FlatModel(torch, self.model, self.device, buffers, logs, scaled=precision == "fp16")
         self.layout = self._flat.layout
@@ -106,7 +105,7 @@ class TorchProblem:
 
     def bind(self, update: Update) -> Update:
         """Return an update that moves the weights of this model by another one, and averages what follows."""
-        if hasattr(update, "bind"):
+        if isinstance(update, TorchUpdate):
             update.bind(self.model)
         return TailUpdate(update, self.layout, self._flat.description())
 
@@ -123,18 +122,18 @@ class TorchProblem:
         """Use one thread, unless the user wants more, and set the number of workers that share the data."""
         if self._threads is not None or "OMP_NUM_THREADS" not in os.environ:
             self._torch.set_num_threads(self._threads or 1)
-        self._batches.open(worker, n)
+        self._minibatches.open(worker, n)
 
     def expect(self, tasks: Iterable[Task]) -> None:
-        """Read the batches of these tasks ahead, if there are loader processes."""
-        self._batches.expect(tasks)
+        """Read the minibatches of these tasks ahead, if there are loader processes."""
+        self._minibatches.expect(tasks)
 
     def gradient(self, x: Array, task: Task) -> Array:
-        """Return the gradient over one batch."""
+        """Return the gradient over one minibatch."""
         return self.gradients(x, [task])
 
     def gradients(self, x: Array, tasks: Sequence[Task]) -> Array:
-        """Return the sum of the gradients over several batches; the next task reuses the array."""
+        """Return the sum of the gradients over several minibatches; the next task reuses the array."""
         self._flat.move_to(x)
         self._flat.clear()
         if not self.model.training:
@@ -149,8 +148,8 @@ class TorchProblem:
 
     def _add_gradient(self, task: Task) -> bool:
         """Add one task's gradient to the result, unless it is stopped."""
-        value = self._passes.value(self._loss_fn, *self._batches.of_task(task))
-        loss = loss_parts(value, self.layout.logs, self.layout.has_tail)
+        value = self._value(self._loss_fn, *self._minibatches.of_task(task))
+        loss = task_loss(value, self.layout.logs, self.layout.has_tail)
         if task.stopped():
             return False
         total = loss.total * loss.weight if loss.weight != 1 else loss.total
@@ -158,13 +157,26 @@ class TorchProblem:
         self._flat.add_tail(loss.weight, loss.logs)
         return True
 
+    def _value(self, function: Callable[[Any, Any], Any], minibatch: Any, seed: int) -> Any:
+        """Return the value of a loss or metric of the model's outputs for a minibatch and its targets.
+
+        The random numbers of the model depend on the seed alone, whichever process has read the minibatch.
+        """
+        torch, device = self._torch, self.device
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        moved = on_device(device, minibatch, self._pinned)
+        with torch.autocast(device.type, getattr(torch, self._half)) if self._half else nullcontext():
+            return function(*forward(self.model, moved))
+
     def loss(self, x: Array) -> float:
         """Return the mean loss over the test samples."""
         return self.evaluate(x)["loss"]
 
     def evaluate(self, x: Array) -> dict[str, float]:
         """Return the means of loss and metrics over the test samples, and what the last tasks have logged."""
-        return self.evaluate_parts(x, self.evaluations.parts(self.evaluations.default))
+        return self.evaluate_parts(x, self.evaluations.parts[self.evaluations.default])
 
     def evaluate_parts(self, x: Array, parts: range) -> dict[str, float]:
         """Return the same for these parts, evaluated in this process."""
@@ -174,19 +186,20 @@ class TorchProblem:
     def evaluation_parts(self) -> int:
         """Return into how many parts an evaluation can be divided; 0 where evaluate() is the user's own."""
         own = type(self).evaluate is TorchProblem.evaluate
-        return len(self.evaluations.parts(self.evaluations.default)) if own else 0
+        return len(self.evaluations.parts[self.evaluations.default]) if own else 0
 
     def evaluate_part(self, x: Array, part: int) -> list[float]:
-        """Return the sums of loss and metrics over one batch of test samples, each with its weight."""
-        position, number = self.evaluations.place(part)
-        batch, size = self._batches.of_part(self._first_test + position, number, self.evaluations.size)
-        return self._sums(x, batch, size, number, self.evaluations.metrics)
+        """Return the sums of loss and metrics over one minibatch of test samples, each with its weight."""
+        position, number = self.evaluations.locate(part)
+        dataset = TRAINING + 1 + position
+        minibatch, size = self._minibatches.of_part(dataset, number, self.evaluations.size)
+        return self._sums(x, minibatch, size, number, self.evaluations.metrics)
 
-    def _sums(self, x: Array, batch: Any, size: int, seed: int, metrics: Metrics) -> list[float]:
+    def _sums(self, x: Array, minibatch: Any, size: int, seed: int, metrics: Metrics) -> list[float]:
         self._flat.move_to(x)
         self.model.eval()
         with self._torch.no_grad():
-            found: list[float] = self._passes.value(partial(sums, metrics, size), batch, seed)
+            found: list[float] = self._value(partial(sums, metrics, size), minibatch, seed)
         return found
 
     def combine_parts(self, x: Array, numbers: Sequence[float]) -> dict[str, float]:
@@ -199,7 +212,7 @@ class TorchProblem:
         reader, size, found = Reader([dataset], self._collate), self.evaluations.size, list[float]()
         for part in range(-(-len(dataset) // size)):
             request = reader.part(0, part, size)
-            found += self._sums(x, reader.read(request), len(request.numbers), part, metrics)
+            found += self._sums(x, reader.read(request), len(request.samples), part, metrics)
         return means(metrics, found)
 
     @staticmethod
@@ -224,4 +237,4 @@ class TorchProblem:
 
 def _check_choice(name: str, value: str, choices: Mapping[str, Any]) -> None:
     if value not in choices:
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}")
+        raise UsageError(f"{name}={value!r} must be one of {', '.join(choices)}")

@@ -1,34 +1,99 @@
 """Why each worker gets as many tasks as it does: mean, bound, what it would need, when it was tried last."""
 
-from typing import Any, NamedTuple
+from copy import deepcopy
+from typing import Any
 
 import numpy as np
 
-from mpi_ata.allocators import ATAAuto
-from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
+from mpi_ata.allocators import GTA, OFTA, UTA, Allocator, ATAAuto, Bandit, MSync, Proportional
+from mpi_ata.allocators.ata import LowerBoundAllocator
+from mpi_ata.arrays import BoolArray, IntArray
 from mpi_ata.errors import UsageError
-from mpi_ata.runfile.record import Record
-from mpi_ata.view.explain_rules import mean_to_be_used, rule
+from mpi_ata.runfile.priors import counted
+from mpi_ata.runfile.schema import Record
 from mpi_ata.view.learned import Learned, learned
+from mpi_ata.view.text import share, table
+
+STEPS = 24  # of a bisection: the ratio of the ends shrinks to 1.00002
+REACH = 1000.0  # means are changed by up to this factor
+
+
+def rule(allocator: Allocator | None) -> str:
+    """Return in one sentence what decides the quotas."""
+    match allocator:
+        case Bandit():
+            return f"bandit gives equal shares to the {allocator.picks} workers with the least lower bounds."
+        case LowerBoundAllocator():
+            return (
+                "Quotas minimise the longest time of a worker, quota x lower bound; "
+                "workers whose bound is still 0 are explored first and share the whole round."
+            )
+        case ATAAuto():
+            return (
+                "ata-auto chooses the quotas of the shortest expected round, "
+                "and now and then tries a worker that might turn out faster."
+            )
+        case OFTA():
+            return "ofta knows the true means; its quotas minimise the longest time, quota x mean."
+        case UTA():
+            return "uta gives everyone the same share, and the remainder at random; speeds do not matter."
+        case GTA():
+            return f"gta lets everyone work until {allocator.budget} results are in; speeds do not matter."
+        case MSync():
+            return "m-sync gives everyone the same quota and uses the first results; speeds do not matter."
+        case Proportional():
+            return "proportional gives shares by measured speed, rounded at random; everyone has one."
+    return "The run file alone does not say how tasks are divided."
+
+
+def depends_on_means(allocator: Allocator | None) -> bool:
+    """Return whether a mean can decide if a worker gets tasks at all."""
+    return isinstance(allocator, LowerBoundAllocator | ATAAuto | OFTA)
+
+
+def planned(allocator: Allocator, available: BoolArray) -> IntArray:
+    """Return the next quotas without trials of workers that might be faster."""
+    allocator = deepcopy(allocator)
+    quota = allocator.allocate(available)
+    return allocator.quota if isinstance(allocator, ATAAuto) else quota
+
+
+def with_mean(allocator: Allocator, worker: int, mean: float) -> Allocator:
+    """Return the same allocator with another mean of one worker's task times."""
+    changed = deepcopy(allocator)
+    match changed:
+        case LowerBoundAllocator():
+            changed.T[worker] = mean * changed.K[worker]
+        case ATAAuto():
+            model = changed.known.model
+            model.T[worker], changed.due = mean * model.N[worker], 0
+        case OFTA():
+            means = changed.means.copy()
+            means[worker] = mean
+            changed = OFTA(changed.n, changed.budget, means)
+    return changed
+
+
+def mean_to_be_used(
+    allocator: Allocator | None, available: BoolArray, worker: int, mean: float
+) -> float | None:
+    """Return the largest mean at which a worker still gets a task; None where means do not decide that."""
+    if allocator is None or not depends_on_means(allocator) or np.isnan(mean) or not available[worker]:
+        return None
+
+    def used(mean: float) -> bool:
+        return bool(planned(with_mean(allocator, worker, mean), available)[worker])
+
+    low, high = (mean, REACH * mean) if used(mean) else (mean / REACH, mean)
+    if not used(low) or used(high):
+        return None
+    for _ in range(STEPS):
+        middle = float(np.sqrt(low * high))
+        low, high = (middle, high) if used(middle) else (low, middle)
+    return low
+
 
 MOST = 100  # workers that are listed where none is named
-
-
-class WorkerFacts(NamedTuple):
-    """What decides about one worker; None where something is not known or does not matter."""
-
-    worker: int
-    host: str
-    slot: int
-    tasks: int  # that it has finished
-    share: float  # of all finished tasks
-    mean: float | None  # seconds
-    bound: float | None  # lower confidence bound on that
-    quota: int | None  # of the next round
-    mean_to_be_used: float | None  # the largest mean at which it gets a task
-    tried_after: int | None  # its last task was in a round after this one,
-    tried_by: int | None  # and not after this one
-    available: bool
 
 
 def explain(record: Record, worker: int | None = None) -> dict[str, Any]:
@@ -37,7 +102,6 @@ def explain(record: Record, worker: int | None = None) -> dict[str, Any]:
     if worker is not None and not 0 <= worker < n:
         raise UsageError(f"--worker {worker} must be from 0 to {n - 1}: this run has {n} workers")
     rows = range(min(n, MOST)) if worker is None else [worker]
-    facts = [worker_facts(record, known, each) for each in rows]
     return {
         "allocator": known.name,
         "rule": rule(known.allocator),
@@ -45,7 +109,7 @@ def explain(record: Record, worker: int | None = None) -> dict[str, Any]:
         "workers_in_all": n,
         "idle": None if known.quota is None else int(np.count_nonzero(known.quota == 0)),
         **_round_lengths(known),
-        "workers": [each._asdict() for each in facts],
+        "workers": [worker_facts(record, known, each) for each in rows],
     }
 
 
@@ -59,25 +123,25 @@ def _round_lengths(known: Learned) -> dict[str, float | None]:
     return {"bound_of_round": bound, "expected_round": expected}
 
 
-def worker_facts(record: Record, known: Learned, worker: int) -> WorkerFacts:
-    """Return what decides about one worker."""
+def worker_facts(record: Record, known: Learned, worker: int) -> dict[str, Any]:
+    """Return what decides about one worker; None where something is not known or does not matter."""
     identity, tasks = record.identities[worker], int(known.tasks[worker])
     mean, bound = known.means.item(worker), known.bounds.item(worker)
     after, by = last_tried(record, known, worker)
-    return WorkerFacts(
-        worker,
-        identity.host,
-        identity.local_index,
-        tasks,
-        tasks / max(int(known.tasks.sum()), 1),
-        None if np.isnan(mean) else mean,
-        None if np.isnan(bound) else bound,
-        None if known.quota is None else int(known.quota[worker]),
-        mean_to_be_used(known.allocator, known.available, worker, mean),
-        after,
-        by,
-        bool(known.available[worker]),
-    )
+    return {
+        "worker": worker,
+        "host": identity.host,
+        "slot": identity.local_index,
+        "tasks": tasks,  # that it has finished
+        "share": tasks / max(int(known.tasks.sum()), 1),
+        "mean": None if np.isnan(mean) else mean,  # seconds
+        "bound": None if np.isnan(bound) else bound,  # lower confidence bound on that
+        "quota": None if known.quota is None else int(known.quota[worker]),  # of the next round
+        "mean_to_be_used": mean_to_be_used(known.allocator, known.available, worker, mean),
+        "tried_after": after,  # its last task was in a round after this one,
+        "tried_by": by,  # and not after this one
+        "available": bool(known.available[worker]),
+    }
 
 
 def last_tried(record: Record, known: Learned, worker: int) -> tuple[int | None, int | None]:
@@ -91,3 +155,111 @@ def last_tried(record: Record, known: Learned, worker: int) -> tuple[int | None,
     ends = [0, *rounds.tolist(), int(record.method["k"])]
     row = int(done[0]) if len(done) else len(rounds)
     return ends[row], ends[row + 1]
+
+
+HEADER = [
+    *("worker", "host", "tasks", "share", "mean [s]", "bound [s]", "next quota"),
+    *("used up to mean [s]", "last task in round"),
+]
+
+TAKES, WOULD_TAKE = ("its tasks take", "the round"), ("one would take", "the round without it")
+
+
+def explanation_text(answer: dict[str, Any], one: bool) -> str:
+    """Return an explanation for people; `one` if it is about a single worker."""
+    workers, lines = answer["workers"], [answer["rule"]]
+    if one:
+        worker = workers[0]
+        why = (_done(worker), _decision(worker, answer), _needs(worker), _last(worker))
+        lines += ["", *filter(None, why)]
+    elif answer["idle"]:
+        lines.append(f"In the next round {counted(answer['idle'], 'worker')} will get no task.")
+    lines += ["", table([_cells(worker) for worker in workers], HEADER)]
+    if not one and answer["workers_in_all"] > len(workers):
+        lines.append(f"... and {answer['workers_in_all'] - len(workers):,} more; ask with --worker")
+    return "\n".join(lines)
+
+
+def _done(worker: dict[str, Any]) -> str:
+    who = f"Worker {worker['worker']} on {worker['host']}"
+    if not worker["tasks"]:
+        return f"{who} has not finished any task."
+    text = f"{who} has finished {counted(worker['tasks'], 'task')}, {share(worker['share'], 1.0)} of all"
+    if worker["mean"] is not None:
+        text += f"; they take {seconds(worker['mean'])} s on average"
+        text += "" if worker["bound"] is None else f", with a lower bound of {seconds(worker['bound'])} s"
+    return f"{text}."
+
+
+def _decision(worker: dict[str, Any], answer: dict[str, Any]) -> str:
+    quota = worker["quota"]
+    if not worker["available"]:
+        return "It gets no tasks because it is lost or suspended; see the events in mpi-ata show."
+    if quota is None:
+        return ""
+    reason = _by_bound(worker, answer["bound_of_round"]) or _by_mean(worker, answer["expected_round"])
+    return f"In the next round it gets {counted(quota, 'task') if quota else 'none'}{reason}."
+
+
+def _by_bound(worker: dict[str, Any], length: float | None) -> str:
+    quota, bound = worker["quota"], worker["bound"]
+    if length is None or bound is None:
+        return ""
+    if bound == 0.0:
+        return ": its bound is still 0, so it is explored" if quota else ": others are explored first"
+    tasks, others = TAKES if quota else WOULD_TAKE
+    least = f"at least {seconds(max(quota, 1) * bound)} s by its bound"
+    return f": {tasks} {least}, {others} at least {seconds(length)} s"
+
+
+def _by_mean(worker: dict[str, Any], length: float | None) -> str:
+    if length is None or worker["mean"] is None:
+        return ""
+    if worker["quota"]:
+        took = seconds(worker["quota"] * worker["mean"])
+        return f": its tasks take {took} s on average, and the round is expected to take {seconds(length)} s"
+    longer = f"would make the expected round of {seconds(length)} s longer"
+    return f": a task, which takes it {seconds(worker['mean'])} s on average, {longer}"
+
+
+def _needs(worker: dict[str, Any]) -> str:
+    needed, mean = worker["mean_to_be_used"], worker["mean"]
+    if needed is None or mean is None:
+        return ""
+    if needed >= mean:
+        return f"It would get none if its mean were above {seconds(needed)} s."
+    faster = 100 * (1 - needed / mean)
+    return f"It would get a task if its mean were at most {seconds(needed)} s, {faster:.0f} % less than now."
+
+
+def _last(worker: dict[str, Any]) -> str:
+    if not worker["tasks"] and worker["available"]:
+        return "It has never been tried, or its tasks were stopped."
+    return f"It did its last task in round {last_round(worker)}." if worker["tried_by"] is not None else ""
+
+
+def last_round(worker: dict[str, Any]) -> str:
+    """Return the round of a worker's last task, or between which rounds it was."""
+    after, by = worker["tried_after"], worker["tried_by"]
+    if by is None:
+        return "-"
+    return f"{by:,}" if by - after <= 1 else f"{after + 1:,} to {by:,}"
+
+
+def _cells(worker: dict[str, Any]) -> list[Any]:
+    return [
+        worker["worker"],
+        worker["host"],
+        f"{worker['tasks']:,}",
+        share(worker["share"], 1.0),
+        seconds(worker["mean"]),
+        seconds(worker["bound"]),
+        "-" if worker["quota"] is None else f"{worker['quota']:,}",
+        seconds(worker["mean_to_be_used"]),
+        last_round(worker),
+    ]
+
+
+def seconds(value: float | None) -> str:
+    """Return a time with three digits."""
+    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

@@ -4,21 +4,18 @@ import math
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mpi_ata.allocators import Allocator, ATAAuto
-from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
+from mpi_ata.allocators.ata import LowerBoundAllocator
 from mpi_ata.arrays import Array, BoolArray, IntArray, State
 from mpi_ata.errors import UsageError
 from mpi_ata.job.build import build_law
-from mpi_ata.job.component import choose
-from mpi_ata.job.names import ALLOCATORS, LAWS, METHODS
-from mpi_ata.job.schema import tables_of
+from mpi_ata.job.component import ALLOCATORS, LAWS, METHODS, choose
+from mpi_ata.job.schema import read_times
 from mpi_ata.job.tables import Tables
-from mpi_ata.job.times_table import read_times
-from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.schema import Record
 
 SURE = 1.96  # standard errors of a 95 % confidence interval
 SUSPENDED = ("lost", "overdue", "failed", "bad-result", "excluded")
@@ -45,23 +42,22 @@ class Learned:
 
 def learned(record: Record) -> Learned:
     """Return what a run has learned, from its record alone: no code of the user's is executed."""
-    tables, n = named_tables(record), len(record.identities)
     allocator, available = restored(record), available_workers(record)
     means, errors = measured(record.workers)
     bounds = np.maximum(means - SURE * errors, 0.0)
     if isinstance(allocator, LowerBoundAllocator):
-        means, bounds = _known(allocator.means_and_widths()[0], allocator.K), allocator.bounds()
+        means = np.where(allocator.K > 0, allocator.means_and_widths()[0], math.nan)
+        bounds = allocator.bounds()
     elif isinstance(allocator, ATAAuto):
         means, bounds = _estimates(allocator)
     quota = None if allocator is None else next_quota(allocator, available)
     tasks = record.workers["tasks"]
-    assert len(means) == n
-    return Learned(tables, allocator, available, tasks, means, bounds, quota)
+    return Learned(named_tables(record), allocator, available, tasks, means, bounds, quota)
 
 
 def named_tables(record: Record) -> Tables:
     """Return the settings of a run as a job file has them; a script names the classes of this package."""
-    tables = dict(tables_of(record.job))
+    tables = dict(record.job.tables)
     for table, names in (("allocator", ALLOCATORS), ("method", METHODS)):
         keys = dict(tables.get(table, {}))
         if "class" in keys and "file" not in keys and f"{table}.file" not in record.job.files:
@@ -74,13 +70,12 @@ def named_tables(record: Record) -> Tables:
 def restored(record: Record) -> Allocator | None:
     """Return the allocator of a run as it was saved; None where the run file alone cannot say."""
     tables, n = named_tables(record), len(record.identities)
-    keys = tables.get("allocator")
+    keys, seed = tables.get("allocator"), tables.get("run", {}).get("seed", 0)
     if keys is None or "file" in keys:
         return None
-    seed = tables.get("run", {}).get("seed", 0)
-    known: dict[str, Any] = {"n": n, "seed": seed, "means": true_means(record)}
     try:
-        allocator: Allocator = choose("allocator", keys, ALLOCATORS, Path()).build(**known)
+        chosen = choose("allocator", keys, ALLOCATORS, Path())
+        allocator: Allocator = chosen.build(n=n, seed=seed, means=true_means(record))
         allocator.restore(record.allocator)
     except (UsageError, ValueError):  # written by another version of mpi_ata
         return None
@@ -94,7 +89,7 @@ def next_quota(allocator: Allocator, available: BoolArray) -> IntArray:
 
 def true_means(record: Record) -> Array:
     """Return the mean times of the job's law where that has a name, and otherwise the measured ones."""
-    tables = tables_of(record.job)
+    tables = record.job.tables
     table = tables.get("times", {})
     if table.get("law") not in LAWS:
         means, _ = measured(record.workers)
@@ -122,10 +117,6 @@ def available_workers(record: Record) -> BoolArray:
         elif 0 <= event.worker < len(available) and event.kind in (*SUSPENDED, "back"):
             available[event.worker] = event.kind == "back"
     return available
-
-
-def _known(means: Array, counts: Array | IntArray) -> Array:
-    return np.where(counts > 0, means, math.nan)
 
 
 def _estimates(allocator: ATAAuto) -> tuple[Array, Array]:

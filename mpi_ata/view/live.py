@@ -1,35 +1,163 @@
-"""The live view of a run: one screenful on the terminal, drawn by the manager."""
+"""The progress of a run: drawn in place by rich on a terminal, and as a line now and then elsewhere."""
 
+import io
+import math
+import os
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
-from mpi_ata.arrays import IntArray
+import numpy as np
+
+from mpi_ata.arrays import Array, BoolArray, IntArray
 from mpi_ata.clusters import Back, Cluster, Lost, WorkerIdentity
 from mpi_ata.clusters.interface import named
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
-from mpi_ata.job.stop import Stop
+from mpi_ata.job.schema import Stop
 from mpi_ata.job.tables import Tables
-from mpi_ata.launch.terminal import behind_terminal
+from mpi_ata.job.validation import build_table
+from mpi_ata.launch.environment import TERMINAL
 from mpi_ata.methods import Method, Round
+from mpi_ata.runfile.checkpoints import LONGEST
+from mpi_ata.runfile.load import load_named
+from mpi_ata.runfile.priors import counted
 from mpi_ata.runfile.progress import job_title
-from mpi_ata.view.progress import ProgressLine
-from mpi_ata.view.screen import Screen, has_room
-from mpi_ata.view.snapshot import EVENTS, snapshot_of_run, workers_of_cluster
-from mpi_ata.view.snapshot_text import snapshot_text
+from mpi_ata.runfile.schema import Record
+from mpi_ata.runfile.store import RunFile
+from mpi_ata.view.learned import available_workers, measured
+from mpi_ata.view.text import aligned, duration, rate, share, significant, when
 
-SHARE = 0.002  # of the time of a run, for drawing
-RECENT = 10.0  # seconds without a finished task, at least, after which a worker counts as idle
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+REDRAW_SECONDS = 0.25  # between updates on a terminal: more often would flicker
+DRAWING_SHARE = 0.01  # of the processor time of a run, at most
+FIRST_SECONDS, LAST_SECONDS, GROWTH = 10.0, 60.0, 1.5  # between lines elsewhere: from, to, by this factor
+MIN_COLUMNS, MIN_LINES = 60, 20  # a smaller terminal shows one line
 
 
-class LiveView(Screen, Observer):
-    """Shows a run in progress on a screen that is redrawn a few times per second."""
+class Display:
+    """The latest of several texts: in place where rich can draw, otherwise as lines at growing intervals."""
 
-    def __init__(self, title: str, stop: Stop, stream: TextIO | None, terminal: bool = False) -> None:
-        super().__init__(stream, terminal)
-        self._title, self._stop = title, stop
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream or io.StringIO()  # a closed stderr is None
+        self._console = console_on(self._stream)
+        self._live: Live | None = None
+        self._interval = FIRST_SECONDS if self._console is None else REDRAW_SECONDS
+        self._next = time.monotonic() + self._interval
+        self._began = 0.0  # processor time when an update was found due
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether more than one line can be shown."""
+        console = self._console
+        return console is not None and console.width >= MIN_COLUMNS and console.height >= MIN_LINES
+
+    def due(self) -> bool:
+        """Return whether it is time for an update, which the caller then shows."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        if self._console is None:
+            self._interval = min(GROWTH * self._interval, LAST_SECONDS)
+        self._next, self._began = now + self._interval, time.thread_time()
+        return True
+
+    def show(self, text: "RenderableType") -> None:
+        """Replace what is shown by this text, or write it as a line of its own."""
+        if self._console is None:
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+            return
+        from rich.console import Group
+        from rich.live import Live
+        from rich.text import Text
+
+        first = self._live is None
+        if self._live is None:
+            options = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
+            self._live = Live(console=self._console, auto_refresh=False, **options)
+            self._live.start()
+        shown = Text(text, no_wrap=True, overflow="ellipsis") if isinstance(text, str) else text
+        self._live.update(Group(shown, ""), refresh=True)  # some launchers forward whole lines only
+        spent = 0.0 if first else time.thread_time() - self._began  # the first time, rich is imported
+        self._next = max(self._next, time.monotonic() + spent / DRAWING_SHARE)
+
+    def clear(self) -> None:
+        """Remove what is shown."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.update("")  # nothing to be left in the history of a terminal that is too small
+            live.stop()
+
+
+def console_on(stream: TextIO) -> "Console | None":
+    """Return where rich can draw; None without rich, and where a stream does not reach a terminal."""
+    forwarded = bool(os.environ.get(TERMINAL))  # by a launcher
+    if not (forwarded or stream.isatty()) or find_spec("rich") is None:
+        return None
+    from rich.console import Console
+
+    console = Console(file=stream, force_terminal=True, highlight=False)
+    return console if console.encoding.startswith("utf") and not console.is_dumb_terminal else None
+
+
+EVENTS = 3  # that are shown, the latest
+QUIET = "not saved since"  # the state of a run that should have been saved again by now
+PATIENCE = 2.0  # times the longest pause between two saves
+IDLE_SECONDS = 10.0  # without a finished task, at least, after which a worker counts as idle
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What the workers of a run did so far, one entry for each."""
+
+    identities: Sequence[WorkerIdentity]
+    available: BoolArray  # who can be given tasks
+    seconds: Array  # spent on tasks, stopped ones included
+    means: Array  # of the times of their tasks; NaN where none is known
+    tasks: IntArray  # finished
+    before: IntArray | None  # finished by round `since`; None: not known
+    since: int = 0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run as it is shown: its summary, its curve, its workers and the latest events."""
+
+    title: str
+    stop: Stop
+    summary: Mapping[str, Any]  # as Trace.summary() has it
+    losses: Sequence[float]  # one for each evaluation; gaps where the minimum is known
+    workers: Workers
+    events: Sequence[str]
+    state: str = ""  # of a run that is read from its file: finished, failed, stopped, or when it was saved
+    quiet_at: float = math.inf  # when it should have been saved again
+
+    @property
+    def over(self) -> bool:
+        """Return whether a run is finished or has failed: it will not be requeued."""
+        return self.state.startswith(("finished", "failed"))
+
+    @property
+    def at_rest(self) -> bool:
+        """Return whether a run does not change any more, unless it is resumed."""
+        return self.over or self.state.startswith(("stopped", QUIET))
+
+
+class RunView(Display, Observer):
+    """Shows a run in progress; `label` marks one of several runs, which are shown in one line each."""
+
+    def __init__(self, title: str, stop: Stop, stream: TextIO | None, label: str = "") -> None:
+        super().__init__(stream)
+        self._title, self._stop, self._label = title, stop, label
         self._events: deque[str] = deque(maxlen=EVENTS)
         self._tasks: deque[tuple[float, int, IntArray]] = deque(maxlen=2)  # when, and by which round
         self._cluster: Cluster | None = None
@@ -37,45 +165,273 @@ class LiveView(Screen, Observer):
 
     def on_start(self, method: Method, cluster: Cluster, trace: Trace) -> None:
         """Take note of the workers."""
-        self._cluster, self._identities = cluster, cluster.identities  # a large simulation makes them anew
+        self._cluster, self._identities = cluster, cluster.identities  # a large simulation rebuilds them
 
     def on_round(self, round: Round, trace: Trace) -> None:
-        """Redraw the screen if it is due."""
-        if round.losses or round.returns:
-            self._note([*round.losses, *round.returns], round.number)
-        if self.due():
-            began = time.monotonic()
-            self.show(self._text(trace))
-            self.wait((time.monotonic() - began) / SHARE)
-
-    def _note(self, changes: Sequence[Lost | Back], number: int) -> None:
+        """Show the run as it is now, if that is due."""
+        changes: list[Lost | Back] = [*round.losses, *round.returns]
         for change in changes:
             who = named(change.worker, self._identities[change.worker])
-            self._events.append(f"round {number:,}: {who}: {change.why}")
+            self._events.append(f"round {round.number:,}: {who}: {change.why}")
+        if self.due():
+            one_line = self._label or not self.has_room
+            line = self._label + progress_text(trace.summary(), self._stop)
+            self.show(line if one_line else run_panel(self.snapshot(trace)))
 
-    def _text(self, trace: Trace) -> str:
+    def snapshot(self, trace: Trace) -> Snapshot:
+        """Return the run as it is now."""
         assert self._cluster is not None
-        now = time.monotonic()
-        if not self._tasks or now - self._tasks[-1][0] > RECENT:
-            self._tasks.append((now, trace.round, self._cluster.ledger.stats.state()["tasks"].copy()))
+        gaps = not math.isnan(trace.gap)
+        losses = [row.gap if gaps else row.loss for row in trace.rows]
+        workers = self._workers(self._cluster, trace.round)
+        return Snapshot(self._title, self._stop, trace.summary(), losses, workers, self._events)
+
+    def _workers(self, cluster: Cluster, round: int) -> Workers:
+        stats, now = cluster.ledger.stats.state(), time.monotonic()
+        if not self._tasks or now - self._tasks[-1][0] > IDLE_SECONDS:
+            self._tasks.append((now, round, stats["tasks"].copy()))
         began, since, tasks = self._tasks[0]
-        before = tasks if now - began > RECENT else None
-        workers = workers_of_cluster(self._cluster, self._identities, before, since)
-        return snapshot_text(snapshot_of_run(self._title, self._stop, trace, workers, self._events))
+        before = tasks if now - began > IDLE_SECONDS else None
+        seconds, means = cluster.ledger.worker_time, measured(stats)[0]
+        return Workers(self._identities, cluster.available, seconds, means, stats["tasks"], before, since)
 
 
-def view_of(tables: Tables, stop: Stop, stream: TextIO | None, label: str = "") -> ProgressLine | LiveView:
+def view_of(tables: Tables, stop: Stop, stream: TextIO | None, label: str = "") -> RunView:
     """Return what shows the progress of the run that these tables describe."""
-    return progress_view(job_title(tables), stop, stream, label, behind_terminal(stream))
+    return RunView(job_title(tables), stop, stream, label)
 
 
-def progress_view(
-    title: str, stop: Stop, stream: TextIO | None, label: str = "", terminal: bool = False
-) -> ProgressLine | LiveView:
-    """Return the live view where a terminal has room for it, and a progress line otherwise.
+LOOK_SECONDS = 1.0  # between looks at a run file
 
-    `label` marks one of several runs: these are shown in one line each.
-    """
-    if not label and has_room(stream, terminal):
-        return LiveView(title, stop, stream, terminal)
-    return ProgressLine(stop, stream, label, terminal)
+
+def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> None:
+    """Show a run whenever it is saved, until it has ended; with `follow`, until nobody would resume it."""
+    display, saved, run = Display(stream), _saved_at(path), saved_run(path)
+    while not (run.over if follow else run.at_rest):
+        display.show(run_panel(run) if display.has_room else progress_text(run.summary, run.stop))
+        while _saved_at(path) == saved and time.time() <= run.quiet_at:
+            time.sleep(look)
+        saved, run = _saved_at(path), saved_run(path)
+    display.clear()
+    stream.write(f"{snapshot_text(run)}\n")
+
+
+def saved_run(path: Path) -> Snapshot:
+    """Return the run in a file as it was saved."""
+    saved = _saved_at(path)  # before it is read: a later save is noticed
+    return snapshot_of_record(load_named(RunFile(path))[0], saved)
+
+
+def _saved_at(path: Path) -> float:
+    """Return when a run file was saved; 0 at the moment at which it is replaced."""
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def snapshot_of_record(record: Record, saved: float) -> Snapshot:
+    """Return a run as it was when its file was saved, at this Unix time."""
+    tables = record.job.tables
+    gaps, quiet_at = record.trace["gap"], _quiet_at(record, saved)
+    known = bool(len(gaps)) and not math.isnan(gaps[-1])
+    workers, (before, since) = record.workers, _earlier_tasks(record)
+    return Snapshot(
+        job_title(tables),
+        build_table("stop", Stop, tables.get("stop", {})),
+        record.summary,
+        (gaps if known else record.trace["loss"]).tolist(),
+        Workers(
+            record.identities,
+            available_workers(record),
+            workers["seconds"] + workers["unfinished"],
+            measured(workers)[0],
+            workers["tasks"],
+            before,
+            since,
+        ),
+        [f"{when(e.time)} {e.kind}: {''.join(e.text.splitlines()[:1])}" for e in record.events[-EVENTS:]],
+        _state(record, saved, quiet_at),
+        quiet_at,
+    )
+
+
+def _earlier_tasks(record: Record) -> tuple[IntArray | None, int]:
+    """Return the tasks by the last tenth of a run, and the round; None where workers were put into groups."""
+    tasks, rounds = record.task_map.get("tasks"), record.task_map.get("round")
+    if tasks is None or rounds is None or tasks.shape[1] != len(record.identities):
+        return None, 0
+    rows = np.flatnonzero(rounds <= 0.9 * int(record.method["k"]))
+    return (tasks[rows[-1]], int(rounds[rows[-1]])) if len(rows) else (None, 0)
+
+
+def _state(record: Record, saved: float, quiet_at: float) -> str:
+    if record.failure:
+        return f"failed: {record.failure}"
+    if record.reason:
+        return f"finished at {record.reason}"
+    if record.events and (last := record.events[-1]).kind == "ended":  # "early, by Ctrl-C"
+        return f"stopped {last.text.replace(',', '', 1)}; resume it with --resume"
+    if time.time() > quiet_at:
+        return f"{QUIET} {when(saved)}: it was killed, or waits; resume it with --resume if it was"
+    if not int(record.summary["rounds"]):
+        return f"saved at {when(saved)}, before the first round; progress is shown once it is saved again"
+    return f"as saved at {when(saved)}"
+
+
+def _quiet_at(record: Record, saved: float) -> float:
+    """Return when a run that is alive would have been saved again; one at rest has no such time."""
+    if record.reason or record.failure or (record.events and record.events[-1].kind == "ended"):
+        return math.inf
+    given = record.job.tables.get("run", {}).get("checkpoint_seconds") or 0.0
+    round = float(record.summary["elapsed"]) / max(int(record.summary["rounds"]), 1)
+    return saved + PATIENCE * (max(LONGEST, given) + round)
+
+
+def progress_text(summary: Mapping[str, Any], stop: Stop) -> str:
+    """Return the progress of a run in one line."""
+    parts = [f"round {_rounds(summary, stop)}"]
+    if (left := time_left(summary, stop)) < math.inf:
+        parts.append(f"at most {duration(left)} to go")
+    parts += [f"{name} {value}" for name, value in _loss(summary)]
+    parts += [rate(summary["rounds"], _after_setup(summary)), f"clock {significant(summary['clock'], 4)} s"]
+    return ", ".join(parts)
+
+
+def _rounds(summary: Mapping[str, Any], stop: Stop) -> str:
+    return f"{summary['rounds']:,}" + (f" of {stop.rounds:,}" if stop.rounds else "")
+
+
+def time_left(summary: Mapping[str, Any], stop: Stop) -> float:
+    """Return the seconds until the first limit that a run reaches for sure; infinity if there is none."""
+    growing = [(summary["rounds"], stop.rounds), (summary["clock"], stop.clock)]
+    left = [_after_setup(summary) * (limit / so_far - 1) for so_far, limit in growing if limit and so_far]
+    left += [stop.elapsed - summary["elapsed"]] if stop.elapsed else []
+    return max(min(left, default=math.inf), 0.0)
+
+
+def _after_setup(summary: Mapping[str, Any]) -> float:
+    """Return the wall time since the first round began."""
+    seconds: float = summary["elapsed"] - (summary.get("setup_time") or 0.0)
+    return max(seconds, 0.0)
+
+
+def part_done(summary: Mapping[str, Any], stop: Stop) -> float:
+    """Return how much of a run is done, by the limit that is closest: 0 to 1, 0 where there is none."""
+    limits = {"rounds": stop.rounds, "clock": stop.clock, "elapsed": stop.elapsed}
+    return max((min(summary[name] / limit, 1.0) for name, limit in limits.items() if limit), default=0.0)
+
+
+def _loss(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the gap, or else the loss, with its name; nothing where neither is known."""
+    if summary.get("gap") is not None:
+        return [("gap", f"{summary['gap']:.2e}")]
+    return [] if summary.get("loss") is None else [("loss", f"{summary['loss']:.5g}")]
+
+
+CURVE_COLUMNS = 40
+BLOCKS = "▁▂▃▄▅▆▇█"
+LISTED = 3  # workers of each kind
+NUMBERED = 12  # idle workers, before the others are only counted
+Rows = list[tuple[str, str]]
+
+
+def run_panel(run: Snapshot) -> "RenderableType":
+    """Return a run for rich: a progress bar, and the rows of the text below it."""
+    from rich.panel import Panel
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    if done := part_done(run.summary, run.stop):
+        grid.add_row("", ProgressBar(1.0, done, width=CURVE_COLUMNS))
+    for name, text in snapshot_rows(run):
+        grid.add_row(name, Text(text))
+    return Panel(grid, title=Text(_title(run)))
+
+
+def snapshot_text(run: Snapshot) -> str:
+    """Return the same as plain text."""
+    return f"{_title(run)}\n{aligned(snapshot_rows(run))}"
+
+
+def _title(run: Snapshot) -> str:
+    return _printable(f"{run.title} on {counted(len(run.workers.means), 'worker')}")
+
+
+def snapshot_rows(run: Snapshot) -> Rows:
+    """Return names and texts: what is known about a run."""
+    state = [("state", run.state)] if run.state else []
+    events = [("" if i else "events", text) for i, text in enumerate(run.events)]
+    loss = [(name, f"{value}  {curve(run.losses, CURVE_COLUMNS)}") for name, value in _loss(run.summary)]
+    rows = [*state, ("round", _round(run)), *loss, *_times(run.summary), *_worker_rows(run.workers), *events]
+    return [(name, _printable(text)) for name, text in rows]
+
+
+def _printable(line: str) -> str:
+    """Return a line without codes for terminals, which names in a run file might contain."""
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
+def _round(run: Snapshot) -> str:
+    summary, stop = run.summary, run.stop
+    parts = [_rounds(summary, stop)]
+    if done := part_done(summary, stop):
+        parts.append(f"{100 * done:.1f} %")
+    parts.append(rate(summary["rounds"], _after_setup(summary)))
+    if not run.at_rest and (left := time_left(summary, stop)) < math.inf:
+        parts.append(f"at most {duration(left)} to go, until {when(time.time() + left)}")
+    return ", ".join(parts)
+
+
+def curve(values: Sequence[float], width: int) -> str:
+    """Return values as a row of blocks, the latest to the right; positive ones by their logarithm."""
+    finite = [value for value in values if math.isfinite(value)]
+    if len(finite) < 2:
+        return ""
+    scaled = [math.log(value) for value in finite] if min(finite) > 0 else finite
+    count = min(width, len(scaled))
+    chosen = [scaled[(len(scaled) - 1) * i // (count - 1)] for i in range(count)]
+    low, high = min(chosen), max(chosen)
+    step = (high - low) / (len(BLOCKS) - 1) or 1.0
+    return "".join(BLOCKS[round((value - low) / step)] for value in chosen)
+
+
+def _times(summary: Mapping[str, Any]) -> Rows:
+    waste, worker_time = summary["waste"], summary["worker_time"]
+    wasted = f"{significant(waste, 4)} s of it wasted, {share(waste, worker_time)}"
+    rows = [
+        ("clock", f"{significant(summary['clock'], 4)} s, {duration(summary['elapsed'])} elapsed"),
+        ("worker time", f"{significant(worker_time, 4)} s, {wasted}"),
+    ]
+    billed = summary.get("billed")
+    return [*rows, ("billed", f"{duration(billed)}: cores x elapsed")] if billed else rows
+
+
+def _worker_rows(workers: Workers) -> Rows:
+    """Return the busiest, the slowest, the idle and the missing workers."""
+    known = np.flatnonzero(~np.isnan(workers.means))
+    idle = workers.available & (False if workers.before is None else workers.tasks == workers.before)
+    rows = []
+    for name, values in (("busiest", workers.seconds), ("slowest", workers.means)):
+        largest = known[np.argsort(-values[known], kind="stable")[:LISTED]].tolist()
+        rows += [("" if i else name, _worker(workers, worker)) for i, worker in enumerate(largest)]
+    since = f", since round {workers.since}"
+    return [*rows, *_numbers("idle", idle, since), *_numbers("missing", ~workers.available)]
+
+
+def _worker(workers: Workers, worker: int) -> str:
+    part = share(workers.seconds.item(worker), workers.seconds.sum())
+    mean, host = duration(workers.means[worker]), workers.identities[worker].host
+    return f"worker {worker} ({host}): {mean} per task, {part} of worker time"
+
+
+def _numbers(name: str, which: BoolArray, since: str = "") -> Rows:
+    chosen = np.flatnonzero(which).tolist()
+    if not chosen:
+        return []
+    more = f" and {len(chosen) - NUMBERED:,} more" if len(chosen) > NUMBERED else ""
+    numbers = f"{', '.join(map(str, chosen[:NUMBERED]))}{more}{since}"
+    return [(name, f"{len(chosen):,} of {len(which):,}: {numbers}")]

@@ -1,18 +1,303 @@
 """The report of runs: one HTML page that needs no network and no other file."""
 
-import html
 import json
+import math
 from collections.abc import Sequence
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
+import numpy as np
+
+from mpi_ata.arrays import Array, BoolArray, IntArray, State
+from mpi_ata.clusters.identity import VIRTUAL
 from mpi_ata.errors import UsageError
-from mpi_ata.runfile.record import Record
-from mpi_ata.view.plots_data import run_names
-from mpi_ata.view.report_data import report_data
-from mpi_ata.view.report_words import Section, run_summary
+from mpi_ata.layout import ranks_for
+from mpi_ata.runfile.hosts import flagged, report_hosts
+from mpi_ata.runfile.load import SLURM_ENERGY, describe, latest_metrics
+from mpi_ata.runfile.priors import counted, match_prior
+from mpi_ata.runfile.schema import Record
+from mpi_ata.view.explain import depends_on_means, planned
+from mpi_ata.view.learned import learned
+from mpi_ata.view.plots import (
+    WIDE_TIMES,
+    CurvePanel,
+    PlottedRun,
+    WorkerRows,
+    curve_panels,
+    histograms,
+    plotted,
+    run_names,
+    task_rates,
+    worker_rows,
+)
+from mpi_ata.view.text import duration, elapsed_shares, share, significant, when
+
+MOST_POINTS = 512  # of a curve
+MOST_ROWS = 1000  # of the table of workers
+DIGITS = 5
+WORKER_HEADER = [
+    *("worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "overhead [s]"),
+    *("share of worker time [%]", "next quota"),
+]
+EVENT_HEADER = ["time", "worker", "kind", "text"]
+
+
+def report_data(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
+    """Return what the page draws."""
+    runs = [plotted(record, name) for record, name in zip(records, names, strict=True)]
+    return {
+        "panels": [_panel(panel, runs) for panel in curve_panels(runs).values()],
+        "runs": [_run(number, *pair) for number, pair in enumerate(zip(records, runs, strict=True))],
+    }
+
+
+def _panel(panel: CurvePanel, runs: Sequence[PlottedRun]) -> dict[str, Any]:
+    curves = [_curve(number, *panel.points(run)) for number, run in enumerate(runs)]
+    positive = all(value > 0 for curve in curves for value in curve["y"])
+    return {"x": panel.x, "y": panel.y, "log": positive and panel.y.startswith("gap"), "curves": curves}
+
+
+def _curve(run: int, x: Array, y: Array) -> dict[str, Any]:
+    step = max(1, -(-len(x) // MOST_POINTS))
+    return {"run": run, "x": numbers(x[::step]), "y": numbers(y[::step])}
+
+
+def _run(number: int, record: Record, run: PlottedRun) -> dict[str, Any]:
+    assert run.workers is not None
+    rows, known, described = worker_rows(run), run.workers, describe(record)
+    quota = None if known.quota is None else numbers(rows.averaged(known.quota.astype(np.float64)))
+    return {
+        "number": number,
+        "name": run.name,
+        "row_label": rows.label.replace("\n", " "),
+        "row_names": row_names(rows),
+        "means": numbers(rows.averaged(known.means)),
+        "bounds": numbers(rows.averaged(known.bounds)),
+        "quota": quota,
+        "times": _times(run, rows),
+        "map": _map(run, rows),
+        "table": _workers(described["workers_table"], known.quota),
+        "events": {"header": EVENT_HEADER, "rows": [_event(event) for event in described["events"]]},
+        "job": "\n".join([record.job.text.strip(), *(f"--set {each}" for each in record.job.settings)]),
+    }
+
+
+def _times(run: PlottedRun, rows: WorkerRows) -> dict[str, Any]:
+    if not run.times.size:
+        return {"edges": [], "values": []}
+    edges, shares = histograms(run.times, rows)
+    texts = ("share of its tasks that took so long", "task time [s]", rows.label)
+    return _heat(texts, row_names(rows), edges, shares, log=bool(edges[-1] > WIDE_TIMES * edges[0]))
+
+
+def _map(run: PlottedRun, rows: WorkerRows) -> dict[str, Any]:
+    if not len(run.task_map.get("round", ())):
+        return {"edges": [], "values": []}
+    clock, rates, label = task_rates(run)
+    names = row_names(rows) if len(rates) == len(rows.groups) else [f"row {row}" for row in range(len(rates))]
+    return _heat(("tasks per round over the run", "clock [s]", label), names, clock, rates, log=False)
+
+
+def _heat(
+    texts: tuple[str, str, str], rows: list[str], edges: Array, values: Array, log: bool
+) -> dict[str, Any]:
+    """Return a picture of coloured cells, given its caption and the names of its axes."""
+    caption, x, y = texts
+    return {
+        "caption": f"{caption}: the brighter, the more",
+        "x": x,
+        "y": y.replace("\n", " "),
+        "log": log,
+        "rows": rows,
+        "edges": numbers(edges),
+        "values": [numbers(row) for row in values],
+    }
+
+
+def row_names(rows: WorkerRows) -> list[str]:
+    """Return what each row of a picture shows."""
+    return [
+        f"worker {group[0]}" if len(group) == 1 else f"{len(group)} workers, such as {group[0]}"
+        for group in rows.groups
+    ]
+
+
+def _workers(workers: Sequence[dict[str, Any]], quota: IntArray | None) -> dict[str, Any]:
+    """Return the table of workers; of very many, those with the most tasks."""
+    columns, rows = ("host", "slot", "tasks", "mean", "spread", "overhead"), []
+    shown = sorted(range(len(workers)), key=lambda number: -workers[number]["tasks"])[:MOST_ROWS]
+    for number in sorted(shown):
+        worker = workers[number]
+        part = None if worker["share"] is None else 100 * worker["share"]
+        next_quota = None if quota is None else int(quota[number])
+        rows.append([number, *(worker[name] for name in columns), part, next_quota])
+    left = len(workers) - len(rows)
+    note = f"{left:,} more workers, with fewer tasks, are not in the table." if left else ""
+    return {"header": WORKER_HEADER, "rows": rows, "left_out": note}
+
+
+def _event(event: dict[str, Any]) -> list[Any]:
+    worker = event["worker"] if event["worker"] >= 0 else None
+    return [when(event["time"]), worker, event["kind"], event["text"]]
+
+
+def numbers(values: Array) -> list[float | None]:
+    """Return numbers with few digits, None for those that are not known."""
+    return [float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None for value in values.tolist()]
+
+
+RARELY = 0.1  # of an equal share of the tasks: a worker below this hardly did any
+SPARE_TIME = 1.5  # the time limit to request, over the expected elapsed time
+SLOWER = 1.25  # than in earlier runs: worth a remark
+ENOUGH = 30  # tasks, then and now, to compare
+SHOWN = 8  # workers or hosts in a sentence
+
+
+def run_summary(record: Record) -> list[str]:
+    """Return the summary of a run in plain words."""
+    parts = (_metrics, _worker_time, _elapsed, _billed, _energy, _idle, _hosts, _history)
+    return [_state(record), *(sentence for part in parts for sentence in part(record))]
+
+
+def _state(record: Record) -> str:
+    summary = record.summary
+    known = [f", {name} {summary[name]:.4g}" for name in ("gap", "loss") if summary.get(name) is not None]
+    rounds = counted(summary["rounds"], "round")
+    limit = "" if record.reason == rounds else f" at {record.reason}"
+    state = f"is finished{limit}" if record.reason else "is not finished"
+    return f"The run {state}: {rounds} in {duration(summary['clock'])} on the clock{''.join(known[:1])}."
+
+
+def _metrics(record: Record) -> list[str]:
+    """Return what evaluate() of the problem said last."""
+    known = [f"{name} {value:.4g}" for name, value in latest_metrics(record).items() if value is not None]
+    return [f"Evaluated last: {listed(known)}."] if known else []
+
+
+def _worker_time(record: Record) -> list[str]:
+    summary = record.summary
+    spent, waste = summary["worker_time"], summary["waste"]
+    if not spent:
+        return []
+    capacity = summary["workers"] * summary["clock"]
+    used = f"{share(spent - waste, spent)} went into finished tasks, {share(waste, spent)} into stopped ones"
+    busy = f"workers computed during {share(spent, capacity)} of the clock"
+    return [f"Of {duration(spent)} of worker time, {used}; {busy}."]
+
+
+def _elapsed(record: Record) -> list[str]:
+    """Return where the wall time went, if the run used real ranks."""
+    parts = elapsed_shares(record.summary)
+    shares = ", ".join(f"{what} {part}" for what, part in parts)
+    return [f"Of {duration(record.summary['elapsed'])} elapsed: {shares}."] if parts else []
+
+
+def _billed(record: Record) -> list[str]:
+    """Return where billed time went: into tasks, waiting, the manager, and everything outside of rounds."""
+    summary, billed = record.summary, record.summary.get("billed")
+    if not billed:
+        return ["The workers were simulated, so no core time was billed."] if _simulated(record) else []
+    waiting = max(summary["workers"] * summary["clock"] - summary["worker_time"], 0.0)
+    rest = max(billed - summary["worker_time"] - waiting, 0.0)
+    parts = [
+        f"{share(summary['worker_time'], billed)} was spent on tasks",
+        f"{share(waiting, billed)} by workers that waited or were idle during rounds",
+        f"{share(rest, billed)} by the manager, and by everyone during start, evaluations and saving",
+    ]
+    return [f"Of {duration(billed)} of billed core time, {'; '.join(parts)}."]
+
+
+def _energy(record: Record) -> list[str]:
+    """Return the joules of the run's Slurm jobs, where Slurm knows them."""
+    if (joules := record.summary.get(SLURM_ENERGY)) is None:
+        return []
+    who = f"Its Slurm jobs ({listed([*record.slurm_jobs])})"
+    per_task = significant(joules / max(record.summary["tasks_used"], 1), 3)
+    return [f"{who} used {significant(joules, 4)} J, {per_task} J per used task, idle cores included."]
+
+
+def _simulated(record: Record) -> bool:
+    return all(identity.host == VIRTUAL for identity in record.identities)
+
+
+def not_worth_using(record: Record) -> IntArray:
+    """Return the workers that a learning allocator leaves idle by now, or that hardly did any tasks."""
+    tasks, known = record.workers["tasks"], learned(record)
+    rarely = tasks < RARELY * tasks.sum() / len(tasks)
+    if known.allocator is not None and depends_on_means(known.allocator) and known.available.any():
+        rarely = planned(known.allocator, known.available) == 0
+    return np.flatnonzero(rarely & known.available)
+
+
+def _idle(record: Record) -> list[str]:
+    workers = not_worth_using(record)
+    if not len(workers) or not record.workers["tasks"].any():
+        return []
+    part = share(record.workers["tasks"][workers].sum(), record.workers["tasks"].sum())
+    names = listed([f"{worker}" for worker in workers.tolist()])
+    noun = "Worker" if len(workers) == 1 else "Workers"
+    return [f"{noun} {names} did {part} of all tasks and would get none or few: not worth requesting again."]
+
+
+def _hosts(record: Record) -> list[str]:
+    bad = flagged(report_hosts(record))
+    return [f"Host {host.host} was {host.verdict}: {host.reason}." for host in bad[:SHOWN]]
+
+
+def _history(record: Record) -> list[str]:
+    """Return the hosts whose workers were slower than in the earlier runs that this one started from."""
+    if not record.prior:
+        return []
+    then = match_prior(record.prior, record.identities).columns
+    hosts = np.array([identity.host for identity in record.identities])
+    lines = []
+    for host in dict.fromkeys(hosts.tolist()):
+        ratio = _mean(record.workers, hosts == host) / _mean(then, hosts == host)
+        if ratio >= SLOWER:
+            lines.append(f"Tasks on host {host} took {ratio:.1f} times as long as in earlier runs.")
+    return lines[:SHOWN]
+
+
+def _mean(columns: State, rows: BoolArray) -> float:
+    """Return the mean task time of some workers; NaN for too few tasks."""
+    tasks = int(columns["tasks"][rows].sum())
+    return float(columns["seconds"][rows].sum()) / tasks if tasks >= ENOUGH else math.nan
+
+
+def commands(record: Record, path: Path) -> list[tuple[str, str]]:
+    """Return what to submit next time and what for, where the run was on real hosts."""
+    if _simulated(record):
+        return []
+    workers = len(record.identities) - len(not_worth_using(record))
+    ranks, limit = ranks_for(max(workers, 1)), time_limit(record)
+    submit = f"mpi-ata submit JOB.toml --ntasks {ranks} --time {limit} --warm-start {path}"
+    sbatch = f"sbatch --ntasks={ranks} --time={limit}"
+    if bad := [host.host for host in flagged(report_hosts(record))]:
+        submit, sbatch = f"{submit} --exclude-slow {path}", f"{sbatch} --exclude={','.join(bad)}"
+    return [
+        ("To run this job again on the workers that were worth it:", submit),
+        ("Or with a batch script of your own:", f"{sbatch} SCRIPT.sh"),
+    ]
+
+
+def time_limit(record: Record) -> str:
+    """Return a Slurm time limit: the expected elapsed time with a margin, in whole minutes."""
+    rounds, limit = record.summary["rounds"], record.job.tables.get("stop", {}).get("rounds")
+    expected = record.summary["elapsed"]
+    if not record.reason and limit and rounds:
+        expected *= max(limit / rounds, 1.0)
+    hours, minutes = divmod(max(math.ceil(SPARE_TIME * expected / 60), 2), 60)
+    return f"{hours:02}:{minutes:02}:00"
+
+
+def listed(names: list[str]) -> str:
+    """Return names in a sentence, with the number of those that are left out."""
+    more = [f"{len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
+    parts = [*names[:SHOWN], *more]
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def check_report_path(path: Path) -> None:
@@ -25,40 +310,28 @@ def check_report_path(path: Path) -> None:
 
 def write_report(records: Sequence[Record], paths: Sequence[Path], output: Path) -> None:
     """Write a report of these runs."""
-    names, sections = run_names(paths), [run_summary(*run) for run in zip(records, paths, strict=True)]
-    page = report_page(names, sections, report_data(records, names))
+    names = run_names(paths)
+    data = json.dumps(report_data(records, names), allow_nan=False, separators=(",", ":"))
+    page = Template(_part("html")).substitute(
+        title=escape(f"mpi-ata report: {', '.join(names)}"),
+        style=_part("css"),
+        script=_part("js"),
+        summary="\n".join(map(_section, names, records, paths)),
+        data=data.replace("<", "\\u003c"),  # cannot end the element it stands in
+    )
     try:
         output.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{output}: the report cannot be written: {error.strerror}") from None
 
 
-def report_page(names: Sequence[str], sections: Sequence[Section], data: dict[str, Any]) -> str:
-    """Return the page; whatever comes from files is escaped."""
-    title = f"mpi-ata report: {', '.join(names)}"
-    return Template(_part("html")).substitute(
-        title=html.escape(title),
-        style=_part("css"),
-        script=_part("js"),
-        summary="\n".join(_section(name, section) for name, section in zip(names, sections, strict=True)),
-        data=_embedded(data),
-    )
-
-
 def _part(suffix: str) -> str:
     return (files("mpi_ata.view") / "page" / f"report.{suffix}").read_text(encoding="utf-8")
 
 
-def _embedded(data: dict[str, Any]) -> str:
-    """Return JSON that cannot end the element it stands in."""
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _section(name: str, section: Section) -> str:
-    points = "\n".join(f"<li>{html.escape(sentence)}</li>" for sentence in section.sentences)
-    commands = "\n".join(_command(*each) for each in section.commands)
-    return f"<h3>{html.escape(name)}</h3>\n<ul>\n{points}\n</ul>\n{commands}"
-
-
-def _command(purpose: str, command: str) -> str:
-    return f"<p>{html.escape(purpose)}<br><code>{html.escape(command)}</code></p>"
+def _section(name: str, record: Record, path: Path) -> str:
+    """Return what is said about one run; whatever comes from files is escaped."""
+    points = "\n".join(f"<li>{escape(sentence)}</li>" for sentence in run_summary(record))
+    hints = [(escape(purpose), escape(command)) for purpose, command in commands(record, path)]
+    shown = "\n".join(f"<p>{purpose}<br><code>{command}</code></p>" for purpose, command in hints)
+    return f"<h3>{escape(name)}</h3>\n<ul>\n{points}\n</ul>\n{shown}"

@@ -1,35 +1,236 @@
 """What a run would have taken under other allocators, budgets or workers: its recorded times, replayed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 
-from mpi_ata.arrays import total
+from mpi_ata.arrays import Array, IntArray, State, total
 from mpi_ata.clusters import VirtualCluster
+from mpi_ata.clusters.simulated import SimulatedOrder
 from mpi_ata.driver.restore import allocator_of
+from mpi_ata.errors import UsageError
 from mpi_ata.job import Job, build_parts
-from mpi_ata.methods import Method, Round
+from mpi_ata.job.component import METHODS, Component
+from mpi_ata.job.schema import RunDescription, job_from, recorded_samples
+from mpi_ata.job.tables import Table, Tables
+from mpi_ata.methods import Method
 from mpi_ata.problems.no_work import NoWork
 from mpi_ata.randomness import Purpose, Streams
-from mpi_ata.runfile.record import Record
-from mpi_ata.view.what_if_question import Question, chosen_workers, own_name, replayed_jobs
-from mpi_ata.view.what_if_recording import Recording, recording
+from mpi_ata.runfile.priors import Prior, counted, match_prior
+from mpi_ata.runfile.schema import Record
+from mpi_ata.times import DrawnTimes, Recorded
+from mpi_ata.times.replayed import RecordedRounds, ReplayedTimes, recorded_rounds
+from mpi_ata.view.learned import named_tables
+from mpi_ata.view.text import ratio, table
+
+RARE = 0.02  # stopped tasks per finished one, up to which rounds are replayed as they were recorded
+FEWEST = 50  # recorded rounds that stand for all of a longer run
+Correction = Callable[[int, Array], Array]  # of a worker's times
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What is known of the workers that are replayed."""
+
+    path: Path
+    tables: Tables  # the job
+    workers: IntArray  # their numbers in the run
+    samples: list[Array]  # task times of each, whose mean is that of all its tasks
+    tasks: IntArray  # that each has finished
+    overhead: Array  # seconds that an order of each spends on the way, on average
+    rounds: int  # of the run
+    prior: Prior | None  # with which it started
+    log: RecordedRounds | None = None  # what rounds on ranks took, one by one
+    untried: int = 0  # workers left out, since nothing is known of them
+
+    @property
+    def means(self) -> Array:
+        """The mean task time of each worker."""
+        return np.array([sample.mean() for sample in self.samples])
+
+    def only(self, rows: IntArray) -> "Recording":
+        """Return the same for fewer workers."""
+        return replace(
+            self,
+            workers=self.workers[rows],
+            samples=[self.samples[row] for row in rows.tolist()],
+            tasks=self.tasks[rows],
+            overhead=self.overhead[rows],
+            prior=self.prior
+            and self.prior._replace(columns={key: all[rows] for key, all in self.prior.columns.items()}),
+            log=self.log and self.log.only(rows),
+        )
+
+    def times(self, seed: int) -> DrawnTimes:
+        """Return the task times of a replay: those of recorded rounds, or else draws from the samples."""
+        law = Recorded(len(self.workers), self.samples)
+        return DrawnTimes(law, seed) if self.log is None else ReplayedTimes(law, seed, self.log)
+
+    def overhead_of(
+        self, order: SimulatedOrder, workers: IntArray, counts: IntArray, seconds: Array
+    ) -> Array:
+        """Return the seconds that orders of these workers spend on the way, in a round of a replay."""
+        if self.log is None:
+            return self.overhead[workers]
+        return self.log.overhead.at(self.log.row(order.round), otherwise=self.overhead)[workers]
+
+    def gap(self, round: int) -> float:
+        """Return the seconds of a round of a replay that are the manager's."""
+        return 0.0 if self.log is None else self.log.gap(round)
+
+    def resampled(self, rng: Generator) -> "Recording":
+        """Return what might as well have been recorded: a bootstrap of each worker's times."""
+        pairs = zip(self.samples, self.tasks.tolist(), strict=True)
+        samples = [_resampled(sample, tasks, rng) for sample, tasks in pairs]
+        return replace(self, samples=samples, log=self.log and self.log.resampled(rng))
+
+
+def recording(record: Record, path: Path) -> Recording:
+    """Return what a run has recorded of its workers' task times, without those that never finished a task."""
+    samples = recorded_samples(record.workers.get("times"), path)
+    workers, rounds = record.workers, int(record.method["k"])
+    orders = np.clip(np.minimum(workers["arrivals"], rounds), 1, None)  # single arrivals share an order
+    prior = match_prior(record.prior, record.identities) if record.prior else None
+    known = np.flatnonzero(workers["tasks"] > 0)
+    if not len(known) or not rounds:
+        raise UsageError(f"{path}: there is no finished task to replay yet; wait for some rounds")
+    stopped = record.cluster.get("undelivered", np.zeros(len(samples)))
+    correct = _correction(workers, stopped)
+    everyone = Recording(
+        path,
+        named_tables(record),
+        np.arange(len(samples)),
+        [correct(worker, sample) if len(sample) else sample for worker, sample in enumerate(samples)],
+        workers["tasks"],
+        workers["overhead"] / orders,
+        rounds,
+        prior,
+        _log(record, rounds, correct) if stopped.sum() <= RARE * workers["tasks"].sum() else None,
+        untried=len(samples) - len(known),
+    )
+    return everyone.only(known)
+
+
+def _log(record: Record, rounds: int, correct: Correction) -> RecordedRounds | None:
+    """Return the recorded rounds; None in a simulation, and where there are too few to stand for all."""
+    columns = record.rounds
+    if not columns or len(columns["round"]) < min(rounds, FEWEST):
+        return None
+    found = recorded_rounds(columns, len(record.identities))
+    return replace(found, seconds=found.seconds.changed(correct))
+
+
+def _correction(workers: State, stopped: Array | IntArray) -> Correction:
+    """Return what gives a worker's sample the mean of all tasks that it is part of, stopped ones included.
+
+    Finished tasks are the shorter ones where others were stopped.  What a task takes beyond the least time s
+    is taken to be exponential: then its mean is the time that all tasks spent beyond s, over the number of
+    those that finished.  A task is stopped at a random moment, so its time is uniform up to twice the mean.
+    """
+    tasks = np.maximum(workers["tasks"], 1)
+    least = np.where(workers["tasks"] > 0, workers["least"], 0.0)
+    mean_stopped = workers["unfinished"] / np.maximum(stopped, 1)
+    beyond = np.square(np.maximum(2 * mean_stopped - least, 0.0)) / np.maximum(4 * mean_stopped, 1e-300)
+    excess = workers["seconds"] / tasks - least + stopped * beyond / tasks
+    return lambda worker, sample: _stretched(sample, least.item(worker), excess.item(worker))
+
+
+def _stretched(sample: Array, least: float, excess: float) -> Array:
+    """Return a sample whose times exceed the least one by `excess` on average."""
+    beyond = np.maximum(sample - least, 0.0)
+    return np.asarray(
+        least + beyond * (excess / beyond.mean()) if beyond.any() else np.full_like(sample, least + excess)
+    )
+
+
+def _resampled(sample: Array, tasks: int, rng: Generator) -> Array:
+    """Return a resampled sample; its mean varies as the mean of `tasks` times does, of which it is a part."""
+    drawn = rng.choice(sample, len(sample))
+    mean = sample.mean()
+    varied = mean + (drawn.mean() - mean) * np.sqrt(len(sample) / max(tasks, len(sample)))
+    return np.asarray(drawn * (varied / drawn.mean()))
+
+
+class Question(NamedTuple):
+    """What is asked: allocators, a budget and workers; None where these are those of the run."""
+
+    allocators: Sequence[str]
+    budget: int | None = None
+    workers: str | None = None
+
+
+def replayed_jobs(recorded: Recording, question: Question) -> list[Job]:
+    """Return the job of the run under each allocator, without its problem and its times."""
+    tables = recorded.tables
+    replayed: Tables = {
+        "problem": {"name": "quadratic", "dimension": 1},
+        "method": _method(tables.get("method", {})),
+        "allocator": _allocator(recorded, question),
+        "times": {"law": "constant", "scale": recorded.means.tolist()},
+        "stop": {"rounds": recorded.rounds},
+        "run": {"workers": len(recorded.workers), "seed": tables.get("run", {}).get("seed", 0)},
+    }
+    job = job_from(recorded.path, RunDescription.of_tables(replayed, {}))
+    return job.with_allocators(list(question.allocators))
+
+
+def _method(keys: Table) -> Table:
+    """Return a method whose rounds last as long as those of the run, whatever it does with results."""
+    name = keys.get("name", "sgd")
+    if name not in METHODS or name == "map":
+        return {"name": "sgd", "step_size": 1.0}
+    method = Component("method", METHODS[name], {})
+    return {"name": name, "step_size": 1.0} | {key: keys[key] for key in keys if method.accepts(key)}
+
+
+def _allocator(recorded: Recording, question: Question) -> Table:
+    """Return the allocator of the run, with the budget that is asked for."""
+    keys = dict(recorded.tables.get("allocator", {}))
+    if not keys:
+        rule = "its method has no allocator to exchange; what-if is for methods that have one, such as sgd"
+        raise UsageError(f"{recorded.path}: {rule}")
+    if "file" in keys:
+        if "own" in question.allocators:
+            rule = "its allocator is code of your own, which is not executed here"
+            raise UsageError(f"{recorded.path}: {rule}; name others with --allocators")
+        keys = {"name": "uta", "budget": keys.get("budget", 1)}
+    return keys if question.budget is None else keys | {"budget": question.budget}
+
+
+def chosen_workers(recorded: Recording, text: str | None) -> IntArray:
+    """Return the rows of the workers in a list such as 0-7,12; a number means that many, the fastest."""
+    most = len(recorded.workers)
+    if text is None:
+        return np.arange(most)
+    if text.strip().isdecimal():
+        if not 1 <= int(text) <= most:
+            raise UsageError(f"--workers {text} must be from 1 to {most}, the workers with recorded times")
+        return np.sort(np.argsort(recorded.means, kind="stable")[: int(text)])
+    try:
+        ends = [part.partition("-") for part in text.split(",")]
+        found = {worker for a, dash, b in ends for worker in range(int(a), int(b if dash else a) + 1)}
+    except ValueError:
+        rule = "is neither a number of workers nor a list of them such as 0-7,12"
+        raise UsageError(f"--workers {text} {rule}") from None
+    if unknown := found.difference(recorded.workers.tolist()):
+        raise UsageError(f"--workers {text}: worker {min(unknown)} has no recorded times; leave it out")
+    return np.flatnonzero(np.isin(recorded.workers, list(found)))
+
+
+def own_name(recorded: Recording, name: str) -> str:
+    """Return the name of an allocator; `own` is that of the run."""
+    keys = recorded.tables.get("allocator", {})
+    return str(keys.get("name", keys.get("class"))) if name == "own" else name
+
 
 LONGEST = 10_000  # rounds that are replayed; later ones are taken to last as long as the last half of these
 SHORT = 300  # rounds of a replay that only shows how much the results vary
 RESAMPLES = 20  # of those
 REPEATS, ENOUGH = 20, 3000  # replays of a short run, and rounds in all of them together
-
-
-class Totals(NamedTuple):
-    """What a replay took."""
-
-    clock: float
-    worker_time: float
-    used: float
-    wasted: float
 
 
 def what_if(
@@ -60,64 +261,125 @@ def what_if(
 
 def prediction(job: Job, recorded: Recording) -> dict[str, Any]:
     """Return what a job is predicted to take with recorded times, and how sure that is."""
-    whole, (clock, worker_time) = repeated(job, recorded), spread(job, recorded)
+    clock, worker_time, used, wasted = repeated(job, recorded).tolist()
+    clock_error, worker_time_error = relative_errors(job, recorded)
     return {
         "budget": int(job.allocator.keys["budget"]) if job.allocator else None,
         "workers": len(recorded.workers),
         "rounds": recorded.rounds,
-        "clock": whole.clock,
-        "clock_error": clock * whole.clock,
-        "worker_time": whole.worker_time,
-        "worker_time_error": worker_time * whole.worker_time,
-        "tasks_used": round(whole.used),
-        "tasks_wasted": round(whole.wasted),
+        "clock": clock,
+        "clock_error": clock_error * clock,
+        "worker_time": worker_time,
+        "worker_time_error": worker_time_error * worker_time,
+        "tasks_used": round(used),
+        "tasks_wasted": round(wasted),
     }
 
 
-def repeated(job: Job, recorded: Recording) -> Totals:
+def repeated(job: Job, recorded: Recording) -> Array:
     """Return the mean of enough replays that chance hardly matters."""
     count = max(1, min(REPEATS, ENOUGH // recorded.rounds))
     seeds = range(job.run.seed, job.run.seed + count)
     replays = [replay(job.with_seed(seed), recorded, recorded.rounds) for seed in seeds]
-    return Totals(*np.mean(replays, axis=0).tolist())
+    return np.asarray(np.mean(replays, axis=0))
 
 
-def spread(job: Job, recorded: Recording) -> tuple[float, float]:
+def relative_errors(job: Job, recorded: Recording) -> list[float]:
     """Return the relative standard deviations of clock and worker time over replays of resampled times."""
     streams, rounds = Streams(job.run.seed, Purpose.TIMES), min(recorded.rounds, SHORT)
     replays = [
         replay(job.with_seed(number), recorded.resampled(streams.at(0, number=number)), rounds)
         for number in range(RESAMPLES)
     ]
-    values = np.array([(each.clock, each.worker_time) for each in replays])
-    clock, worker_time = values.std(axis=0, ddof=1) / values.mean(axis=0)
-    return float(clock), float(worker_time)
+    clock_and_worker_time = np.array(replays)[:, :2]
+    return list(clock_and_worker_time.std(axis=0, ddof=1) / clock_and_worker_time.mean(axis=0))
 
 
-def replay(job: Job, recorded: Recording, rounds: int) -> Totals:
-    """Run a job for some rounds on the virtual clock, with recorded times."""
-    n, problem = len(recorded.workers), NoWork()
-    method = build_parts(job, n, problem).method
-    cluster = VirtualCluster(
-        problem, recorded.times(job.run.seed), job.run.seed, overhead=recorded.overhead_of
-    )
+def replay(job: Job, recorded: Recording, rounds: int) -> Array:
+    """Run a job on the virtual clock, with recorded times; return clock, worker time, used, wasted tasks."""
+    problem, seed = NoWork(), job.run.seed
+    method = build_parts(job, len(recorded.workers), problem).method
+    cluster = VirtualCluster(problem, recorded.times(seed), seed, overhead=recorded.overhead_of)
     allocator = allocator_of(method)
     if recorded.prior is not None and allocator is not None:
         allocator.inherit(recorded.prior.rounds, recorded.prior.columns)
     length = min(rounds, LONGEST)
-    half = _rounds(method, cluster, recorded, length // 2)
-    rest = _rounds(method, cluster, recorded, length - length // 2)
-    weight = 1.0 + (rounds - length) / (length - length // 2)
-    return Totals(*(first + weight * second for first, second in zip(half, rest, strict=True)))
+    half = _totals(method, cluster, recorded, length // 2)
+    rest = _totals(method, cluster, recorded, length - length // 2)
+    return half + (1.0 + (rounds - length) / (length - length // 2)) * rest
 
 
-def _rounds(method: Method, cluster: VirtualCluster, recorded: Recording, count: int) -> Totals:
+def _totals(method: Method, cluster: VirtualCluster, recorded: Recording, count: int) -> Array:
     """Return what the next rounds take."""
+    totals = np.zeros(4)
     before = cluster.ledger.worker_time.sum()
-    rounds = [_counts(method.step(cluster), recorded) for _ in range(count)]
-    clock, used, wasted = np.sum(rounds, axis=0) if rounds else np.zeros(3)
-    return Totals(clock, cluster.ledger.worker_time.sum() - before, used, wasted)
+    for _ in range(count):
+        round = method.step(cluster)
+        totals += (round.duration + recorded.gap(round.number), 0.0, total(round.used), total(round.wasted))
+    totals[1] = cluster.ledger.worker_time.sum() - before
+    return totals
 
 
-def _counts(round: Round, recorded: Recording) -> tuple[float, int, int]:
-    return round.duration + recorded.gap(round.number), total(round.used), total(round.wasted)
+HEADER = ["allocator", "budget", "workers", "clock [s]", "worker time [s]", "wasted tasks", "clock ratio"]
+TIMES = ("clock", "worker_time")
+AGREES = 0.03  # relative difference of clocks that is not worth a remark
+UNRELIABLE = 0.2  # relative difference of clocks above which predictions mislead
+FEW = 30  # recorded times of a worker below which its mean is a guess
+
+
+def what_if_table(answer: dict[str, Any]) -> str:
+    """Return what the run took and what is predicted, and below it how far to trust that."""
+    recorded = answer["recorded"]
+    ran = recorded | {"allocator": f"{answer['allocator']}, recorded", "budget": "-"}
+    rows = [_cells(row, recorded["clock"]) for row in (ran, *answer["predicted"])]
+    return "\n".join([table(rows, HEADER), "", *_remarks(answer)])
+
+
+def _cells(row: dict[str, Any], clock: float) -> list[Any]:
+    errors = {name: f" ± {row[f'{name}_error']:,.2g}" for name in TIMES if f"{name}_error" in row}
+    times = [f"{row[name]:,.4g}{errors.get(name, '')}" for name in TIMES]
+    names = [row[name] for name in ("allocator", "budget", "workers")]
+    return [*names, *times, f"{row['tasks_wasted']:,}", ratio(row["clock"], clock)]
+
+
+def _remarks(answer: dict[str, Any]) -> list[str]:
+    """Return what limits the predictions."""
+    rounds, least = counted(answer["recorded"]["rounds"], "round"), counted(answer["least_tasks"], "task")
+    lines = [
+        f"Replays of {rounds} with the recorded task times; ± is one standard deviation over replays of",
+        f"resampled times: chance, and the few times that are known of some workers (at least {least}).",
+        *_doubts(answer),
+    ]
+    if answer["least_tasks"] < FEW:
+        lines.append(f"Workers with fewer than {FEW} tasks may be faster or slower than they seem.")
+    if answer["untried"]:
+        lines.append(f"Left out: {counted(answer['untried'], 'worker')} that never finished a task.")
+    if answer["recorded"]["tasks_wasted"]:
+        lines.append("Tasks were stopped in this run: how long they would have taken is estimated.")
+    return lines
+
+
+def _doubts(answer: dict[str, Any]) -> list[str]:
+    """Return a warning where the replay of what really ran does not take as long, or overhead dominates."""
+    off, overhead = _difference(answer), answer["overhead_ratio"]
+    lines = []
+    if abs(off) >= AGREES:
+        lines += [
+            f"The clock of what really ran is predicted with an error of {100 * off:+.0f} %, as where",
+            "overhead or speeds vary, or many tasks were stopped.",
+        ]
+    if overhead > 1:
+        lines.append(f"Overhead is {overhead:.2g} times as long as the tasks themselves.")
+    if overhead > 1 or abs(off) > UNRELIABLE:
+        lines.append("The predictions are not reliable here: use mpi-ata compare.")
+    elif lines:
+        lines.append("Compare predictions with each other.")
+    return lines
+
+
+def _difference(answer: dict[str, Any]) -> float:
+    """Return the relative error of the predicted clock of what really ran; 0 if that was not asked for."""
+    recorded, first = answer["recorded"], answer["predicted"][0]
+    same = (first["allocator"], first["workers"], first["tasks_used"])
+    ran = (answer["allocator"], recorded["workers"], recorded["tasks_used"])
+    return float(first["clock"] / recorded["clock"] - 1) if same == ran and recorded["clock"] else 0.0

@@ -8,10 +8,10 @@ import pytest
 
 from mpi_ata import SGD, Plain, Quadratic, VirtualCluster, run
 from mpi_ata.allocators import ATA, ATAEmpirical
+from mpi_ata.allocators.ata import LowerBoundAllocator
 from mpi_ata.allocators.change_detection import ENOUGH, ChangeDetector, SpeedChange
-from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
 from mpi_ata.arrays import State
-from mpi_ata.job.names import LAWS
+from mpi_ata.job.component import LAWS
 from mpi_ata.methods import Round
 from mpi_ata.times import Change, Constant, DrawnTimes, Law, Mix, Sqrt
 
@@ -228,10 +228,10 @@ def test_times_of_0_are_accepted() -> None:
 
 @pytest.mark.parametrize(
     ("factor", "words"),
-    [(5.12, "5.1 times as slow"), (0.2, "5.0 times as fast"), (1234, "1,234 times as slow")],
+    [(5.12, "5.1 × slower"), (0.2, "5.0 × faster"), (1234, "1,234 × slower")],
 )
 def test_a_change_is_described_in_words(factor: float, words: str) -> None:
-    assert str(SpeedChange(3, factor)) == f"worker 3 is now {words} as before"
+    assert str(SpeedChange(3, factor)) == f"worker 3 is now {words} than before"
 
 
 def test_a_change_of_less_than_10_per_cent_is_not_worth_a_note() -> None:

@@ -73,11 +73,12 @@ def assert_no_task_should_move(quota: IntArray, scores: Array) -> None:
 
 
 @patient
-@given(some, st.integers(1, 6))
+@given(some | extreme, st.integers(1, 6))
 def test_no_allocation_has_a_smaller_loss_or_as_small_a_loss_with_fewer_maxima(
     scores: list[float], budget: int
 ) -> None:
     quota = recursive_allocation(scores, budget)
+    assert quota.dtype == np.int64
     assert quota.sum() == budget
     assert quota.min() >= 0
     assert loss_and_maxima(quota, scores) == best_by_brute_force(scores, budget)
@@ -116,15 +117,6 @@ def test_scaling_by_a_power_of_two_changes_nothing(scores: list[float], budget: 
 
 
 @patient
-@given(some, st.integers(1, 100), st.floats(1e-6, 1e6))
-def test_any_scaling_keeps_the_loss_in_proportion(scores: list[float], budget: int, factor: float) -> None:
-    scaled = [s * factor for s in scores]
-    loss, _ = loss_and_maxima(recursive_allocation(scores, budget), scores)
-    loss_of_scaled, _ = loss_and_maxima(recursive_allocation(scaled, budget), scaled)
-    assert loss_of_scaled == pytest.approx(factor * loss, rel=1e-12)
-
-
-@patient
 @given(st.permutations(PRIMES), st.integers(1, 12), st.integers(1, 60), st.randoms())
 def test_quotas_follow_their_scores_where_no_two_products_tie(
     primes: list[int], n: int, budget: int, random: Random
@@ -134,23 +126,6 @@ def test_quotas_follow_their_scores_where_no_two_products_tie(
     order = np.array(random.sample(range(n), n))
     quota = recursive_allocation(scores, budget)
     assert recursive_allocation(scores[order], budget).tolist() == quota[order].tolist()
-
-
-@patient
-@given(tied.flatmap(lambda scores: st.tuples(st.just(scores), st.permutations(scores))), st.integers(1, 40))
-def test_ties_leave_loss_and_number_of_maxima_alone_in_any_order(
-    both: tuple[list[float], list[float]], budget: int
-) -> None:
-    first, second = (loss_and_maxima(recursive_allocation(scores, budget), scores) for scores in both)
-    assert first == second
-
-
-@patient
-@given(extreme, st.integers(1, 6))
-def test_scores_of_any_size_are_served_optimally(scores: list[float], budget: int) -> None:
-    quota = recursive_allocation(scores, budget)
-    assert quota.sum() == budget
-    assert loss_and_maxima(quota, scores) == best_by_brute_force(scores, budget)
 
 
 @pytest.mark.parametrize(
@@ -234,13 +209,6 @@ def test_a_budget_of_a_million_is_served(kind: str, n: int) -> None:
     quota = recursive_allocation(scores, 10**6)
     assert quota.sum() == 10**6
     assert_no_task_should_move(quota, scores)
-
-
-@pytest.mark.parametrize("scores", [[3, 1, 2], [3.0, 0.0, 2.0], [0, 0, 0], [1.5]])
-def test_a_list_of_numbers_gives_quotas_of_int64(scores: list[float]) -> None:
-    quota = recursive_allocation(scores, 2)
-    assert quota.dtype == np.int64
-    assert quota.shape == (len(scores),)
 
 
 @pytest.mark.parametrize("budget", [1, 2, 50])

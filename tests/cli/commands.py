@@ -1,5 +1,6 @@
 """Running mpi-ata in tests: in this process, as a user does, and on a terminal."""
 
+import codecs
 import os
 import pty
 import select
@@ -25,7 +26,6 @@ KEYS = {
     "worker_time",
     "elapsed",
     "billed",
-    "energy",
     "tasks_started",
     "tasks_used",
     "tasks_wasted",
@@ -103,6 +103,7 @@ class OnTerminal:
         self.process = process
         self.shown = ""
         self._terminal = terminal
+        self._decoder = codecs.getincrementaldecoder("utf-8")()  # a letter may come in two parts
 
     def read_until(self, text: str) -> None:
         """Wait until a text shows up, or the process ends."""
@@ -110,7 +111,7 @@ class OnTerminal:
         while text not in self.shown and time.monotonic() < deadline:
             if select.select([self._terminal], [], [], 0.1)[0]:
                 try:
-                    self.shown += os.read(self._terminal, 4096).decode()
+                    self.shown += self._decoder.decode(os.read(self._terminal, 4096))
                 except OSError:  # on Linux: the other side has closed
                     return
             elif self.process.poll() is not None:
@@ -129,7 +130,7 @@ def _restore_signals() -> None:
 
 
 @contextmanager
-def on_terminal(*arguments: str, lines: int = 1) -> Iterator[OnTerminal]:
+def on_terminal(*arguments: str, lines: int = 9) -> Iterator[OnTerminal]:
     """Start a command whose stderr is a terminal with so many lines of 100 columns."""
     reader, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (lines, 100))
@@ -148,11 +149,3 @@ def on_terminal(*arguments: str, lines: int = 1) -> Iterator[OnTerminal]:
         finally:
             process.kill()
             os.close(reader)
-
-
-def visible(shown: str) -> str:
-    """Return the line that a terminal shows in the end, after all carriage returns."""
-    line = ""
-    for part in shown.split("\r"):
-        line = part + line[len(part) :]
-    return line.rstrip()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mpi_ata.runfile.progress import read_progress
-from mpi_ata.view.compare import comparison_table
+from mpi_ata.view.summaries import comparison_table
 from tests.cli.commands import KEYS, call, start, use_own_problem
 
 

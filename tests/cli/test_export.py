@@ -10,8 +10,7 @@ import pytest
 
 import mpi_ata
 from mpi_ata import Plain, Quadratic, Sqrt
-from mpi_ata.driver.trace import Row
-from mpi_ata.runfile.load import COLUMNS
+from mpi_ata.runfile.schema import HistoryRow
 from tests.cli.commands import call
 
 
@@ -30,7 +29,7 @@ def test_the_point_is_written_for_numpy(run: mpi_ata.SavedRun) -> None:
 def test_the_history_and_the_workers_are_written_as_csv(run: mpi_ata.SavedRun) -> None:
     assert call("export", "run.h5", "-o", "history.csv", "--workers", "workers.csv").exit_code == 0
     rows = list(csv.DictReader(Path("history.csv").read_text().splitlines()))
-    assert tuple(rows[0]) == COLUMNS == Row._fields
+    assert tuple(rows[0]) == HistoryRow._fields
     assert [float(row["gap"]) for row in rows] == run.history["gap"].tolist()
     assert rows[0]["mean_delay"] == rows[0]["largest_delay"] == "", "what is not known is empty"
     workers = list(csv.DictReader(Path("workers.csv").read_text().splitlines()))
@@ -52,7 +51,7 @@ def test_the_history_and_the_workers_are_written_as_parquet(run: mpi_ata.SavedRu
     parquet = pytest.importorskip("pyarrow.parquet")
     assert call("export", "run.h5", "-o", "history.parquet", "--workers", "workers.parquet").exit_code == 0
     history = parquet.read_table("history.parquet").to_pydict()
-    assert tuple(history) == COLUMNS
+    assert tuple(history) == HistoryRow._fields
     assert history["gap"] == run.history["gap"].tolist()
     assert history["mean_delay"] == [None] * 3, "what is not known is null"
     workers = parquet.read_table("workers.parquet").to_pylist()

@@ -6,9 +6,8 @@ import os
 import click
 import pytest
 
-from mpi_ata.cli.start import printed_notes
-from mpi_ata.job.stop import Stop
-from mpi_ata.view.progress import ProgressLine
+from mpi_ata.cli.runs import printed_notes
+from mpi_ata.view.live import Display
 
 
 def test_a_note_that_nobody_can_read_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +16,7 @@ def test_a_note_that_nobody_can_read_ends_no_run(monkeypatch: pytest.MonkeyPatch
     os.close(reader)
     with open(writer, "w", buffering=1) as broken, click.Context(click.Command("run")):
         monkeypatch.setattr("sys.stderr", broken)
-        with printed_notes(ProgressLine(Stop(), broken)):
+        with printed_notes(Display(broken)):
             logging.getLogger("mpi_ata").warning("worker 1 is lost")
         monkeypatch.undo()
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # so that it can be closed

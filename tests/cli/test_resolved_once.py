@@ -1,4 +1,4 @@
-"""A command decides once what to run: imports, builds and reads of the run file happen once."""
+"""A command decides once what to run: a process reads the job, the run file and the problem once."""
 
 import subprocess
 import sys
@@ -87,3 +87,41 @@ def test_submitting_a_sweep_imports_and_builds_a_shared_problem_once(own_job: Pa
     assert result.exit_code == 0, result.output
     assert "#SBATCH --array=0-2" in result.stdout
     assert {name: len(times) for name, times in take_log().items()} == {"imported": 1, "built": 1}
+
+
+# Notes how often the job was read by then; the launcher's process builds it too, to find mistakes.
+ON_RANKS = """
+import os
+from pathlib import Path
+import numpy as np
+from mpi_ata.job import schema
+
+class Mine:
+    x0 = np.ones(2)
+
+    def __init__(self):
+        read = schema._tables_of.cache_info().misses
+        Path(__file__).with_name("log").open("a").write(f"{os.getpid()} {read}\\n")
+
+    def gradient(self, x, task):
+        return 0.1 * x
+"""
+
+
+def test_each_rank_reads_the_job_once_and_builds_it_once(own_job: Path) -> None:
+    Path("mine.py").write_text(ON_RANKS)
+    command = [
+        sys.executable,
+        "-c",
+        COMMAND,
+        "run",
+        str(own_job),
+        "--workers",
+        "2",
+        "--set",
+        "times.unit=1e-6",
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    builds = [line.split() for line in Path("log").read_text().splitlines()]
+    assert len(builds) == len({process for process, _ in builds}) == 1 + 3
+    assert {read for _, read in builds} == {"1"}

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from mpi_ata.batch.submission_dir import SubmissionDir
 from mpi_ata.cli import main
-from mpi_ata.cli.listing import remove_old
-from mpi_ata.runfile.listing import list_runs
-from mpi_ata.slurm.submission_dir import SubmissionDir
+from mpi_ata.cli.run_files import remove_old
+from mpi_ata.runfile.progress import list_runs
 from tests.cli.commands import call, use_own_problem
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from mpi_ata import Stop, Trace
-from mpi_ata.view.progress import progress_text
+from mpi_ata.view.live import progress_text
 from mpi_ata.view.text import duration, rate, significant
 
 
@@ -43,9 +43,9 @@ def test_the_time_to_go_is_that_of_the_limit_which_comes_first() -> None:
     trace.round, trace.clock = 10, 1.0
     trace.end()
     elapsed = trace.elapsed
-    text = progress_text(trace, Stop(rounds=1000, clock=3.0))
+    text = progress_text(trace.summary(), Stop(rounds=1000, clock=3.0))
     assert f"at most {duration(2 * elapsed)} to go" in text
-    assert "to go" not in progress_text(trace, Stop(gap=1e-3))
+    assert "to go" not in progress_text(trace.summary(), Stop(gap=1e-3))
 
 
 @pytest.mark.parametrize(

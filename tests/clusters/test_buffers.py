@@ -9,7 +9,7 @@ from weakref import ref
 import numpy as np
 import pytest
 
-from mpi_ata.clusters.buffers import FOLDER, NOWHERE, BufferPool, SharedBufferPool
+from mpi_ata.clusters.mpi.buffers import FOLDER, NOWHERE, BufferPool, SharedBufferPool
 
 FORM = np.zeros((3, 400), np.float32)
 

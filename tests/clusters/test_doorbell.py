@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpi_ata.clusters import doorbell as bells
-from mpi_ata.clusters.doorbell import Doorbell
+from mpi_ata.clusters.mpi import liveness as bells
+from mpi_ata.clusters.mpi.liveness import Doorbell
 from mpi_ata.launch import host_name
 
 LOOPBACK = "127.0.0.1"
@@ -53,7 +53,7 @@ def test_a_ring_that_overtakes_its_message_is_followed_up(
     other.ringer(host_name(), doorbell.name, doorbell.port)()
     doorbell.sleep(5)
     assert doorbell.heard
-    monkeypatch.setattr(bells, "NAP", 60.0)
+    monkeypatch.setattr(bells, "NAP_SECONDS", 60.0)
     arrived = threading.Event()
 
     def ring_too_early() -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import mpi_ata
 from mpi_ata import Constant, DrawnTimes, Fault, FaultPolicy, Quadratic, RunError, UsageError, VirtualCluster
-from mpi_ata.clusters.items import Items, found
-from mpi_ata.clusters.shares import shares
+from mpi_ata.clusters.farm import Items, found, shares
 
 
 def square(value: float) -> float:

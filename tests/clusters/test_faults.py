@@ -18,9 +18,9 @@ from mpi_ata import (
 )
 from mpi_ata.arrays import Array, BoolArray, IntArray
 from mpi_ata.clusters import Back
-from mpi_ata.clusters.interface import finite
+from mpi_ata.clusters.computations import finite
 from mpi_ata.errors import RunError
-from mpi_ata.job.names import LAWS
+from mpi_ata.job.component import LAWS
 from mpi_ata.methods import SGD
 from mpi_ata.updates import Plain
 from tests.marks import slow
@@ -101,7 +101,7 @@ def test_a_worker_that_stays_slow_is_back_as_a_slower_one() -> None:
     backs: list[Back] = []
     for _ in range(200):
         backs += method.step(cluster).returns
-    assert [back.why for back in backs] == ["40 times as slow as before"]
+    assert [back.why for back in backs] == ["40 × slower than before"]
     assert backs[0].seconds == pytest.approx([40.0] * 3)
     assert cluster.available.all()
 

@@ -138,7 +138,7 @@ def test_three_slow_answers_that_resemble_each_other_make_a_slower_worker() -> N
     back = found[-1]
     assert isinstance(back, Back)
     assert back.seconds == [50.0, 70.0, 60.0]
-    assert back.why == "29.9 times as slow as before"
+    assert back.why == "29.9 × slower than before"
     assert health.deadline(1, 1) > 30 * before, "relearned from three tasks, so generous"
     assert health.deadlines.usual(1) > 70.0
 

@@ -9,8 +9,8 @@ import pytest
 
 from mpi_ata import DrawnTimes, Linear, Quadratic, VirtualCluster
 from mpi_ata.clusters import identity
-from mpi_ata.clusters.handshake import Rank, identities
-from mpi_ata.clusters.identity import DRAWN, LONGEST, WorkerIdentity, hardware
+from mpi_ata.clusters.identity import DRAWN, HARDWARE_BYTES, WorkerIdentity, hardware
+from mpi_ata.clusters.mpi.handshake import Rank, identities
 from mpi_ata.launch import THREADS
 
 
@@ -95,9 +95,9 @@ def test_of_unequal_devices_it_matters_which_a_process_may_use(tmp_path: Path) -
 
 
 def test_a_long_text_is_shortened_and_stays_different_from_others() -> None:
-    one, other = ("é" * LONGEST + end for end in "xy")
+    one, other = ("é" * HARDWARE_BYTES + end for end in "xy")
     assert identity._fitting(one) != identity._fitting(other)
-    assert len(identity._fitting(one).encode()) <= LONGEST
+    assert len(identity._fitting(one).encode()) <= HARDWARE_BYTES
     assert identity._fitting("short") == "short"
     assert hardware()
 

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from mpi_ata.clusters.lifeline import Lifeline, Lifelines
+from mpi_ata.clusters.mpi.liveness import Lifeline, Lifelines
 from mpi_ata.launch import host_name
 
 TOKEN = "mpi_ata-1-word"  # noqa: S105

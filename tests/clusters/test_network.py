@@ -6,7 +6,7 @@ import pytest
 from mpi_ata import SGD, UTA, Constant, DrawnTimes, Plain, Quadratic, RunError, VirtualCluster
 from mpi_ata.allocators import GTA
 from mpi_ata.arrays import Array
-from mpi_ata.clusters.exchange.pieces import PIECE
+from mpi_ata.clusters.network import PIECE_BYTES as PIECE
 from mpi_ata.clusters.network import Network, Traffic, traffic_of
 from mpi_ata.problems import Task
 
@@ -23,13 +23,7 @@ def test_the_chain_carries_x_and_the_sum_once_and_is_filled_piece_by_piece() -> 
     assert SLOW.seconds("chain", 4, MB) == pytest.approx(2 * 1.0 + filling + 5 * 0.5 + 8 * 0.25)
 
 
-def test_workers_that_keep_x_send_less_than_twice_its_size() -> None:
-    without_delays = Network(8.0)
-    assert without_delays.seconds("replicated", 4, MB) == pytest.approx(2 * 3 / 4)
-    assert without_delays.seconds("replicated", 1000, MB) == pytest.approx(2 + 2 * 999 * PIECE / MB)
-
-
-@pytest.mark.parametrize("way", ["star", "chain", "replicated"])
+@pytest.mark.parametrize("way", ["star", "chain"])
 @pytest.mark.parametrize("n", [1, 2, 5, 100])
 def test_tasks_that_take_no_time_arrive_as_late_as_the_closed_form_says(way: str, n: int) -> None:
     arrived = SLOW.arrivals(way, MB, np.zeros(n))
@@ -56,7 +50,6 @@ def test_the_shorter_way_is_taken_unless_it_is_given() -> None:
     assert traffic.way(4, 80) == "star"
     assert traffic.way(1, 5 * MB) == "star"
     assert Traffic(SLOW, "star").way(4, 5 * MB) == "star"
-    assert Traffic(SLOW, replicated=True).way(4, 5 * MB) == "replicated"
 
 
 def simulated(rounds: int, traffic: Traffic | None) -> tuple[list[float], np.ndarray]:
@@ -90,7 +83,7 @@ class Half(Quadratic):
 
 def test_numbers_that_travel_as_bfloat16_count_two_bytes_and_go_by_the_star() -> None:
     problem = Half()
-    times, traffic = DrawnTimes(Constant(3), unit=2.0), traffic_of(problem, SLOW, "auto", False)
+    times, traffic = DrawnTimes(Constant(3), unit=2.0), traffic_of(problem, SLOW, "auto")
     lengths = []
     for overhead in (None, traffic):
         method = SGD(problem.x0, UTA(3, budget=6), Plain(0.1))

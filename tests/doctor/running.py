@@ -40,7 +40,7 @@ def run_doctor(
 
 def machine_finding(check: str, prefix: tuple[str, ...] = (), cwd: Path | None = None) -> dict[str, Any]:
     """Return what one check of the machine finds, with another prefix or folder; no ranks are started."""
-    asking = f"import dataclasses, json; from mpi_ata.doctor import machine; found = machine.{check}()"
+    asking = f"import dataclasses, json; from mpi_ata.doctor import checks; found = checks.{check}()"
     done = subprocess.run(
         [*prefix, sys.executable, "-c", f"{asking}; print(json.dumps(dataclasses.asdict(found)))"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([*site.getsitepackages(), str(ROOT)])},

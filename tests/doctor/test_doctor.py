@@ -8,7 +8,7 @@ import pytest
 
 from mpi_ata import __version__
 from mpi_ata.cli.doctor import finding_text
-from mpi_ata.doctor.finding import Finding
+from mpi_ata.doctor.checks import Finding
 from tests.doctor.running import findings, run_doctor
 
 NAMES = [

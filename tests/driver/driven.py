@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mpi_ata import Observer, Round, Trace
-from mpi_ata.driver.execute import Outcome, execute
-from mpi_ata.driver.output import OutputOptions
-from mpi_ata.driver.plan import resolve
+from mpi_ata.driver.drive import Outcome
+from mpi_ata.driver.execute import execute
+from mpi_ata.driver.plan import OutputOptions, resolve
 
 Look = Callable[[Trace], None]
 

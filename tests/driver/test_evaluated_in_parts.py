@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mpi_ata import Array, Quadratic, RunError
-from mpi_ata.clusters.interface import evaluated_part
+from mpi_ata.clusters.computations import evaluated_part
 from mpi_ata.driver.evaluation import evaluate_in_parts
 
 

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from mpi_ata import Quadratic
-from mpi_ata.driver.execute import Outcome, execute
-from mpi_ata.driver.output import OutputOptions
-from mpi_ata.driver.plan import resolve
-from mpi_ata.runfile.describe import describe
-from mpi_ata.runfile.load import load_record
+from mpi_ata.driver.drive import Outcome
+from mpi_ata.driver.execute import execute
+from mpi_ata.driver.plan import OutputOptions, resolve
+from mpi_ata.runfile.load import describe, load_record
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.view.run import closing_table
+from mpi_ata.view.summaries import closing_table
 
 JOB = """
 [problem]

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.batch.status import SubmittedRun, state_of
+from mpi_ata.batch.submission_dir import SubmissionDir
+from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import RunError
-from mpi_ata.runfile.describe import describe
+from mpi_ata.runfile.load import describe
 from mpi_ata.runfile.progress import read_progress
-from mpi_ata.slurm.status import state_of
-from mpi_ata.slurm.submission_dir import SubmissionDir
-from mpi_ata.slurm.submitted_runs import SubmittedRun
 from tests.driver.driven import driven
 from tests.driver.test_recorder import called
 from tests.faults.scene import own_problem, record_of, written
@@ -70,15 +69,6 @@ def test_a_round_whose_evaluation_fails_is_saved_too(tmp_path: Path) -> None:
     record = record_of(OUT)
     assert record.method["k"] == record.summary["rounds"] == 6, "evaluated at rounds 0, 3 and 6"
     assert record.failure == "loss(x) of the problem failed: ValueError: no loss today"
-
-
-def test_a_diverged_run_keeps_its_latest_save_and_the_reason(tmp_path: Path) -> None:
-    job = written(tmp_path / "job.toml", rounds=5000, run="checkpoint_rounds = 5")
-    done = called("run", job, "--virtual", "--out", OUT, "--set", "method.step_size=1000.0")
-    assert done.exit_code == 1
-    record = record_of(OUT)
-    assert record.method["k"] >= 5
-    assert record.failure.startswith("the run diverged by round ")
 
 
 @pytest.mark.parametrize("body", ["raise ValueError('no data')", "return None"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import RunError
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from tests.driver.driven import driven
@@ -76,7 +76,7 @@ def job_with(folder: Path, **phases: str) -> Path:
 @pytest.mark.parametrize("phase", ["construct", "setup"])
 def test_before_the_first_round_a_signal_ends_the_run_with_a_sentence(tmp_path: Path, phase: str) -> None:
     job = job_with(tmp_path, **{phase: FOREVER})
-    with signalled(), pytest.raises(RunError, match="SIGTERM came before all workers were set up"):
+    with signalled(), pytest.raises(RunError, match="SIGTERM received during set-up"):
         driven(job, output=OutputOptions(OUT))
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from mpi_ata import VirtualCluster
 from mpi_ata.driver.drive import Drive
-from mpi_ata.driver.output import OutputOptions
-from mpi_ata.driver.plan import resolve
+from mpi_ata.driver.plan import OutputOptions, resolve
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError
 from mpi_ata.launch.signals import StopRequest

@@ -24,8 +24,7 @@ from mpi_ata import (
     run,
 )
 from mpi_ata.driver.execute import execute
-from mpi_ata.driver.output import OutputOptions
-from mpi_ata.driver.plan import resolve
+from mpi_ata.driver.plan import OutputOptions, resolve
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven, logged

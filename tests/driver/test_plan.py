@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.driver.output import OutputOptions
-from mpi_ata.driver.plan import resolve
-from mpi_ata.errors import UsageError
+from mpi_ata.driver.plan import OutputOptions, resolve
 from mpi_ata.job import load_job
 from tests.driver.driven import driven
 from tests.faults.scene import saved_again, written
@@ -66,18 +64,6 @@ def test_reading_a_job_imports_nothing_of_the_users(job: Path) -> None:
     assert happened() == []
 
 
-def test_running_a_plan_imports_and_builds_the_problem_once(job: Path) -> None:
-    driven(job, output=OutputOptions(OUT))
-    assert happened() == ["once", "built"]
-
-
-def test_resuming_builds_the_problem_once_and_imports_an_unchanged_file_no_more(job: Path) -> None:
-    driven(job, output=OutputOptions(OUT))
-    IMPORTED.unlink()
-    driven(job, ["stop.rounds=8"], output=OutputOptions(OUT, resume=True))
-    assert happened() == ["built"]
-
-
 def test_problem_allocator_and_update_in_one_file_are_one_module(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(PROBLEM + PARTS)
     job = written(tmp_path / "job.toml", rounds=5, problem='file = "own.py"\nclass = "Own"')
@@ -135,18 +121,3 @@ def test_a_plan_says_what_is_resumed_and_what_has_changed(job: Path) -> None:
     assert more.job.stop.rounds == 8
     assert more.earlier is not None
     assert int(more.earlier.method["k"]) == 5
-
-
-def test_a_plan_for_a_file_that_is_not_there_says_that_it_starts_anew(job: Path) -> None:
-    plan = resolve(job, output=OutputOptions(OUT, resume=True))
-    assert plan.earlier is None
-    assert plan.notes == ("there is no run.h5 yet: starting a new run",)
-    assert not OUT.exists()
-
-
-def test_a_plan_that_would_overwrite_a_run_is_rejected(job: Path) -> None:
-    driven(job, output=OutputOptions(OUT))
-    with pytest.raises(
-        UsageError, match=r"run.h5: exists; continue it with --resume, or choose another --out"
-    ):
-        resolve(job, output=OutputOptions(OUT))

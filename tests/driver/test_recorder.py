@@ -16,14 +16,12 @@ from click.testing import CliRunner, Result
 
 from mpi_ata import Trace, VirtualCluster
 from mpi_ata.cli import main
-from mpi_ata.driver.output import OutputOptions
-from mpi_ata.driver.plan import Plan
+from mpi_ata.driver.plan import OutputOptions, Plan
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import begin
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import build_parts, load_job
-from mpi_ata.runfile.describe import describe
-from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.load import describe, load_record
 from mpi_ata.runfile.schema import from_tree, to_tree
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven
@@ -83,26 +81,9 @@ def test_an_existing_file_is_never_overwritten_unasked(job: Path) -> None:
     assert "run.h5.previous: exists; continue it with --resume" in run(job, code=2)
 
 
-def test_what_to_resume_must_be_said(job: Path) -> None:
-    done = called("run", job, "--virtual", "--resume")
-    assert done.exit_code == 2
-    assert "name its file: --out RUN.h5 --resume" in done.stderr
-
-
 def test_resuming_what_is_not_there_starts_afresh_and_says_so(job: Path) -> None:
     assert run(job, "--resume") == "Note: there is no run.h5 yet: starting a new run\n"
     assert record_of(OUT).reason == "10 rounds"
-
-
-def test_a_run_whose_newest_file_is_broken_goes_on_from_the_one_before_and_says_so(job: Path) -> None:
-    run(job)
-    expected = substance(OUT)
-    saved_again(OUT)
-    OUT.write_bytes(OUT.read_bytes()[:1000])
-    said = run(job, "--resume").splitlines()
-    assert said[0].startswith("Note: run.h5: is truncated: 488 of ")
-    assert said[0].endswith(" bytes; using run.h5.previous, the save before it")
-    assert not differing(substance(OUT), expected)
 
 
 def test_a_finished_run_is_not_begun_again_but_shown_with_the_way_to_more(job: Path) -> None:
@@ -123,23 +104,10 @@ def test_a_finished_run_is_not_begun_again_but_shown_with_the_way_to_more(job: P
     assert OUT.read_bytes() == before
 
 
-def test_a_broken_file_with_nothing_before_it_is_refused_with_a_way_out(job: Path) -> None:
-    run(job)
-    OUT.write_bytes(OUT.read_bytes()[:1000])
-    way_out = " bytes; restore a copy of it, or start a new run with another --out\n"
-    assert refused(job).endswith(way_out)
-    shown = called("show", OUT)
-    assert (shown.exit_code, shown.stderr.endswith(way_out)) == (2, True)
-
-
-def test_a_single_worker_is_one_worker(job: Path) -> None:
-    assert " s on 1 worker\n" in called("run", job, "--virtual", "--workers", "1", "--out", OUT).stdout
-    assert record_of(OUT).events[0].text == "on 1 worker"
-
-
-def test_a_foreign_file_is_refused_and_stays(job: Path) -> None:
-    OUT.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(1000))
-    assert "is not a run file of mpi_ata" in refused(job)
+def test_a_single_worker_and_a_single_round_are_in_the_singular(job: Path) -> None:
+    one = ["--workers", "1", "--set", "stop.rounds=1"]
+    assert " s on 1 worker\n" in called("run", job, "--virtual", *one, "--out", OUT).stdout
+    assert [event.text for event in record_of(OUT).events] == ["on 1 worker", "1 round"]
 
 
 @pytest.mark.flaky(reruns=2)  # the first may stop in the very moment of a save
@@ -206,18 +174,6 @@ def test_when_to_stop_and_what_to_tell_may_change(job: Path) -> None:
     assert record_of(OUT).reason == "20 rounds"
 
 
-def test_another_problem_file_is_refused(tmp_path: Path) -> None:
-    job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "pass"))
-    run(job)
-    own_problem(tmp_path, "time.sleep(0)")
-    assert refused(job).endswith(
-        "differs from the job of that run in the file own.py; resume with these changes by --accept-changes, "
-        "or start a new run with another --out\n"
-    )
-    own_problem(tmp_path, "pass")
-    run(job, "--resume")
-
-
 def helpers(folder: Path, number: str) -> None:
     """Two files beside the problem's: it imports the first, which imports the second."""
     (folder / "first.py").write_text("import second\n")
@@ -248,20 +204,10 @@ def test_many_long_files_beside_the_problem_are_kept_as_checksums(tmp_path: Path
     for number in range(20):
         (tmp_path / "package" / f"m{number}.py").write_text(f"TEXT = '{number * 1000:0100000}'\n")
     (tmp_path / "package" / "__init__.py").write_text("")
-    files = load_job(job).source.files
+    files = load_job(job).files
     assert len(files) == 22
     assert all(text.startswith("sha256 ") for name, text in files.items() if "/" in name)
     assert "import package" in files["problem.file"]
-
-
-def test_a_limit_below_what_was_reached_says_that_the_run_is_finished(job: Path) -> None:
-    run(job)
-    before = Path(OUT).read_bytes()
-    done = called("run", job, "--virtual", "--out", OUT, "--resume", "--set", "stop.rounds=4")
-    assert done.exit_code == 0
-    assert done.stderr.startswith("Note: run.h5 is already finished, at 10 rounds; to continue, set another")
-    assert done.stdout.startswith("ended          at 10 rounds\nrounds         10\n")
-    assert Path(OUT).read_bytes() == before
 
 
 def test_set_excuses_another_problem_file_but_not_an_edit_of_the_same_one(tmp_path: Path) -> None:
@@ -293,19 +239,6 @@ def test_changes_are_accepted_on_request_and_recorded_as_a_difference(tmp_path: 
     assert changed[2].startswith(difference)
     assert "\n    +        time.sleep(0)\n" in called("show", OUT).stdout
     assert run(job, "--resume").startswith("Note: run.h5 is already finished"), "they need no option again"
-
-
-def test_comments_and_formatting_of_the_problem_may_change(tmp_path: Path) -> None:
-    job = written(tmp_path / "job.toml", rounds=10, problem=own_problem(tmp_path, "pass"))
-    run(job, "--set", "stop.rounds=5")
-    own = tmp_path / "own.py"
-    own.write_text("# why\n" + own.read_text().replace("noise=0.1", "noise = 0.1,  # small\n"))
-    assert "own.py" not in run(job, "--resume", "--set", "stop.rounds=10")
-    assert record_of(OUT).job.files["problem.file"] == own.read_text()
-
-
-def test_changes_are_accepted_only_when_a_run_is_resumed(job: Path) -> None:
-    assert "--accept-changes is about --resume" in run(job, "--accept-changes", code=2)
 
 
 def test_what_is_set_when_resuming_is_taken_over_and_kept_as_an_event(job: Path) -> None:
@@ -603,3 +536,23 @@ def test_a_whole_file_with_anything_missing_or_wrong_is_refused_in_a_sentence(
     assert [text for text in refusals if "\n" in text] == []
     assert len(refusals) > 200
     assert accepted < 100  # of things that are told, but that no run needs
+
+
+def test_what_to_resume_must_be_said(job: Path) -> None:
+    done = called("run", job, "--virtual", "--resume")
+    assert done.exit_code == 2
+    assert "name its file: --out RUN.h5 --resume" in done.stderr
+
+
+def test_a_limit_below_what_was_reached_says_that_the_run_is_finished(job: Path) -> None:
+    run(job)
+    before = Path(OUT).read_bytes()
+    done = called("run", job, "--virtual", "--out", OUT, "--resume", "--set", "stop.rounds=4")
+    assert done.exit_code == 0
+    assert done.stderr.startswith("Note: run.h5 is already finished, at 10 rounds; to continue, set another")
+    assert done.stdout.startswith("ended          at 10 rounds\nrounds         10\n")
+    assert Path(OUT).read_bytes() == before
+
+
+def test_changes_are_accepted_only_when_a_run_is_resumed(job: Path) -> None:
+    assert "--accept-changes requires --resume" in run(job, "--accept-changes", code=2)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from mpi_ata.clusters.stats import TaskTimeStats
-from mpi_ata.driver import round_sample
-from mpi_ata.driver.round_sample import RoundSample
+from mpi_ata.clusters.accounts import TaskTimeStats
+from mpi_ata.driver import recorder as round_sample
+from mpi_ata.driver.recorder import RoundSample
 
 
 def filled(rounds: int, tasks: int = 2) -> RoundSample:

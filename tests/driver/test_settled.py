@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from mpi_ata import Trace, VirtualCluster
-from mpi_ata.clusters.ledger import in_flight
-from mpi_ata.driver.output import OutputOptions
-from mpi_ata.driver.plan import resolve
+from mpi_ata.clusters.accounts import in_flight
+from mpi_ata.driver.plan import OutputOptions, resolve
 from mpi_ata.driver.restore import begin
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile

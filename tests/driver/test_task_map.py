@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mpi_ata.driver.task_map import COLUMNS, ROWS, TaskMap
+from mpi_ata.driver.recorder import COLUMNS, ROWS_TASK_MAP, TaskMap
 from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
 from tests.cli.commands import JOB, call
 
@@ -35,7 +35,7 @@ def test_the_map_of_a_long_run_is_bounded_and_evenly_spaced() -> None:
         if task_map.due(round):
             task_map.add(round, float(round), np.full(3, round))
     found = task_map.state()
-    assert ROWS / 2 - 1 <= len(found["round"]) <= ROWS
+    assert ROWS_TASK_MAP / 2 - 1 <= len(found["round"]) <= ROWS_TASK_MAP
     assert len(set(np.diff(found["round"]).tolist())) == 1
     assert found["round"][-1] > 9_800
 

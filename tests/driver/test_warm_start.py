@@ -1,7 +1,6 @@
 """A run that starts from what earlier runs learned of the workers: what is taken over, refused and told."""
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,8 +16,8 @@ from mpi_ata.arrays import Array
 from mpi_ata.cli import main
 from mpi_ata.methods import Round
 from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.prior import COLUMNS, RunStats, discount, match_prior
-from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.priors import COLUMNS, RunStats, discount, match_prior
+from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.times import Constant, Linear
 from tests.faults.scene import saved_again
@@ -133,17 +132,6 @@ def _in_folder(start: Start, paths: list[str]) -> Record:
     return start("later/0.h5", *warm(*paths), "--set", "stop.rounds=1")
 
 
-def test_two_versions_of_a_run_count_as_its_longer_one(start: Start) -> None:
-    start("1.h5")
-    shutil.copy("1.h5", "0.h5")
-    longer = start("1.h5", "--resume", "--set", "stop.rounds=50", "--set", "run.seed=0")
-    for number, paths in enumerate([("0.h5", "1.h5"), ("1.h5", "0.h5"), (".",)]):
-        Path("later").mkdir(exist_ok=True)
-        later = start(f"later/{number}.h5", *warm(*paths))
-        assert [(source.run, source.rounds) for source in later.prior] == [(longer.run, 50)]
-        assert (later.prior[0].columns["tasks"] == longer.workers["tasks"]).all()
-
-
 def test_everything_known_travels_through_the_file(start: Start) -> None:
     first = start("1.h5", "--set", "allocator.name=gta")
     second = start("2.h5", *warm("1.h5"))
@@ -153,41 +141,6 @@ def test_everything_known_travels_through_the_file(start: Start) -> None:
         assert second.prior[0].columns[name].dtype == first.workers[name].dtype
     paid = first.workers["seconds"] + first.workers["unfinished"]
     assert second.allocator["T"] == pytest.approx(paid + second.workers["seconds"])
-
-
-def test_more_and_fewer_workers_keep_those_that_are_known(start: Start) -> None:
-    first = start("1.h5")
-    for workers, words in ((2, "2 of 2 workers recognised"), (6, "4 of 6 workers recognised, 2 start cold")):
-        done = started("--out", f"{workers}.h5", *warm("1.h5"), "--workers", workers)
-        assert f"Note: warm-started from 30 rounds of 1 earlier run: {words}\n" in done.stderr
-        kept = min(workers, 4)
-        later = record(f"{workers}.h5")
-        assert (later.allocator["K"] - later.workers["tasks"])[:kept].tolist() == (
-            first.workers["tasks"][:kept].tolist()
-        )
-        assert not (later.allocator["K"] - later.workers["tasks"])[kept:].any()
-        assert any(event.kind == "warm-started" and words in event.text for event in later.events)
-
-
-def test_another_law_of_times_starts_cold_and_says_what_differed(start: Start) -> None:
-    start("1.h5")
-    done = started(*warm("1.h5"), "--set", "times.law=sqrt", "--set", "times.unit=1e-3")
-    assert done.exit_code == 0
-    assert "0 of 4 workers recognised, 4 start cold" in done.stderr
-    assert "4 workers changed: drawn: Linear {} x 1 s then, drawn: Sqrt {} x 0.001 s now" in done.stderr
-
-
-def test_a_weight_lets_the_knowledge_count_for_less(start: Start) -> None:
-    first = start("1.h5", "--set", "stop.rounds=300")
-    done = started("--out", "2.h5", *warm("1.h5"), "--prior-weight", "0.1", "--set", "stop.rounds=1")
-    assert "warm-started from 30 rounds of 1 earlier run" in done.stderr
-    second = record("2.h5")
-    assert int(second.allocator["k"]) == 31
-    known = learned(second.prior, second.identities)
-    assert known["tasks"].tolist() == np.round(first.workers["tasks"] / 10).tolist()
-    assert known["seconds"] / known["tasks"] == pytest.approx(
-        first.workers["seconds"] / first.workers["tasks"]
-    )
 
 
 PROBLEMS = [
@@ -275,8 +228,8 @@ def test_a_run_whose_newest_generation_is_damaged_counts_by_the_one_before(start
         (["--prior-weight", "0", "--warm-start", "."], "--prior-weight 0 must be above 0 and at most 1"),
         (["--prior-weight", "1.5", "--warm-start", "."], "--prior-weight 1.5 must be above 0 and at most 1"),
         (["--prior-weight", "nan", "--warm-start", "."], "--prior-weight nan must be above 0 and at most 1"),
-        (["--prior-weight", "0.5"], "--prior-weight is the weight of --warm-start"),
-        (["--any-problem"], "--any-problem is about --warm-start, but there is none; add one"),
+        (["--prior-weight", "0.5"], "--prior-weight requires --warm-start"),
+        (["--any-problem"], "--any-problem requires --warm-start"),
         (["--warm-start", "none.h5"], "--warm-start none.h5: there is no such run file or folder"),
         (["--warm-start", "job.toml"], "job.toml: is not a run file of mpi_ata"),
     ],
@@ -331,24 +284,6 @@ def test_an_allocator_of_ones_own_that_cannot_inherit_starts_anew_and_is_told(st
     done = started(*warm("1.h5"))
     assert done.exit_code == 0, done.stderr
     assert "Note: First has no inherit(rounds, known), so it starts cold\n" in done.stderr
-
-
-def test_resuming_with_more_or_fewer_workers_keeps_what_is_known_of_those_that_stay(start: Start) -> None:
-    start("0.h5")
-    first = start("1.h5", *warm("0.h5"))
-    for workers in (3, 6):
-        out = f"with{workers}.h5"
-        shutil.copy("1.h5", out)
-        settings = ["--set", "stop.rounds=31", "--workers", workers]
-        done = started("--out", out, "--resume", *settings)
-        assert done.exit_code == 0, done.stderr
-        kept = min(workers, 4)
-        assert f"from 60 rounds of 2 earlier runs: {kept} of {workers} workers recognised" in done.stderr
-        later = record(out)
-        assert (later.workers["tasks"][:kept] >= first.workers["tasks"][:kept]).all()
-        gained = later.workers["tasks"].sum() - first.workers["tasks"][:kept].sum()
-        assert gained == 7
-        assert later.allocator["K"].sum() == first.allocator["K"][:kept].sum() + 7
 
 
 def machine(means: Array, seed: int) -> tuple[VirtualCluster, Quadratic]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.driver.trace import Trace
 from tests.driver.driven import driven
 from tests.faults.scene import METHODS, differing, record_of, substance, written

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.record import Record
-from mpi_ata.runfile.schema import to_tree
+from mpi_ata.runfile.schema import Record, to_tree
 from mpi_ata.runfile.store import RunFile
 
 ROOT = Path(__file__).parent.parent.parent

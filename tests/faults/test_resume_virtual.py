@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mpi_ata import Trace
-from mpi_ata.driver.execute import Outcome
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.drive import Outcome
+from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import RunError, UsageError
 from tests.driver.driven import driven, logged
 from tests.faults.scene import METHODS, differing, own_problem, record_of, substance, written
@@ -197,19 +197,6 @@ def test_interrupted_ten_times_it_still_is_the_same(tmp_path: Path) -> None:
     assert run(job).reason == f"{WHOLE} rounds"
     assert not differing(substance(OUT), undisturbed("sgd ata-empirical"))
     assert [event.kind for event in record_of(OUT).events].count("resumed") == 10
-
-
-def test_a_finished_run_that_is_resumed_ends_at_once_and_stays_what_it_was(tmp_path: Path) -> None:
-    for method in ("sgd gta", "ringmaster"):
-        job = job_of(tmp_path, method)
-        Path("mended").touch()
-        out = Path(f"{method}.h5")
-        run(job, out)
-        before = substance(out)
-        for _ in range(2):
-            outcome = run(job, out, progress=lambda trace: pytest.fail("a round was done"))
-            assert outcome.reason == f"{WHOLE} rounds"
-            assert not differing(substance(out), before)
 
 
 def test_elapsed_time_goes_on_and_the_clock_too(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpi_ata import Trace
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import UsageError
 from mpi_ata.job import build_parts, load_job
 from tests.driver.driven import driven
@@ -56,7 +56,7 @@ def test_a_noticed_change_is_an_event_of_the_worker_in_the_run_file(tmp_path: Pa
     noticed = [event for event in record_of(out).events if event.kind == "changed-speed"]
     assert {0, 1} <= {event.worker for event in noticed}
     first = noticed[0]
-    assert re.fullmatch(rf"worker {first.worker} is now \d\.\d times as slow as before", first.text)
+    assert re.fullmatch(rf"worker {first.worker} is now \d\.\d × slower than before", first.text)
 
 
 def test_of_many_noticed_changes_all_are_recorded_but_five_are_logged(

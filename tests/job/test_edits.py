@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpi_ata.job.edits import difference, same_code
+from mpi_ata.job.tables import difference, same_code
 
 CODE = "class A:\n    def f(self, x):\n        return x + 1\n"
 

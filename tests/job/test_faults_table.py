@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mpi_ata import FaultPolicy
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import UsageError
 from mpi_ata.job import build_parts, load_job
 from mpi_ata.job.build import fault_policy

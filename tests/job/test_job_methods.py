@@ -12,7 +12,7 @@ import pytest
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import Plan
 from mpi_ata.job import load_job
-from mpi_ata.job.names import ALLOCATORS, METHODS, UPDATES
+from mpi_ata.job.component import ALLOCATORS, METHODS, UPDATES
 from tests.driver.driven import driven
 from tests.job.test_job import Change, built, refusal, written
 
@@ -163,7 +163,7 @@ def test_an_optimizer_of_torch_is_named_with_its_keys(tmp_path: Path) -> None:
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
 def test_an_optimizer_of_torch_without_torch_is_refused(tmp_path: Path) -> None:
     told = refusal(written(tmp_path, {"method.update": '"torch.AdamW"'}))
-    assert "torch.AdamW needs PyTorch; pip install" in told
+    assert "PyTorch is missing; install it with pip install" in told
 
 
 DOCS = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()

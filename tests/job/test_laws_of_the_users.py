@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.batch.submit import JobCopy
+from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import Job, build_parts, load_job
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.slurm.copies import Copies
 from mpi_ata.times import DrawnTimes, bytedance_se
 from tests.driver.driven import driven
 
@@ -133,20 +133,10 @@ def test_the_file_is_part_of_the_job(tmp_path: Path, times: str, file: str) -> N
         driven(path, ["stop.rounds=4"], output=out)
 
 
-@pytest.mark.parametrize("times", [RUN, TABLE, OWN])
-def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, times: str) -> None:
-    recorded(tmp_path)
-    path, out = written(tmp_path, times), tmp_path / "run.h5"
-    whole = driven(path).trace
-    driven(path, ["stop.rounds=11"], output=OutputOptions(out))
-    resumed = driven(path, ["stop.rounds=30"], output=OutputOptions(out, resume=True)).trace
-    assert (resumed.clock, resumed.worker_time) == (whole.clock, whole.worker_time)
-
-
 @pytest.mark.parametrize(("times", "file"), [(RUN, "earlier.h5"), (TABLE, "times.csv"), (OWN, "my_law.py")])
 def test_a_copy_for_slurm_has_the_file(tmp_path: Path, times: str, file: str) -> None:
     recorded(tmp_path)
-    copies = Copies.of([load_job(written(tmp_path, times))], tmp_path / "copy")
+    copies = JobCopy.of([load_job(written(tmp_path, times))], tmp_path / "copy")
     copies.make()
     wanted = times_of(load_job(tmp_path / "job.toml")).means.tolist()
     (tmp_path / file).unlink()
@@ -268,6 +258,16 @@ def test_a_law_that_goes_wrong_in_mid_run_ends_it_with_the_rule(tmp_path: Path) 
     (tmp_path / "my_law.py").write_text(source)
     with pytest.raises(RunError, match=r"draw\(rng\) of Two must be 3 times above 0 .*worker 0 has 0.0"):
         driven(job)
+
+
+@pytest.mark.parametrize("times", [RUN, TABLE, OWN])
+def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, times: str) -> None:
+    recorded(tmp_path)
+    path, out = written(tmp_path, times), tmp_path / "run.h5"
+    whole = driven(path).trace
+    driven(path, ["stop.rounds=11"], output=OutputOptions(out))
+    resumed = driven(path, ["stop.rounds=30"], output=OutputOptions(out, resume=True)).trace
+    assert (resumed.clock, resumed.worker_time) == (whole.clock, whole.worker_time)
 
 
 def mean_time_of_used_tasks(folder: Path, allocator: str) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mpi_ata
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import UsageError
 from tests.driver.driven import driven
 from tests.test_packing import same

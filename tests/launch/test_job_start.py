@@ -10,7 +10,7 @@ import pytest
 AGES = """
 import os, sys, time
 time.sleep(float(sys.argv[1]))
-from mpi_ata.launch.job_start import STARTED, take_job_age
+from mpi_ata.launch.environment import STARTED, take_job_age
 print(take_job_age(), take_job_age(), os.environ.get(STARTED))
 """
 NAMES = ("MPI_ATA_STARTED", "SLURM_JOB_START_TIME", "SLURM_STEP_ID")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.launch.segments import FOLDER, remove_segments, segments_below
+from mpi_ata.launch.mpirun import FOLDER, remove_segments, segments_below
 
 pytestmark = pytest.mark.skipif(not Path(FOLDER).is_dir(), reason="there is no shared memory in files")
 HOLDING = """

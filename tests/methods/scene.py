@@ -8,7 +8,7 @@ import numpy as np
 from mpi_ata.allocators.interface import NonAdaptive
 from mpi_ata.arrays import Array, BoolArray
 from mpi_ata.clusters import FaultPolicy, Task, VirtualCluster
-from mpi_ata.job.names import LAWS
+from mpi_ata.job.component import LAWS
 from mpi_ata.methods import Round
 from mpi_ata.problems import Problem
 from mpi_ata.times import DrawnTimes

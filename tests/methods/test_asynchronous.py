@@ -1,18 +1,13 @@
 """Asynchronous SGD, with quotas and greedy, on the virtual cluster."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
-from mpi_ata.allocators import GTA, ATAEmpirical
-from mpi_ata.arrays import Array, State
+from mpi_ata.arrays import State
 from mpi_ata.clusters import Cluster, VirtualCluster, in_flight
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import RunError
-from mpi_ata.job.names import LAWS
+from mpi_ata.job.component import LAWS
 from mpi_ata.methods import ASGD, Method, Ringmaster
-from mpi_ata.problems import Quadratic
 from mpi_ata.times import DrawnTimes
 from mpi_ata.updates import Plain
 from tests.methods.scene import Fixed, Ramp, Recording, cluster_of, counts
@@ -93,41 +88,6 @@ def test_the_largest_delay_is_reached() -> None:
     assert max(delays) == 3
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x0: ASGD(x0, ATAEmpirical(7, 5), Plain(0.1)),
-        lambda x0: Ringmaster(x0, 7, Plain(0.1), delay=10, budget=5),
-    ],
-    ids=["asgd", "ringmaster"],
-)
-def test_they_converge_on_the_quadratic(make: Callable[[Array], Method]) -> None:
-    problem = Quadratic(5, noise=0.01)
-    cluster = VirtualCluster(problem, DrawnTimes(LAWS["sqrt"](7)))
-    method = make(problem.x0)
-    gap = problem.loss(method.x) - problem.minimum
-    for _ in range(400):
-        method.step(cluster)
-    # Five updates per round with a fifth of the step: the noise leaves the same gap as in homogeneous SGD.
-    assert gap > 0.1
-    assert -1e-15 <= problem.loss(method.x) - problem.minimum < 2.5e-5
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x0: ASGD(x0, Fixed([4, 1, 2]), Plain(0.01)),
-        lambda x0: Ringmaster(x0, 3, Plain(0.01), delay=3, budget=7),
-    ],
-    ids=["asgd", "ringmaster"],
-)
-def test_no_task_is_given_twice(make: Callable[[Array], Method]) -> None:
-    problem = Recording()
-    cluster, method = cluster_of(problem, [1.0, 1.3, 2.9]), make(problem.x0)
-    trace, _ = settled(method, cluster, 6)
-    assert len(problem.tasks) == trace.used == 6 * 7 == len(set(problem.tasks))
-
-
 def test_a_task_of_an_earlier_round_keeps_its_round() -> None:
     problem = Recording()
     cluster = cluster_of(problem, [1.0, 10.5])
@@ -171,41 +131,3 @@ def test_orders_in_flight_at_a_break_count_as_lost_and_are_issued_again() -> Non
         round = method.step(forgetful)
         assert round.lost.tolist() == [0, 0, 0]
         assert round.used.sum() == 4
-
-
-def test_greedy_allocation_is_rejected_with_the_way_out() -> None:
-    with pytest.raises(ValueError, match=r"gta .* or ringmaster, the greedy method"):
-        ASGD(np.zeros(2), GTA(3, 4), Plain(0.5))
-    problem = Ramp()
-    with pytest.raises(RunError, match="gave 12 tasks, but this method needs exactly its budget, 4"):
-        ASGD(problem.x0, Fixed([4, 4, 4], budget=4), Plain(0.5)).step(cluster_of(problem, [1.0, 2.0, 3.0]))
-
-
-@pytest.mark.parametrize(
-    ("delay", "budget", "what"), [(0, 1, "delay=0"), (1, 0, "budget=0"), (-3, 1, "delay=-3")]
-)
-def test_invalid_values_are_named_in_the_message(delay: int, budget: int, what: str) -> None:
-    with pytest.raises(ValueError, match=what):
-        Ringmaster(np.zeros(2), 3, Plain(0.5), delay, budget)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_x_keeps_its_precision(dtype: type) -> None:
-    problem = Ramp(dtype)
-    for method in (
-        ASGD(problem.x0, Fixed([2, 1]), Plain(0.5)),
-        Ringmaster(problem.x0, 2, Plain(0.5), delay=9, budget=3),
-    ):
-        method.step(cluster_of(problem, [1.0, 2.0]))
-        assert method.x.dtype == dtype
-
-
-def test_no_point_that_was_handed_over_is_written_into() -> None:
-    problem = Ramp()
-    for method in (
-        ASGD(problem.x0, Fixed([2, 1]), Plain(0.5)),
-        Ringmaster(problem.x0, 2, Plain(0.5), delay=9, budget=3),
-    ):
-        before = method.x
-        method.step(cluster_of(problem, [1.0, 2.0]))
-        assert before.tolist() == problem.x0.tolist() == [8.0, 0.0]

@@ -45,11 +45,10 @@ class Counted(VirtualCluster):
 
     messages: Counter[int]
 
-    def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
-        found = super().wait(timeout)
-        if isinstance(found, Arrival):
-            self.messages[len(found.seconds)] += 1
-        return found
+    def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
+        some = super().wait_some(tasks)
+        self.messages.update(len(found.seconds) for found in some if isinstance(found, Arrival))
+        return some
 
 
 def one_round(

@@ -10,7 +10,7 @@ import pytest
 from mpi_ata import GTA, Fault, FaultPolicy, Map, Stop, TaskResult, VirtualCluster, run
 from mpi_ata.clusters import Task
 from mpi_ata.errors import RunError
-from mpi_ata.named_arrays import from_state
+from mpi_ata.packing import from_state
 from mpi_ata.times import Constant, DrawnTimes, Sqrt
 from tests.methods.scene import Fixed, counts
 

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from mpi_ata.allocators import GTA, ATAEmpirical
+from mpi_ata.allocators import GTA
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import VirtualCluster
-from mpi_ata.job.names import LAWS
+from mpi_ata.job.component import LAWS
 from mpi_ata.methods import SGD, MindFlayer
-from mpi_ata.problems import Quadratic
 from mpi_ata.times import DrawnTimes
 from mpi_ata.updates import Plain
 from tests.methods.scene import Fixed, Ramp, Recording, cluster_of, counts
@@ -118,17 +117,6 @@ def test_rounds_are_shorter_where_few_tasks_take_very_long() -> None:
     assert clocks[0] < 200 * 20
 
 
-@pytest.mark.parametrize("allocator", [ATAEmpirical(7, 5), GTA(7, 5)], ids=["adaptive", "greedy"])
-def test_it_converges_on_the_quadratic(allocator: ATAEmpirical | GTA) -> None:
-    problem = Quadratic(5, noise=0.01)
-    cluster = VirtualCluster(problem, DrawnTimes(LAWS["sqrt"](7)))
-    method = MindFlayer(problem.x0, 7, allocator, Plain(0.5))
-    for _ in range(400):
-        method.step(cluster)
-    # The noise alone leaves a gap of about step / 4 * noise^2 / B = 2.5e-6.
-    assert -1e-15 <= problem.loss(method.x) - problem.minimum < 2.5e-5
-
-
 def test_no_task_is_given_twice_and_all_time_is_accounted_for() -> None:
     problem = Recording()
     cluster = VirtualCluster(problem, DrawnTimes(LAWS["exponential"](4, 1.0), seed=2))
@@ -148,9 +136,3 @@ def test_another_number_of_workers_resumes_without_limits() -> None:
     second.restore(first.state())
     assert (second.k, second.x.tolist()) == (1, first.x.tolist())
     assert second.limits().tolist() == [np.inf] * 3
-
-
-@pytest.mark.parametrize("limit", [1.0, 0.0, -2.0, float("nan")])
-def test_a_limit_below_the_mean_is_rejected_by_value(limit: float) -> None:
-    with pytest.raises(ValueError, match=f"limit={limit} must be above 1"):
-        MindFlayer(np.zeros(2), 1, Fixed([1]), Plain(0.5), limit)

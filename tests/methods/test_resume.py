@@ -7,8 +7,7 @@ import pytest
 
 from mpi_ata.arrays import State, entry
 from mpi_ata.clusters import VirtualCluster
-from mpi_ata.job.component import Component
-from mpi_ata.job.names import ALLOCATORS, METHODS, UPDATES
+from mpi_ata.job.component import ALLOCATORS, METHODS, UPDATES, Component
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import Quadratic
 from mpi_ata.times import DrawnTimes, Sqrt
@@ -112,12 +111,11 @@ def test_a_saved_state_does_not_change_when_the_run_continues(
 ) -> None:
     run = built(method, allocator, update)
     steps(*run, 3)
-    states = [run[0].state(), run[1].state()]
+    states = [run[0].state(), run[1].state(), run[0].allocator.state() if run[0].allocator else {}]
     before = bits(states)
     steps(*run, 3)
     assert bits(states) == before
-    run[0].restore(states[0])
-    run[1].restore(states[1])
+    resumed(*run, states)
     steps(*run, 1)
     assert bits(states) == before
 

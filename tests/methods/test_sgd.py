@@ -5,17 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpi_ata.allocators import GTA, Allocator, ATAEmpirical
+from mpi_ata.allocators import GTA, Allocator
 from mpi_ata.arrays import LARGE, Array
-from mpi_ata.clusters import Task, VirtualCluster
+from mpi_ata.clusters import Arrival, Cluster, Lost, Task, VirtualCluster
 from mpi_ata.errors import RunError
-from mpi_ata.job.names import LAWS
 from mpi_ata.methods import SGD
 from mpi_ata.methods.collector import Sum
 from mpi_ata.problems import Quadratic
-from mpi_ata.times import DrawnTimes
 from mpi_ata.updates import Plain
-from tests.methods.scene import Fixed, Ramp, Recording, cluster_of, counts
+from tests.methods.scene import Fixed, Ramp, cluster_of, counts
 
 
 def test_a_fixed_quota_is_done_to_the_letter() -> None:
@@ -97,43 +95,6 @@ def test_a_gradient_whose_shape_is_not_that_of_x_is_rejected(
         method.step(cluster_of(problem, [1.0, 2.0]))
 
 
-class Scribbling(Ramp):
-    """Tries to write into the point."""
-
-    def gradient(self, x: Array, task: Task) -> Array:
-        with pytest.raises(ValueError, match="read-only"):
-            x[0] = 1.0
-        return super().gradient(x, task)
-
-
-@pytest.mark.parametrize("allocator", [Fixed([2, 1]), GTA(2, 3)], ids=["fixed", "greedy"])
-def test_a_problem_cannot_write_into_the_point(allocator: Allocator) -> None:
-    problem = Scribbling()
-    method = SGD(problem.x0, allocator, Plain(0.5))
-    method.step(cluster_of(problem, [1.0, 2.0]))
-    assert method.k == 1
-
-
-def test_a_step_moves_neither_x0_nor_the_point_before() -> None:
-    problem = Ramp()
-    method = SGD(problem.x0, Fixed([1]), Plain(0.5))
-    before = method.x
-    method.step(cluster_of(problem, [1.0]))
-    assert method.x.tolist() != [8.0, 0.0]
-    assert before.tolist() == problem.x0.tolist() == [8.0, 0.0]
-    problem.x0[:] = 5.0
-    assert before.tolist() == [8.0, 0.0]
-
-
-@pytest.mark.parametrize("allocator", [Fixed([3, 1]), GTA(2, 4)], ids=["fixed", "greedy"])
-def test_no_task_is_given_twice(allocator: Allocator) -> None:
-    problem = Recording()
-    cluster, method = cluster_of(problem, [1.0, 2.5]), SGD(problem.x0, allocator, Plain(0.5))
-    for _ in range(5):
-        method.step(cluster)
-    assert len(problem.tasks) == 5 * 4 == len(set(problem.tasks))
-
-
 def test_with_a_fixed_quota_the_order_of_arrival_does_not_show() -> None:
     seconds = [float(i) for i in range(1, 9)]
     runs, orders = [], []
@@ -159,40 +120,6 @@ def test_the_seed_of_the_cluster_decides_the_noise() -> None:
     assert end(1) != end(2)
 
 
-@pytest.mark.parametrize(
-    "allocator",
-    [ATAEmpirical(7, 5), GTA(7, 5), Fixed([1, 0, 1, 0, 1, 1, 1])],
-    ids=["adaptive", "greedy", "fixed"],
-)
-def test_it_converges_on_the_quadratic(allocator: Allocator) -> None:
-    problem = Quadratic(5, noise=0.01)
-    cluster = VirtualCluster(problem, DrawnTimes(LAWS["sqrt"](7)))
-    method = SGD(problem.x0, allocator, Plain(0.5))
-    gap = problem.loss(method.x) - problem.minimum
-    for _ in range(400):
-        method.step(cluster)
-    # The noise alone leaves a gap of about step / 4 * noise^2 / B = 2.5e-6.
-    assert gap > 0.1
-    assert -1e-15 <= problem.loss(method.x) - problem.minimum < 2.5e-5
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("allocator", [Fixed([3, 1]), GTA(2, 4)], ids=["fixed", "greedy"])
-def test_x_keeps_the_precision_of_x0(dtype: Any, allocator: Allocator) -> None:
-    problem = Ramp(dtype)
-    cluster, method = cluster_of(problem, [1.0, 2.0]), SGD(problem.x0, allocator, Plain(0.5))
-    for _ in range(3):
-        method.step(cluster)
-        assert method.x.dtype == dtype
-    assert method.x[0] == 1.0
-
-
-@pytest.mark.parametrize("step_size", [0.0, -0.5, float("nan")])
-def test_a_step_size_that_is_not_above_0_is_rejected_by_value(step_size: float) -> None:
-    with pytest.raises(ValueError, match=f"step_size={step_size}"):
-        Plain(step_size)
-
-
 def test_means_of_large_results_are_those_of_small_ones() -> None:
     results = np.random.default_rng(2).standard_normal((3, 2 * LARGE)).astype(np.float32)
     g, part = Sum(np.arange(3)), Sum(np.arange(3))
@@ -205,10 +132,39 @@ def test_means_of_large_results_are_those_of_small_ones() -> None:
 
 
 @pytest.mark.parametrize("numbers", [1, 2, 33])
-def test_rows_that_come_at_once_are_added_in_the_same_order_as_one_by_one(numbers: int) -> None:
+def test_results_that_come_at_once_are_added_in_the_same_order_as_one_by_one(numbers: int) -> None:
     rows = np.random.default_rng(numbers).standard_normal((40, numbers)) * 10.0 ** np.arange(40)[:, None]
     at_once, one_by_one = Sum(np.arange(40)), Sum(np.arange(40))
-    at_once.add_all(rows)
+    assert at_once.add_all([Arrival(i, rows[i].copy(), [1.0]) for i in np.roll(range(40), 7).tolist()])
     for worker in reversed(range(40)):
         one_by_one.add(worker, rows[worker].copy())
     assert at_once.mean(40).tolist() == one_by_one.mean(40).tolist()
+
+
+def test_only_the_results_of_all_workers_are_added_at_once() -> None:
+    arrivals = [Arrival(i, np.ones(1), [1.0]) for i in range(2)]
+    assert not Sum(np.arange(3)).add_all(arrivals)
+    assert not Sum(np.arange(3)).add_all([*arrivals, Lost(2, 1, "it died")])
+    assert not Sum().add_all(arrivals)
+
+
+class OneByOne:
+    """A cluster of a user's own: what the protocol asks for, and no more."""
+
+    def __init__(self, cluster: VirtualCluster) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in {*vars(Cluster), *Cluster.__annotations__}:
+            raise AttributeError(name)
+        return getattr(self._cluster, name)
+
+
+@pytest.mark.parametrize("allocator", [Fixed([2, 1, 1]), GTA(3, 4)])
+def test_a_cluster_that_delivers_one_by_one_gives_the_same_round(allocator: Allocator) -> None:
+    found = []
+    for kind in (lambda cluster: cluster, OneByOne):
+        method = SGD(Ramp().x0, allocator, Plain(0.5))
+        round = method.step(kind(cluster_of(Ramp(), [1.0, 2.0, 3.0])))
+        found.append((method.x.tolist(), counts(round), round.duration))
+    assert found[0] == found[1]

@@ -8,9 +8,10 @@ import traceback
 
 from mpi4py import MPI
 
-from mpi_ata.clusters import channel, handshake
-from mpi_ata.clusters.manager import MPICluster
-from mpi_ata.clusters.worker import Worker
+from mpi_ata.clusters.interface import ClusterSettings
+from mpi_ata.clusters.mpi import buffers, channel
+from mpi_ata.clusters.mpi.manager import MPICluster
+from mpi_ata.clusters.mpi.worker import Worker
 from tests.clusters import at_once, unstoppable
 from tests.clusters.contract import CHECKS, SEED, scene
 
@@ -22,14 +23,14 @@ def main() -> int:
     """Return the number of checks that failed, on rank 0."""
     failed = 0
     channel.INLINE = 16 if WAY != "along" else channel.INLINE
-    handshake.SMALL = 16 if WAY == "shared" else handshake.SMALL
+    buffers.SMALL_BYTES = 16 if WAY == "shared" else buffers.SMALL_BYTES
     for check in [*CHECKS, *at_once.CHECKS, *unstoppable.CHECKS]:
         comm = MPI.COMM_WORLD.Dup()
         problem, times = scene(UNIT, stoppable=check not in unstoppable.CHECKS)
         if comm.Get_rank() > 0:
-            Worker(comm, problem, times, SEED).serve()
+            Worker(comm, ClusterSettings(problem, times, SEED)).serve()
             continue
-        cluster = MPICluster(comm, problem)
+        cluster = MPICluster(comm, ClusterSettings(problem))
         assert bool(cluster.sharing) == (WAY == "shared")
         try:
             check(cluster, UNIT)

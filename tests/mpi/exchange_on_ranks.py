@@ -1,10 +1,9 @@
 """Runs the same job by the star and by the chain on the ranks of one world; rank 0 prints JSON lines.
 
-exchange_on_ranks.py star,chain,replicated, or one way and where which worker kills itself: chain pass_sum 2;
-with HANG set it is stopped there instead.  In a `task`, it kills itself while the others are busy, and after
-its `report` when its sum is passed on; before an `order`, it is stopped.  With LOOK
-set, rank 0 looks at x after each round, and says on stderr whenever it sends x to all.  With PER_HOST set,
-so many workers each pretend to be on a host of their own, and rank 0 on another one.
+exchange_on_ranks.py star,chain, or one way and where which worker kills itself: chain pass_sum 2;
+with HANG set it is stopped there instead.  After its `report`, it kills itself when its sum is passed on;
+before an `order`, it is stopped.  With PER_HOST set, so many workers each pretend to be on a host of their
+own, and rank 0 on another one.
 """
 
 import json
@@ -22,14 +21,12 @@ import numpy as np
 
 from mpi_ata.allocators import UTA
 from mpi_ata.arrays import Array, IntArray
-from mpi_ata.clusters.exchange import fetching, gathering
-from mpi_ata.clusters.exchange.chain import Chain
-from mpi_ata.clusters.exchange.links import Links
-from mpi_ata.clusters.exchange.sharing import SharingChain, send_copy
-from mpi_ata.clusters.manager import MPICluster
-from mpi_ata.clusters.world import mpi_cluster, workers_in_world
+from mpi_ata.clusters.interface import ClusterSettings
+from mpi_ata.clusters.mpi.chain import Chain
+from mpi_ata.clusters.mpi.links import Links
+from mpi_ata.clusters.mpi.manager import MPICluster
+from mpi_ata.clusters.mpi.world import mpi_cluster, workers_in_world
 from mpi_ata.methods import SGD
-from mpi_ata.methods.replicated_sgd import ReplicatedSGD
 from mpi_ata.problems import Task
 from mpi_ata.updates import Momentum
 
@@ -52,51 +49,22 @@ class Noisy:
 def run(way: str, rounds: int = ROUNDS) -> dict[str, Any] | None:
     """Return the final point and what was counted; None on a worker's rank."""
     problem = Noisy()
-    kind = ReplicatedSGD if way == "replicated" else SGD
-    method = kind(problem.x0, UTA(workers_in_world(), budget=BUDGET, seed=3), Momentum(0.05))
-    exchange, update = "star" if way == "star" else "chain", method.update if kind is ReplicatedSGD else None
-    with mpi_cluster(problem, None, 11, False, b"", exchange=exchange, update=update) as cluster:
+    method = SGD(problem.x0, UTA(workers_in_world(), budget=BUDGET, seed=3), Momentum(0.05))
+    with mpi_cluster(ClusterSettings(problem, seed=11, exchange=way)) as cluster:
         if cluster is None:
             return None
         lost, used = list[int](), 0
         for _ in range(rounds):
             round = method.step(cluster)
-            if "LOOK" in os.environ:  # as an evaluation does
-                assert np.isfinite(method.x).all()
             lost += [each.worker for each in round.losses]
             used += int(round.used.sum())
         digest = sha256(method.x.tobytes() + method.state()["update.v"].tobytes()).hexdigest()
         return {"x": digest, "norm": float(np.linalg.norm(method.x)), "used": used, "lost": lost}
 
 
-def say_what_is_sent() -> None:
-    """Let rank 0 say so whenever it sends x and the state of the update to workers that keep them."""
-    own = send_copy
-
-    def saying(*arguments: Any) -> None:
-        print("rank 0 sends x", file=sys.stderr, flush=True)
-        own(*arguments)
-
-    vars(gathering)["send_copy"] = saying
-
-
 def rank() -> int:
     """Return the rank of this process."""
     return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
-
-
-def die_in_task(worker: int) -> None:
-    """Let a worker kill itself in its third task, while the others are busy for longer than rank 0 waits."""
-    own, calls, fetching.PATIENCE = Noisy.gradient, count(), 0.1  # the first one is untimed
-
-    def dying(self: Noisy, x: Array, task: Task) -> Array:
-        if next(calls) == 3:
-            if rank() == worker + 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(1)
-        return own(self, x, task)
-
-    setattr(Noisy, "gradient", dying)  # noqa: B010  (which types do not allow)
 
 
 def die_after_report(worker: int) -> None:
@@ -115,7 +83,7 @@ def die_after_report(worker: int) -> None:
 
     def wait_late(self: MPICluster, tasks: int) -> Any:
         time.sleep(late)
-        self._connections.find_dead()
+        self._ranks.find_dead()
         return waited(self, tasks)
 
     setattr(Noisy, "gradient", dying)  # noqa: B010  (which types do not allow)
@@ -142,8 +110,7 @@ def hang_before_order(worker: int) -> None:
 
 def die_in(name: str, worker: int) -> None:
     """Let a worker kill itself in the middle of this, the third time it does it."""
-    kind: Any = SharingChain if hasattr(SharingChain, name) else Chain
-    own, calls = getattr(kind, name), count(1)
+    own, calls = getattr(Chain, name), count(1)
 
     def dying(self: Any, *arguments: Any) -> Any:
         if next(calls) == 3:
@@ -151,19 +118,19 @@ def die_in(name: str, worker: int) -> None:
         return own(self, *arguments)
 
     if rank() == worker + 1:
-        setattr(kind, name, dying)
+        setattr(Chain, name, dying)
 
 
 def die_at(links: Links, transfer: int) -> None:
     """Let a process kill itself at this transfer from now on."""
-    transfers, own = count(), links.transfer
+    transfers, own = count(), links._transfer
 
     def last(*arguments: Any) -> None:
         if next(transfers) == transfer:
             os.kill(os.getpid(), signal.SIGSTOP if "HANG" in os.environ else signal.SIGKILL)
         own(*arguments)
 
-    vars(links)["transfer"] = last
+    vars(links)["_transfer"] = last
 
 
 if __name__ == "__main__":
@@ -171,10 +138,8 @@ if __name__ == "__main__":
     if "PER_HOST" in os.environ:  # addresses of this machine
         host = 2 + (rank() - 1) // int(os.environ["PER_HOST"]) if rank() else 1
         os.environ["SLURMD_NODENAME"] = f"127.0.0.{host}"  # by which a rank knows its host, if it is set
-    if "LOOK" in os.environ:
-        say_what_is_sent()
     if death:
-        special = {"task": die_in_task, "report": die_after_report, "order": hang_before_order}
+        special = {"report": die_after_report, "order": hang_before_order}
         special.get(death[0], partial(die_in, death[0]))(int(death[1]))
     for story in [run(way) for way in ways.split(",")]:
         if story is not None:

@@ -10,7 +10,8 @@ from mpi4py import MPI
 
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import Arrival, Cluster
-from mpi_ata.clusters.world import mpi_cluster, workers_in_world
+from mpi_ata.clusters.interface import ClusterSettings
+from mpi_ata.clusters.mpi.world import mpi_cluster, workers_in_world
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job import build_parts, load_job
 from mpi_ata.methods import Ringmaster
@@ -55,7 +56,7 @@ def run_job(path: str, settings: list[str]) -> dict[str, Any] | None:
     problem, times, method = build_parts(job, workers_in_world())
     drawn = job.times is not None and job.times.report == "drawn"
     trace, used = Trace(), np.zeros(workers_in_world(), np.int64)
-    with mpi_cluster(problem, times, job.run.seed, drawn, job.digest) as cluster:
+    with mpi_cluster(ClusterSettings(problem, times, job.run.seed, drawn, job.digest)) as cluster:
         if cluster is not None:
             for round in run(method, cluster, problem, job.stop, trace=trace):
                 used += round.used
@@ -77,7 +78,7 @@ def run_job(path: str, settings: list[str]) -> dict[str, Any] | None:
 def tell_tasks(make: Any) -> dict[str, Any] | None:
     """Return the tasks delivered to a method in three rounds: round, worker, number."""
     problem, times = Telling(), DrawnTimes(Linear(workers_in_world(), 1.0), 2, unit=2e-3)
-    with mpi_cluster(problem, times, 2, False, b"") as cluster:
+    with mpi_cluster(ClusterSettings(problem, times, 2)) as cluster:
         if cluster is None:
             return None
         method, listening = make(problem.x0, cluster.n), Listening(cluster)
@@ -92,7 +93,7 @@ def break_and_resume() -> dict[str, Any] | None:
     lost, accounts = list[list[int]](), list[list[float]]()
     for _ in range(2):
         problem, times = Telling(), DrawnTimes(Linear(workers_in_world(), 1.0), 2, unit=2e-3)
-        with mpi_cluster(problem, times, 2, False, b"") as cluster:
+        with mpi_cluster(ClusterSettings(problem, times, 2)) as cluster:
             if cluster is None:
                 continue
             method = Ringmaster(problem.x0, cluster.n, Plain(0.1), delay=50, budget=6)

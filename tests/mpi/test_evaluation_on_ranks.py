@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mpi_ata import launch
-from mpi_ata.launch.library import fault_tolerance
+from mpi_ata.launch.mpirun import fault_tolerance
 from tests.faults.checks import outlives_deaths
 from tests.mpi.starting import ROOT, mpirun
 

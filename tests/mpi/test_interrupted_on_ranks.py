@@ -16,7 +16,7 @@ import pytest
 from mpi_ata.launch import find_mpirun
 from mpi_ata.launch.signals import signal_word
 from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
 from tests.faults.checks import outlives_deaths
 from tests.faults.scene import own_problem, record_of, written

@@ -113,7 +113,7 @@ def test_loaders_bfloat16_and_evaluations_give_the_numbers_of_one_process(tmp_pa
     assert "evaluates alone" not in alone.stderr
 
 
-REPLICATED = """
+TRAINED = """
 import hashlib, sys
 import mpi_ata, torch
 from tests.torch.datasets import Noisy
@@ -130,13 +130,12 @@ else:
     options = {"scheduler": schedules.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)}
 with mpi_ata.Trainer(
     model, nn.CrossEntropyLoss(), Noisy(), 4, budget=2, rounds=rounds, shuffle="epoch", allocator="uta",
-    optimizer=optimizer, test=Noisy(30), evaluation_batch=8, replicated=way == "replicated",
+    optimizer=optimizer, test=Noisy(30), evaluation_batch=8,
+    exchange="auto" if way == "simulated" else way,
     times=mpi_ata.Constant(3) if way == "simulated" else None, out=sys.argv[4], resume=True, **options,
 ) as trainer:
     for round in trainer:
         trainer.state["rounds"] = trainer.state.get("rounds", 0) + 1
-        if way == "replicated" and round.number < rounds:  # the last one is evaluated
-            assert not trainer.method.replica.here
         if round.number % 3 == 0:
             trainer.state["loss"] = trainer.evaluate()["loss"]
             print(round.number, round.logs["loss"], sorted(trainer.state.items()))
@@ -151,7 +150,7 @@ print(sorted(trainer.state.items()), trainer.logs, hashlib.sha256(trainer.x.toby
 def trained(tmp_path: Path) -> Any:
     """Return what a training script prints; with a budget of 2, one of its 3 workers rests in each round."""
     script = tmp_path / "train.py"
-    script.write_text(REPLICATED)
+    script.write_text(TRAINED)
 
     def run(way: str, kind: str, rounds: int, out: str) -> list[str]:
         words = [str(script), way, kind, str(rounds), str(tmp_path / out)]
@@ -163,16 +162,16 @@ def trained(tmp_path: Path) -> Any:
     return run
 
 
-def test_workers_that_keep_a_model_train_it_bit_for_bit_as_one_process_does(trained: Any) -> None:
+def test_ranks_train_a_model_bit_for_bit_as_one_process_does(trained: Any) -> None:
     """Batch norm, Adam, its schedule, clipping, a running mean, state and rate that the loop changes."""
-    alone, replicated = (trained(way, "adam", 10, f"{way}.h5") for way in ("simulated", "replicated"))
+    alone, chain = (trained(way, "adam", 10, f"{way}.h5") for way in ("simulated", "chain"))
     assert len(alone) == 5
-    assert replicated == alone
+    assert chain == alone
 
 
-def test_a_replicated_run_sees_evaluations_and_is_resumed_by_the_star_bit_for_bit(trained: Any) -> None:
+def test_a_run_sees_evaluations_and_is_resumed_with_another_exchange_bit_for_bit(trained: Any) -> None:
     whole = trained("simulated", "momentum", 10, "whole.h5")
-    first = trained("replicated", "momentum", 5, "run.h5")
+    first = trained("chain", "momentum", 5, "run.h5")
     then = trained("star", "momentum", 10, "run.h5")
     assert [*first[:1], *then] == whole
     assert float(whole[3].split()[0]) < 0.75e-2, "ReduceLROnPlateau has seen a loss that did not fall"

@@ -10,8 +10,8 @@ import pytest
 
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import Plan
-from mpi_ata.paper.experiments import TABLE1, Request
-from mpi_ata.paper.ranks import for_ranks
+from mpi_ata.paper.experiments import TABLE1, PaperRequest
+from mpi_ata.paper.ratios import for_ranks
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.mpi.starting import COMMAND, finished, mpirun
@@ -29,7 +29,7 @@ def test_ratios_on_ranks_are_shown_beside_those_of_a_virtual_run() -> None:
         ("gta", 3, 40),
         ("ofta", 3, 40),
     ]
-    request = Request(workers=(3,), budget=5, allocators=("ofta",), rounds=40)
+    request = PaperRequest(workers=(3,), budget=5, allocators=("ofta",), rounds=40)
     by_hand = [execute(Plan(trial.job())).trace for trial in for_ranks(TABLE1, request, unit=2e-5).trials()]
     assert oracle["virtual_worker_time_ratio"] == by_hand[0].worker_time / by_hand[1].worker_time
     assert oracle["virtual_runtime_ratio"] == by_hand[1].clock / by_hand[0].clock

@@ -32,7 +32,7 @@ MISTAKES = {
     "if rank == 2: sys.exit()\n" + CALL: "rank 2 has ended, but rank 0 calls minimize",
     "if rank > 0: " + CALL: "rank 0 has ended, but rank 1 calls minimize",
     "options['budget'] += rank == 1\n" + CALL: "(budget = 5 instead of budget = 4)",
-    "if rank == 1: del problem.x0\n" + CALL: "rank 1: the problem: Quadratic has no x0",
+    "if rank == 1: del problem.x0\n" + CALL: "rank 1: Quadratic has no x0",
     "mpi_ata.minimize(problem, workers=7, **options)": "workers=7 needs 8 ranks (1 manager + 7 workers)",
 }
 
@@ -92,7 +92,7 @@ def test_ranks_that_each_simulate_all_workers_are_warned_once(tmp_path: Path) ->
     body = "mpi_ata.VirtualCluster(problem, mpi_ata.DrawnTimes(Sqrt(4)))"
     done = mpirun(2, sys.executable, script(tmp_path, body))
     assert done.returncode == 0
-    assert done.stderr.count("each of the 2 ranks simulates all workers for itself; leave out mpirun") == 1
+    assert done.stderr.count("each of the 2 ranks runs its own copy of the simulation; leave out mpirun") == 1
 
 
 def test_a_signal_saves_a_script_that_started_its_ranks_and_it_can_be_resumed(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ class Dying(Quadratic):
 
 result = mpi_ata.minimize(Dying(5), workers=2, **options)
 if result: print("finished", flush=True)
-if result and sys.argv[1:]: sys.exit(int(sys.argv[1]))
+if result and sys.argv[1:]: exec(sys.argv[1])
 """
 
 
@@ -158,9 +158,28 @@ def test_a_script_that_outlives_a_worker_exits_with_0_and_one_that_does_not_with
     assert (done.returncode == 0) == ("finished" in done.stdout), done.stderr
 
 
-def test_a_script_that_outlives_a_worker_can_still_exit_with_a_code_of_its_own(tmp_path: Path) -> None:
-    done = finished([sys.executable, str(script(tmp_path, DEATH)), "3"])
+@pytest.mark.parametrize("end", ["sys.exit(3)", "raise SystemExit(3)"])
+def test_a_script_that_outlives_a_worker_can_still_exit_with_a_code_of_its_own(
+    tmp_path: Path, end: str
+) -> None:
+    done = finished([sys.executable, str(script(tmp_path, DEATH)), end])
     assert (done.returncode == 3) == ("finished" in done.stdout), done.stderr
+
+
+POOL = """
+import multiprocessing
+if __name__ == "__main__":
+    result = mpi_ata.minimize(Quadratic(5), workers=2, **options)
+    if result:
+        with multiprocessing.get_context("spawn").Pool(2) as pool:
+            print(pool.map(abs, [-1, 2]), flush=True)
+        raise SystemExit(3)
+"""
+
+
+def test_a_script_on_ranks_can_use_a_pool_of_processes(tmp_path: Path) -> None:
+    done = finished([sys.executable, str(script(tmp_path, POOL))])
+    assert (done.returncode, "[1, 2]" in done.stdout) == (3, True), done.stderr
 
 
 BODY = """
@@ -192,8 +211,8 @@ def test_a_round_that_fails_on_ranks_leaves_what_the_loop_did_before_it(tmp_path
 AFTERWARDS = """
 import time
 if mpi_ata.minimize(problem, workers=2, **options):
-    print("done", flush=True)
     try:
+        print("done", flush=True)
         time.sleep(50)
     finally:
         print("cleaned up", flush=True)

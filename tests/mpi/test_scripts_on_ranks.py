@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.mpi.starting import COMMAND, ROOT, mpirun
+from tests.mpi.starting import COMMAND, ROOT, finished, mpirun
 
 SCRIPT = ROOT / "jobs" / "own_loop.py"
 
@@ -39,6 +39,7 @@ def test_a_world_without_workers_is_rejected_in_words(tmp_path: Path) -> None:
     done = mpirun(1, sys.executable, script)
     assert done.returncode != 0
     assert "a job needs at least 2 ranks (1 manager + 1 worker) but was started on 1" in done.stderr
+    assert "use workers=4" in done.stderr
 
 
 ALLOCATOR = """
@@ -64,3 +65,26 @@ def test_an_allocator_that_fails_on_one_rank_ends_a_comparison_on_all(tmp_path: 
     assert done.returncode != 0
     assert "rank 2: " in done.stderr
     assert "ImportError: only here" in done.stderr
+
+
+COUNTING = """
+
+import sys
+from pathlib import Path
+
+class Counting(UnequalWorkers):
+    def gradient(self, x, task):
+        names = [name for name in sys.modules if name.startswith("mpi_ata")]
+        Path(__file__).with_name(f"loaded{task.worker}").write_text(str(len(names)))
+        return super().gradient(x, task)
+"""
+
+
+def test_a_worker_loads_at_most_130_modules_of_this_package(tmp_path: Path) -> None:
+    (tmp_path / "demo.py").write_text((ROOT / "jobs" / "demo.py").read_text() + COUNTING)
+    job = tmp_path / "demo.toml"
+    job.write_text((ROOT / "jobs" / "demo.toml").read_text().replace("UnequalWorkers", "Counting"))
+    done = finished([str(COMMAND), "run", str(job), "--workers", "2", "--set", "stop.rounds=2"])
+    assert done.returncode == 0, done.stderr
+    counts = [int((tmp_path / f"loaded{worker}").read_text()) for worker in range(2)]
+    assert max(counts) <= 130, counts

@@ -7,7 +7,7 @@ import pytest
 
 from mpi_ata.launch import find_mpirun
 from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
 from tests.mpi.starting import COMMAND, finished, mpirun
 

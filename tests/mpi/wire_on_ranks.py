@@ -9,7 +9,7 @@ import numpy as np
 import mpi_ata
 from mpi_ata import Constant, Plain, Task
 from mpi_ata.arrays import Array
-from mpi_ata.clusters import buffers
+from mpi_ata.clusters.mpi import buffers
 
 SMALL, LARGE = 10, 5000  # numbers that are sent with a header, and that are not
 

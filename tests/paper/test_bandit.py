@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpi_ata import ATA, ATAEmpirical, DrawnTimes, Exponential, Linear, Mix, Sqrt
-from mpi_ata.allocators.lower_bounds import LowerBoundAllocator
+from mpi_ata.allocators.ata import LowerBoundAllocator
 from mpi_ata.allocators.recursive import recursive_allocation
-from mpi_ata.clusters.stats import TaskTimeStats
+from mpi_ata.clusters.accounts import TaskTimeStats
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import Plan
 from mpi_ata.errors import UsageError
-from mpi_ata.paper.bandit import Learned, compiled_play, has_numba, play_bandit, python_play
-from mpi_ata.paper.experiments import REGRET, TABLE1, Experiment, Request
+from mpi_ata.paper.bandit import BanditState, compiled_play, has_numba, play_bandit, python_play
+from mpi_ata.paper.experiments import REGRET, TABLE1, Experiment, PaperRequest
 from mpi_ata.randomness import Purpose, Streams
 from mpi_ata.times import Law
 
@@ -43,7 +43,7 @@ def test_compiled_rounds_decide_and_learn_bit_for_bit_as_the_classes_do(
     for width in (0.05, 1.0):  # the first ends the zero-score phase at once, the second late
         slow, fast = allocator(name, law, budget, width), allocator(name, law, budget, width)
         stats = TaskTimeStats(n)
-        learned = Learned(fast, TaskTimeStats(n).state())
+        learned = BanditState(fast, TaskTimeStats(n).state())
         play = compiled_play(learned, law, SEED)
         assert play is not None
         halves = np.add(play(120), play(180))
@@ -63,7 +63,7 @@ def test_compiled_exponentials_equal_those_of_numpy(round: int, number: int) -> 
     from mpi_ata.paper import kernel
 
     ours = np.empty(5000)
-    kernel.exponentials(np.uint64(SEED), round, number, np.empty(4, np.uint64), ours)
+    kernel.exponentials(kernel.movable(SEED, Purpose.TIMES), round, number, ours)
     expected = Streams(SEED, Purpose.TIMES).at(round, number=number).standard_exponential(5000)
     assert ours.tolist() == expected.tolist()
     assert ours.max() > 7.7, "the tail is covered too"
@@ -76,7 +76,7 @@ def test_compiled_allocation_breaks_ties_as_the_class_does(scores: list[int], bu
     from mpi_ata.paper import kernel
 
     s, a = np.array(scores, float), np.zeros(len(scores), np.int64)
-    kernel.fill(s, budget, np.empty(len(s)), a)
+    kernel.fill(s, budget, a)
     assert a.tolist() == recursive_allocation(s, budget).tolist()
 
 
@@ -85,14 +85,14 @@ def test_other_rules_and_laws_are_not_compiled() -> None:
         """A rule that is not the paper's."""
 
     stats = TaskTimeStats(3).state()
-    assert compiled_play(Learned(Bolder(3, 4, seed=SEED), stats), Sqrt(3), SEED) is None
-    assert compiled_play(Learned(ATAEmpirical(3, 4, seed=SEED), stats), Mix(3), SEED) is None
+    assert compiled_play(BanditState(Bolder(3, 4, seed=SEED), stats), Sqrt(3), SEED) is None
+    assert compiled_play(BanditState(ATAEmpirical(3, 4, seed=SEED), stats), Mix(3), SEED) is None
 
 
 @pytest.mark.parametrize("name", ["ata-half", "ata-empirical"])
 @pytest.mark.parametrize("law", ["sqrt", "mix"])
 def test_the_bandit_alone_learns_what_a_run_with_gradients_learns(name: str, law: str) -> None:
-    request = Request(workers=(9,), law=law, allocators=(name,), rounds=50)
+    request = PaperRequest(workers=(9,), law=law, allocators=(name,), rounds=50)
     trial = TABLE1.with_request(request).trials()[-1]
     assert trial.allocator == name
     rows = {row.round: row for row in execute(Plan(trial.job())).trace.rows}
@@ -107,7 +107,7 @@ def test_the_bandit_alone_learns_what_a_run_with_gradients_learns(name: str, law
 
 def test_progress_is_reported() -> None:
     reported: list[int] = []
-    trial = REGRET.with_request(Request(law="mix")).trials()[0]
+    trial = REGRET.with_request(PaperRequest(law="mix")).trials()[0]
     regrets = [learned.regret for learned in play_bandit(trial.job(), [1, 10, 450], reported.append)]
     assert len(regrets) == 3
     assert all(a <= b for a, b in pairwise(regrets))

@@ -8,7 +8,7 @@ import pytest
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import Plan
 from mpi_ata.paper import figures
-from mpi_ata.paper.experiments import CIFAR, Request
+from mpi_ata.paper.experiments import CIFAR, PaperRequest
 from tests.paper.called import called, records
 from tests.torch.cifar_files import write
 
@@ -21,7 +21,7 @@ def test_each_allocator_trains_its_own_network(tmp_path: Path) -> None:
     data = write(tmp_path)
     arguments = ["--data", str(data), "--allocators", "ofta", "--rounds", "6", *SMALL]
     greedy, oracle = records("cifar", *arguments)
-    request = Request(workers=(3,), budget=4, allocators=("ofta",), rounds=6)
+    request = PaperRequest(workers=(3,), budget=4, allocators=("ofta",), rounds=6)
     for found, trial in zip(
         (greedy, oracle), CIFAR.with_request(request).on_cifar(data).trials(), strict=True
     ):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.cli.paper import paper
+from mpi_ata.cli.paper import paper_command
 from mpi_ata.paper import figures
 from tests.paper import document
 from tests.paper.document import DOCUMENT, FIGURES, RESULTS, update
@@ -35,7 +35,7 @@ After
 
 def test_the_document_has_results_for_every_experiment() -> None:
     blocks = list(RESULTS.finditer(DOCUMENT.read_text()))
-    assert {shlex.split(block[2])[1] for block in blocks} == set(paper.commands)
+    assert {shlex.split(block[2])[1] for block in blocks} == set(paper_command.commands)
     assert all(block[0].count("\n| ") > 3 for block in blocks)
 
 

@@ -7,22 +7,22 @@ import pytest
 
 from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
-from mpi_ata.paper.experiments import TABLE1, Request
-from mpi_ata.paper.runs import Result, execute_trial
+from mpi_ata.paper.experiments import TABLE1, PaperRequest
+from mpi_ata.paper.trials import TrialResult, execute_trial
 
 pytestmark = pytest.mark.skipif(not figures.available(), reason="matplotlib is not installed")
 NAMES = ("gta", "ofta", "ata-half")
 
 
 @pytest.fixture(scope="module")
-def results() -> list[Result]:
+def results() -> list[TrialResult]:
     """Return the results of some short runs."""
-    request = Request(workers=(3, 5), allocators=NAMES, rounds=40, seeds=2)
+    request = PaperRequest(workers=(3, 5), allocators=NAMES, rounds=40, seeds=2)
     return [execute_trial(trial, lambda rounds: None) for trial in TABLE1.with_request(request).trials()]
 
 
 def test_each_number_of_workers_has_runtime_worker_time_iteration_time_and_regret(
-    results: list[Result],
+    results: list[TrialResult],
 ) -> None:
     figure = figures.make_figure(figures.by_workers(results))
     labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes]
@@ -35,7 +35,7 @@ def test_each_number_of_workers_has_runtime_worker_time_iteration_time_and_regre
     assert [axes.get_title(loc="left") for axes in figure.axes[::4]] == ["n = 3", "n = 5"]
 
 
-def test_curves_are_those_of_the_runs_of_the_first_seed(results: list[Result]) -> None:
+def test_curves_are_those_of_the_runs_of_the_first_seed(results: list[TrialResult]) -> None:
     *_, runtime, worker_time, average, regret = figures.make_figure(figures.by_workers(results)).axes
     for axes in (runtime, worker_time, average):
         assert {line.get_label() for line in axes.lines} == set(NAMES)

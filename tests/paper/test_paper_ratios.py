@@ -6,7 +6,7 @@ import pytest
 
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import Plan
-from mpi_ata.paper.experiments import PAPER_RATIOS, TABLE1, Request
+from mpi_ata.paper.experiments import PAPER_RATIOS, TABLE1, PaperRequest
 
 ROWS = [(17, "ata-empirical"), (17, "ofta"), (51, "ata-empirical"), (51, "ofta")]
 
@@ -14,7 +14,9 @@ ROWS = [(17, "ata-empirical"), (17, "ofta"), (51, "ata-empirical"), (51, "ofta")
 @functools.cache
 def run(n: int, allocator: str) -> tuple[float, float]:
     """Return worker time and clock of a run."""
-    trial = TABLE1.with_request(Request(workers=(n,), allocators=(allocator,), first_seed=7)).trials()[-1]
+    trial = TABLE1.with_request(PaperRequest(workers=(n,), allocators=(allocator,), first_seed=7)).trials()[
+        -1
+    ]
     assert trial.allocator == allocator
     outcome = execute(Plan(trial.job()))
     assert outcome.trace.gap < 1e-5

@@ -7,9 +7,9 @@ import pytest
 from mpi_ata.job.build import build_times
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import play_bandit
-from mpi_ata.paper.experiments import PRIOR, Request
-from mpi_ata.paper.prior import pretrain, pretraining_file, pretraining_trial, warm_start_plan
-from mpi_ata.paper.runs import execute_trial
+from mpi_ata.paper.experiments import PRIOR, PaperRequest
+from mpi_ata.paper.pretrained import pretrain, pretraining_file, pretraining_trial, warm_start_plan
+from mpi_ata.paper.trials import execute_trial
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.paper.called import called, records
@@ -22,7 +22,7 @@ def ignore(rounds: int) -> None:
 @pytest.mark.parametrize("name", ["ata", "ata-half", "ata-empirical"])
 @pytest.mark.parametrize("law", ["linear", "mix"])
 def test_a_run_starts_from_exactly_what_the_bandit_learned(tmp_path: Path, name: str, law: str) -> None:
-    request = Request(workers=(6,), law=law, allocators=(name,), rounds=1, out=tmp_path)
+    request = PaperRequest(workers=(6,), law=law, allocators=(name,), rounds=1, out=tmp_path)
     trial = PRIOR.with_request(request).trials()[-1]
     pretrain(pretraining_trial(trial, 90), ignore, marks=[40, 90])
     execute_trial(warm_start_plan(trial, 90), ignore)
@@ -40,7 +40,7 @@ def test_a_run_starts_from_exactly_what_the_bandit_learned(tmp_path: Path, name:
 
 
 def test_the_bandit_draws_other_times_than_the_run_after_it() -> None:
-    trial = PRIOR.with_request(Request(workers=(6,))).trials()[-1]
+    trial = PRIOR.with_request(PaperRequest(workers=(6,))).trials()[-1]
     own, before = build_times(trial.job(), 6), build_times(pretraining_trial(trial, 1).job(), 6)
     assert own is not None
     assert before is not None

@@ -8,11 +8,11 @@ import pytest
 from mpi_ata import Trace
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import Plan
-from mpi_ata.job.names import ALLOCATORS, MACHINES
+from mpi_ata.job.component import ALLOCATORS, MACHINES
 from mpi_ata.paper import figures
-from mpi_ata.paper.experiments import Experiment, Request, Trial, alpha
-from mpi_ata.paper.real import SIZES, experiment_for, marks_until, real_report
-from mpi_ata.paper.runs import Result
+from mpi_ata.paper.experiments import Experiment, PaperRequest, Trial, alpha
+from mpi_ata.paper.machines import SIZES, experiment_for, marks_until, real_report
+from mpi_ata.paper.trials import TrialResult
 from mpi_ata.times import lonestar6
 from tests.driver.driven import Watching
 from tests.paper.called import called, records
@@ -42,7 +42,7 @@ def totals_by_round(trial: Trial) -> dict[int, tuple[float, float]]:
 
 def test_ratios_are_those_of_single_runs_after_each_mark() -> None:
     found = records("real", "--laws", "bytedance-ar", "--rounds", "130", "--allocators", "gta", *SHORT)
-    request = Request(workers=(6,), budget=4, rounds=130, allocators=("gta",))
+    request = PaperRequest(workers=(6,), budget=4, rounds=130, allocators=("gta",))
     totals: dict[tuple[str, int], tuple[float, float]] = {}
     for trial in experiment_for("bytedance-ar").with_request(request).trials():
         seen = totals_by_round(trial)
@@ -61,15 +61,15 @@ def test_the_last_mark_is_the_last_round() -> None:
     assert marks_until(7) == [7]
 
 
-def result_of(experiment: Experiment, name: str, seed: int, clock: float) -> Result:
+def result_of(experiment: Experiment, name: str, seed: int, clock: float) -> TrialResult:
     trial = next(t for t in experiment.trials() if (t.allocator, t.seed) == (name, seed))
     trace = execute(Plan(trial.job())).trace
     rows = [row._replace(clock=clock, worker_time=2 * clock) for row in trace.rows]
-    return Result(trial, {"elapsed": 1.0}, rows)
+    return TrialResult(trial, {"elapsed": 1.0}, rows)
 
 
 def test_the_table_shows_mean_and_deviation_over_the_seeds() -> None:
-    request = Request(rounds=2, seeds=2, allocators=("uta",))
+    request = PaperRequest(rounds=2, seeds=2, allocators=("uta",))
     experiment = experiment_for("bytedance-ar").with_request(request)
     clocks = {("ofta", 1): 1.0, ("ofta", 2): 2.0, ("uta", 1): 3.0, ("uta", 2): 4.0}
     report = real_report([experiment], [result_of(experiment, *key, clock) for key, clock in clocks.items()])
@@ -81,7 +81,7 @@ def test_the_table_shows_mean_and_deviation_over_the_seeds() -> None:
 
 
 def test_alpha_is_that_of_the_workers_that_the_seed_draws() -> None:
-    request = Request(seeds=2, allocators=("ata",))
+    request = PaperRequest(seeds=2, allocators=("ata",))
     trials = [t for t in experiment_for("lonestar6").with_request(request).trials() if t.allocator == "ata"]
     for trial in trials:
         wanted = 2 * lonestar6(64, seed=trial.seed).means.max()

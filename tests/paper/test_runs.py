@@ -16,9 +16,8 @@ from click.testing import CliRunner
 from mpi_ata.cli import main
 from mpi_ata.errors import RunError
 from mpi_ata.paper import figures
-from mpi_ata.paper.experiments import TABLE1, Request, Trial
-from mpi_ata.paper.progress import Board, RunsProgress
-from mpi_ata.paper.runs import ReportRounds, execute_trial, on_cores
+from mpi_ata.paper.experiments import TABLE1, PaperRequest, Trial
+from mpi_ata.paper.trials import Board, ReportRounds, RunsProgress, execute_trial, on_cores
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.paper.called import called
@@ -76,7 +75,7 @@ def test_an_interrupted_run_does_not_count_as_completed(processes: int, done: in
 
 
 def test_several_processes_do_the_same_runs_as_one() -> None:
-    trials = TABLE1.with_request(Request(workers=(4,), allocators=("ofta",), rounds=30)).trials()
+    trials = TABLE1.with_request(PaperRequest(workers=(4,), allocators=("ofta",), rounds=30)).trials()
     one, two = (on_cores(execute_trial, trials, processes) for processes in (1, 2))
     assert [(r.trial, r.summary["clock"], r.summary["loss"]) for r in one] == [
         (r.trial, r.summary["clock"], r.summary["loss"]) for r in two

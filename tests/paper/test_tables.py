@@ -9,11 +9,10 @@ from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import Plan
 from mpi_ata.job.build import build_allocator, build_times
 from mpi_ata.paper import figures
-from mpi_ata.paper.experiments import MIX, REGRET, TABLE1, TABLE2, Experiment, Request, Trial, alpha
-from mpi_ata.paper.ranks import ranks_report
-from mpi_ata.paper.ratios import ratios
-from mpi_ata.paper.runs import Result
-from mpi_ata.paper.tables import ratio_report
+from mpi_ata.paper.experiments import MIX, REGRET, TABLE1, TABLE2, Experiment, PaperRequest, Trial, alpha
+from mpi_ata.paper.figures import ratios
+from mpi_ata.paper.ratios import ranks_report, ratio_report
+from mpi_ata.paper.trials import TrialResult
 from tests.paper.called import called, records
 
 NAMES = ["gta", "ofta", "uta", "ata", "ata-half", "ata-empirical"]
@@ -29,11 +28,13 @@ KEYS = {
 }
 
 
-def make_result(n: int, name: str, seed: int, worker_time: float, clock: float, gap: float = 9e-6) -> Result:
+def make_result(
+    n: int, name: str, seed: int, worker_time: float, clock: float, gap: float = 9e-6
+) -> TrialResult:
     """Return a made-up result of a run."""
     numbers = {"worker_time": worker_time, "clock": clock, "rounds": 100 * seed, "gap": gap, "loss": None}
     trial = Trial("sqrt", n, name, seed, 40_000, Path("quadratic.toml"))
-    return Result(trial, numbers | {"evaluation": {}, "elapsed": 20.0}, [])
+    return TrialResult(trial, numbers | {"evaluation": {}, "elapsed": 20.0}, [])
 
 
 RESULTS = [
@@ -123,7 +124,7 @@ def test_table1_has_the_numbers_of_the_single_runs() -> None:
     found = records("table1", "--workers", "5,3", "--rounds", "30", "--budget", "7", "--seed", "4")
     assert [(r["n"], r["allocator"]) for r in found] == [(n, name) for n in (3, 5) for name in NAMES]
     assert all(set(record) >= KEYS for record in found)
-    trials = TABLE1.with_request(Request(workers=(5,), rounds=30, budget=7, first_seed=4)).trials()
+    trials = TABLE1.with_request(PaperRequest(workers=(5,), rounds=30, budget=7, first_seed=4)).trials()
     by_hand = {trial.allocator: execute(Plan(trial.job())).trace for trial in trials}
     for record in found[len(NAMES) :]:
         trace, greedy = by_hand[record["allocator"]], by_hand["gta"]
@@ -194,7 +195,7 @@ def test_invalid_options_are_rejected_with_the_rule(arguments: list[str], senten
 def test_ratios_on_ranks_are_compared_with_simulated_ones() -> None:
     ranks = [make_result(17, "gta", 1, 6.0, 1.0), make_result(17, "ofta", 1, 5.0, 1.5)]
     virtual = [make_result(17, "gta", 1, 6.0, 1.0), make_result(17, "ofta", 1, 4.0, 1.2)]
-    report = ranks_report(TABLE1.with_request(Request(workers=(17,))), ranks, virtual)
+    report = ranks_report(TABLE1.with_request(PaperRequest(workers=(17,))), ranks, virtual)
     assert (report.records[1]["virtual_worker_time_ratio"], report.records[1]["worker_time_ratio"]) == (
         1.5,
         1.2,

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpi_ata.driver.execute import Outcome
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.drive import Outcome
+from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.paper.bandit import has_numba
 from mpi_ata.paper.experiments import Trial, alpha
-from mpi_ata.paper.prior import pretrain, pretraining_file, pretraining_trial
+from mpi_ata.paper.pretrained import pretrain, pretraining_file, pretraining_trial
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven

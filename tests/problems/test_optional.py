@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from mpi_ata import TorchProblem
 from mpi_ata.cli import main
-from mpi_ata.job.names import PROBLEMS
+from mpi_ata.job.component import PROBLEMS
 
 JOB = """
 [problem]

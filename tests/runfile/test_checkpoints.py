@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from mpi_ata import Trace
+from mpi_ata.clusters.accounts import TaskTimeStats
 from mpi_ata.clusters.identity import WorkerIdentity
-from mpi_ata.clusters.stats import TaskTimeStats
 from mpi_ata.driver.evaluation import Evaluation
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job.source import JobText
+from mpi_ata.job import RunDescription
 from mpi_ata.runfile.checkpoints import LONGEST, Checkpoints, fresh_path
-from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile, read
 from tests.driver.driven import driven, logged
 from tests.faults.scene import written
@@ -31,7 +31,7 @@ def record(k: int = 0, trace: Trace | None = None) -> Record:
     trace, speeds = trace or Trace(), TaskTimeStats(1)
     return Record(
         run="0123456789",
-        job=JobText("[problem]"),
+        job=RunDescription("[problem]"),
         identities=(WorkerIdentity("here", 1, "wood"),),
         workers=speeds.state() | {"unfinished": np.zeros(1)},
         method={"k": np.array(k), "x": np.zeros(10)},

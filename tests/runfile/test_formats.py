@@ -15,11 +15,11 @@ import pytest
 from click.testing import Result
 
 from mpi_ata import load
-from mpi_ata.driver.round_sample import RoundSample
-from mpi_ata.runfile.describe import SHARES
+from mpi_ata.driver.recorder import RoundSample
+from mpi_ata.runfile.schema import SHARES
 from mpi_ata.runfile.store import FORMAT
 from tests.cli.commands import call
-from tests.faults.scene import ROOT, record_of, saved_again, written
+from tests.faults.scene import ROOT, record_of, written
 
 FOLDER = Path(__file__).with_name("formats")
 FILES = sorted(FOLDER.glob("*.h5"))
@@ -108,7 +108,7 @@ def test_each_column_is_documented(run: Path, group: str) -> None:
 
 def test_each_attribute_is_documented(run: Path) -> None:
     with h5py.File(run) as file:
-        on_ranks = {*SHARES, "billed", "energy", "slurm_jobs"}
+        on_ranks = {*SHARES, "billed", "slurm_jobs"}
         assert documented("Attributes of the file") == {*file.attrs, *on_ranks, "failure"}
 
 
@@ -184,25 +184,6 @@ def test_show_tells_of_a_worker_that_did_nothing(tmp_path: Path) -> None:
     )
     assert "... and 100 more" in text
     assert "200 x drawn: Sqrt" in text
-
-
-def test_show_refuses_in_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "other.h5").write_bytes(b"other")
-    for name, why in [("no.h5", "No such file"), (".", "Is a directory"), ("other.h5", "is not a run file")]:
-        done = mpi_ata("show", name)
-        assert (done.exit_code, done.stdout) == (2, "")
-        assert why in done.stderr
-        assert done.stderr.count("\n") == 1
-
-
-def test_show_says_where_an_older_save_is_told_of(tmp_path: Path) -> None:
-    job = written(tmp_path / "job.toml", rounds=6)
-    assert mpi_ata("run", job, "--virtual", "--out", "a.h5").exit_code == 0
-    saved_again(tmp_path / "a.h5")
-    (tmp_path / "a.h5").write_bytes(b"")
-    done = mpi_ata("show", "a.h5")
-    assert done.exit_code == 0
-    assert done.stderr == "Note: a.h5: is empty; using a.h5.previous, the save before it\n"
 
 
 def test_show_says_where_the_result_is_and_how_to_read_it(run: Path, tmp_path: Path) -> None:

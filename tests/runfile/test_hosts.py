@@ -9,11 +9,11 @@ import pytest
 
 import mpi_ata
 from mpi_ata.arrays import State
+from mpi_ata.clusters.accounts import TaskTimeStats
 from mpi_ata.clusters.identity import WorkerIdentity, drawn_identity
-from mpi_ata.clusters.stats import TaskTimeStats
 from mpi_ata.runfile.hosts import HostReport, ended_by_loss, flagged, host_reports, hosts_at_fault
-from mpi_ata.runfile.record import Event
-from mpi_ata.view.hosts import flagged_text, hosts_text
+from mpi_ata.runfile.schema import Event
+from mpi_ata.view.summaries import flagged_text, hosts_text
 
 XEON, EPYC = "Xeon, 8 of 8 cores, 1 threads", "EPYC, 8 of 8 cores, 1 threads"
 SPEEDS = Path(mpi_ata.__file__).parent / "times" / "machines"

@@ -1,7 +1,6 @@
 """What earlier runs know about workers: added up once, matched to the present ones, weighted."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 
 from mpi_ata.arrays import State
 from mpi_ata.clusters.identity import WorkerIdentity, drawn_identity
-from mpi_ata.runfile import prior
-from mpi_ata.runfile.prior import COLUMNS, SUMS, RunStats, discount, kept_workers, match_prior, merge_runs
-from mpi_ata.runfile.schema import _identities, _identity_columns
+from mpi_ata.runfile import priors as prior
+from mpi_ata.runfile.priors import COLUMNS, SUMS, RunStats, discount, kept_workers, match_prior, merge_runs
 
 XEON, EPYC = "Xeon, 8 of 8 cores, 1 threads", "EPYC, 8 of 8 cores, 1 threads"
 RANKS = 4
@@ -69,12 +67,6 @@ def test_of_several_versions_of_a_run_the_longest_counts() -> None:
         known = match_prior(merge_runs(order), identities)
         assert (known.runs, known.rounds) == (1, 40)
         assert known.columns["tasks"].tolist() == [20] * 4
-
-
-def test_of_two_versions_with_equally_many_rounds_the_one_with_more_tasks_counts() -> None:
-    longer = source(node("a"), "one", 40, 20)
-    for order in permutations([longer, discount(longer, 0.99), replace(longer)]):
-        assert match_prior(merge_runs(order), node("a")).columns["tasks"].tolist() == [20] * 4
 
 
 @given(st.permutations(range(4)), st.lists(st.integers(0, 3), max_size=8))
@@ -138,11 +130,6 @@ def test_a_new_host_starts_from_others_with_its_hardware_at_less_weight() -> Non
     assert means.tolist() == pytest.approx([1, 2, 3, 4, 2.5, 2.5])
     assert known.columns["least"].tolist() == [0.5, 1.5, 2.5, 3.5, 0.5, 0.5]
     assert "4 of 6 workers recognised, 2 start from others with the same hardware" in known.summary()
-
-
-def test_a_local_index_that_was_the_managers_starts_from_others_too() -> None:
-    known = match_prior([source(node("a", [1, 2, 3]))], node("a"))
-    assert (known.recognised, known.by_class) == ([1, 2, 3], [0])
 
 
 @pytest.mark.parametrize("now", [WorkerIdentity("b", 0, EPYC, RANKS), WorkerIdentity("b", 0, XEON, 9)])
@@ -224,11 +211,6 @@ def test_a_discount_keeps_means_and_spreads_and_counts_in_whole_tasks(
     assert np.array_equal(part.columns["least"], whole.columns["least"])
 
 
-def test_a_weight_of_one_changes_nothing() -> None:
-    whole = source(node("a"))
-    assert equal(discount(whole, 1.0).columns, whole.columns)
-
-
 def test_untried_workers_and_the_oldest_of_too_many_runs_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -239,11 +221,6 @@ def test_untried_workers_and_the_oldest_of_too_many_runs_are_dropped(
     monkeypatch.setattr(prior, "MOST_ROWS", 1)
     assert [run.run for run in merge_runs(runs)] == ["4"]
     assert merge_runs([source(node("a"), tasks=0)]) == []
-
-
-def test_identities_survive_in_a_file() -> None:
-    identities = (*node("a"), *node("b", hardware=EPYC), *law(3), WorkerIdentity("ä" * 20, 10**6, "", 4096))
-    assert _identities(_identity_columns(identities)) == identities
 
 
 def test_arguments_are_not_written_into() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mpi_ata
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven, logged

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpi_ata.driver.output import OutputOptions
+from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.progress import Progress, is_finished, read_progress
 from mpi_ata.runfile.schema import to_tree

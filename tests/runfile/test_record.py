@@ -5,7 +5,7 @@ import pytest
 
 from mpi_ata.arrays import State
 from mpi_ata.clusters import in_flight
-from mpi_ata.runfile.describe import describe
+from mpi_ata.runfile.load import describe
 from mpi_ata.runfile.schema import from_tree, to_tree
 from tests.runfile.test_checkpoints import record
 

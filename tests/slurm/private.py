@@ -95,6 +95,7 @@ class PrivateSlurm:
         """Return the environment of commands on the login node."""
         inherited = {name: os.environ[name] for name in ("HOME", "LANG", "USER") if name in os.environ}
         own = {"PATH": paths(), "TMPDIR": TMP, "SLURM_CONF": str(self.folder / "slurm.conf")}
+        own["PYTHONPATH"] = str(Path(__file__).parents[2])  # the package beside these tests
         return inherited | own | more
 
     def run(

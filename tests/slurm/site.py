@@ -11,7 +11,7 @@ import pytest
 
 from mpi_ata.arrays import Array
 from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.record import Record
+from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
 from tests.slurm.private import NODES, PrivateSlurm, idle, until
 

@@ -6,15 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.clusters.identity import WorkerIdentity
-from mpi_ata.clusters.stats import TaskTimeStats
-from mpi_ata.errors import UsageError
-from mpi_ata.runfile.record import Record
 from mpi_ata.runfile.schema import to_tree
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.slurm.exclude import bad_hosts, node_name
-from mpi_ata.slurm.resources import Resources
-from tests.runfile.test_checkpoints import record as saved_record
 from tests.slurm.site import MPICH, Site, record, rounds_of
 
 SLOW_NODE, FACTOR = "n4", 2.2
@@ -128,68 +121,3 @@ def test_where_a_dead_worker_ends_all_ranks_the_job_is_requeued_without_its_node
     assert set(excluded.split()) == {DEADLY_NODE, "n5"}
     assert [worker.host for worker in record(out).identities] == ["n2", "n4"]
     assert rounds_of(out) == 40
-
-
-def ended(time: float, seconds: list[float], *lost: int) -> tuple[Path, Record]:
-    """Return a run that ended at some time, with the seconds of each worker's tasks, and those it lost."""
-    run, stats = saved_record(), TaskTimeStats(len(seconds))
-    for worker, each in enumerate(seconds):
-        stats.add(worker, [each] * 20)
-    run.identities = tuple(WorkerIdentity(f"n{worker}", 0, "wood") for worker in range(len(seconds)))
-    run.workers = stats.state()
-    for worker in lost:
-        run.event(time, "lost", "killed", worker)
-    run.event(time, "ended", "10 rounds")
-    return Path(f"{time:g}.h5"), run
-
-
-def test_the_latest_run_that_knows_a_host_decides_in_whatever_order_runs_are_read() -> None:
-    slow, fine, few = ended(1, [1, 1, 3.0], 0), ended(2, [1, 1, 1]), ended(3, [1.0, 1.0], 1)
-    assert bad_hosts([slow]) == {
-        "n0": "1 worker died in 1.h5",
-        "n2": "3.0 times slower than the median of 3 hosts in 1.h5",
-    }
-    assert bad_hosts([slow, fine]) == bad_hosts([fine, slow]) == {}
-    assert bad_hosts([few, slow]) == bad_hosts([slow]) | {"n1": "1 worker died in 3.h5"}
-
-
-@pytest.mark.parametrize(
-    ("host", "node"),
-    [
-        ("n1", "n1"),
-        ("n2.cluster.example", "n2"),
-        ("c3", "c3"),
-        ("n9", ""),
-        ("n1;id", ""),
-        ("n1\n", ""),
-        ("", ""),
-    ],
-)
-def test_only_nodes_that_slurm_knows_are_excluded(host: str, node: str) -> None:
-    assert node_name(host, NODES) == node
-
-
-@pytest.mark.parametrize("own", ["-x c1", "-xc1", "--exclude c1", "--exclude=c1"])
-def test_nodes_that_the_user_excludes_stay_excluded(own: str) -> None:
-    resources = Resources(nodes=2, more=("--mem=1", f"{own} --constraint=fast"), exclude=("n1", "n2"))
-    assert resources.sbatch_args() == ["--nodes=2", "--mem=1", "--constraint=fast", "--exclude=c1,n1,n2"]
-
-
-def test_a_file_of_excluded_nodes_cannot_be_combined() -> None:
-    with pytest.raises(UsageError, match=r"--exclude=./nodes is a file"):
-        Resources(more=("--exclude=./nodes",), exclude=("n1",)).sbatch_args()
-
-
-@pytest.mark.parametrize(
-    ("resources", "nodes"),
-    [
-        (Resources(nodes=4), 4),
-        (Resources(ntasks=9, ntasks_per_node=4), 3),
-        (Resources(ntasks=9, more=("-N 2-3",)), 2),
-        (Resources(ntasks=9), 1),
-    ],
-)
-def test_the_number_of_nodes_that_a_job_needs_is_known_from_its_options(
-    resources: Resources, nodes: int
-) -> None:
-    assert resources.min_nodes == nodes

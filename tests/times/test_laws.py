@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpi_ata.arrays import Array
-from mpi_ata.job.names import LAWS
+from mpi_ata.job.component import LAWS
 from mpi_ata.randomness import Purpose, Streams
 from mpi_ata.times import Constant, DrawnTimes, Exponential, Linear, Mix, Sqrt
 
@@ -128,37 +128,6 @@ def test_constant_times_are_the_same_in_every_draw() -> None:
     assert (sample(Constant(2, 0.5), 5) == 0.5).all()
 
 
-@every_law
-@pytest.mark.parametrize("n", [0, -2])
-def test_every_law_rejects_fewer_than_one_worker_by_the_value(name: str, n: int) -> None:
-    with pytest.raises(ValueError, match=f"n={n}"):
-        LAWS[name](n=n)
-
-
-@every_law
-@pytest.mark.parametrize("scale", [0.0, -1.5, math.nan])
-def test_every_law_rejects_a_scale_that_is_not_above_0_by_the_value(name: str, scale: float) -> None:
-    with pytest.raises(ValueError, match=f"scale={scale}"):
-        LAWS[name](n=3, scale=scale)
-
-
-def test_the_mix_rejects_a_scale_whose_logarithm_is_negative() -> None:
-    with pytest.raises(ValueError, match=r"scale=0\.5 .* at least 1"):
-        Mix(5, 0.5)
-    assert (sample(Mix(5, 1.0), 5) > 1.0).all()
-
-
-@pytest.mark.parametrize("scale", [[1.0], [1.0, 2.0, 3.0]])
-def test_constant_rejects_a_list_for_another_number_of_workers(scale: list[float]) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"{scale=} must be one number or a list of 2")):
-        Constant(2, scale)
-
-
-def test_constant_rejects_a_list_with_a_time_of_0() -> None:
-    with pytest.raises(ValueError, match=r"scale=\[1.0, 0.0\]"):
-        Constant(2, [1.0, 0.0])
-
-
 def drawn(name: str, seed: int = 0, unit: float = 1.0) -> DrawnTimes:
     return DrawnTimes(LAWS[name](n=6), seed, unit)
 
@@ -202,7 +171,29 @@ def test_worker_i_takes_entry_i(name: str) -> None:
         assert others.of(worker, 5, 2, 3) == wanted
 
 
-@pytest.mark.parametrize("unit", [0.0, -1.0, math.nan])
-def test_a_unit_that_is_not_above_0_is_rejected_by_value(unit: float) -> None:
-    with pytest.raises(ValueError, match=f"unit={unit}"):
-        drawn("sqrt", unit=unit)
+@every_law
+@pytest.mark.parametrize(
+    "keys",
+    [{"n": 0}, {"n": -2}, {"n": 3, "scale": 0.0}, {"n": 3, "scale": -1.5}, {"n": 3, "scale": math.nan}],
+)
+def test_every_law_rejects_too_few_workers_and_scales_that_are_not_above_0_by_value(
+    name: str, keys: Any
+) -> None:
+    wrong = list(keys)[-1]
+    with pytest.raises(ValueError, match=f"{wrong}={keys[wrong]}"):
+        LAWS[name](**keys)
+
+
+@pytest.mark.parametrize(
+    ("build", "value"),
+    [
+        (lambda: Mix(5, 0.5), "scale=0.5"),  # whose logarithm is negative
+        (lambda: Constant(2, [1.0, 2.0, 3.0]), "scale=[1.0, 2.0, 3.0]"),
+        (lambda: Constant(2, [1.0, 0.0]), "scale=[1.0, 0.0]"),
+        (lambda: drawn("sqrt", unit=0.0), "unit=0.0"),
+        (lambda: drawn("sqrt", unit=math.nan), "unit=nan"),
+    ],
+)
+def test_other_wrong_values_are_named(build: Callable[[], Any], value: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(value)):
+        build()

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from mpi_ata.arrays import Array
-from mpi_ata.job.names import MACHINES
-from mpi_ata.times import bytedance_ar, bytedance_se, frontera, gpu_generations, lonestar6, longhorn, real
+from mpi_ata.job.component import MACHINES
+from mpi_ata.times import bytedance_ar, bytedance_se, frontera, gpu_generations, lonestar6, longhorn
+from mpi_ata.times import recorded as real
 
 ROOT = Path(__file__).parent.parent.parent
 every_machine = pytest.mark.parametrize("name", sorted(MACHINES))
@@ -158,9 +159,9 @@ def test_tables_are_read_only_when_such_a_law_is_asked_for() -> None:
         "def look(name, args):\n"
         "    if name == 'open' and 'machines' in str(args[0]): print('read')\n"
         "sys.addaudithook(look)\n"
-        "mpi_ata.job.names.LAWS['sqrt'](3)\n"
+        "mpi_ata.job.component.LAWS['sqrt'](3)\n"
         "print('then')\n"
-        "mpi_ata.job.names.LAWS['frontera'](3)\n"
+        "mpi_ata.job.component.LAWS['frontera'](3)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["then", "read"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mpi_ata.arrays import State
-from mpi_ata.driver.round_sample import RoundSample
+from mpi_ata.driver.recorder import RoundSample
 from mpi_ata.times import Constant
 from mpi_ata.times.replayed import RecordedRounds, ReplayedTimes, recorded_rounds
 

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 import mpi_ata
 from mpi_ata.cli import main
-from mpi_ata.torch.epochs import Epochs
-from mpi_ata.torch.micro_batches import LoaderDraws, SharedDraws
+from mpi_ata.torch.data import Epochs
+from mpi_ata.torch.ddp import LoaderDraws, SharedDraws
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
 
@@ -86,7 +86,7 @@ def trained_alone(norm: bool = False) -> tuple[dict[str, list[float]], list[floa
     model, data = ranks.network(norm), ranks.data()
     optimizer, epochs, losses = ranks.optimizer_of(model), Epochs(len(data), ranks.BATCH, 0), []
     for k in range(ranks.ROUNDS):
-        batches = [data[torch.from_numpy(epochs.batch(4 * k + j))] for j in range(4)]
+        batches = [data[torch.from_numpy(epochs.minibatch(4 * k + j))] for j in range(4)]
         loss = sum(torch.nn.functional.mse_loss(model(x), y) for x, y in batches) / 4
         optimizer.zero_grad()
         loss.backward()

@@ -117,4 +117,4 @@ def test_what_cannot_be_exported_is_explained(arguments: list[str], sentence: st
 def test_a_run_without_a_running_mean_says_so() -> None:
     trained(nn.Linear(4, 2), ema=None)
     result = call("export", "run.h5", "--weights", "w.pt", "--averaged")
-    assert "the run has no running mean of its weights; train with ema=0.999, say" in result.stderr
+    assert "the run has no running mean of its weights; train with ema=0.999" in result.stderr

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from mpi_ata import Task, TorchProblem
-from mpi_ata.clusters.expected import ExpectedTasks
+from mpi_ata.clusters.mpi.worker import ExpectedTasks
 from mpi_ata.errors import RunError
 from mpi_ata.problems import task_streams
-from mpi_ata.torch.reading import Request
+from mpi_ata.torch.loaders import ReadRequest
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
 
@@ -41,7 +41,7 @@ def a_problem() -> Iterator[Callable[..., TorchProblem]]:
 
     yield build
     for problem in built:
-        problem._batches.close()
+        problem._minibatches.loaders.close()
 
 
 def tasks(round: int, count: int, first: int | None = None) -> list[Task]:
@@ -115,7 +115,7 @@ def test_what_fails_in_a_loader_process_fails_the_task(a_problem: Any, how: str,
 
 def test_a_process_that_was_killed_is_replaced(a_problem: Any) -> None:
     problem, plain = a_problem(num_workers=1), a_problem()
-    [process] = problem._batches._loaders.processes.values()
+    [process] = problem._minibatches.loaders.processes.values()
     process.kill()
     with pytest.raises(RunError, match=r"a loader process has ended: .* \(exit code -9\)"):
         problem.gradient(problem.x0, tasks(1, 1)[0])
@@ -124,11 +124,11 @@ def test_a_process_that_was_killed_is_replaced(a_problem: Any) -> None:
 
 def test_errors_in_what_was_read_ahead_in_vain_do_not_matter(a_problem: Any) -> None:
     problem = a_problem(Broken("raises beyond 11"), num_workers=1)
-    loaders, numbers = problem._batches._loaders, np.arange(12)
-    loaders.expect([Request(0, 1, numbers + 12)])
-    assert len(loaders.get(Request(0, 2, numbers))[0]) == 12
+    loaders, numbers = problem._minibatches.loaders, np.arange(12)
+    loaders.expect([ReadRequest(0, 1, numbers + 12)])
+    assert len(loaders.get(ReadRequest(0, 2, numbers))[0]) == 12
     with pytest.raises(RunError, match="sample 12 is damaged"):
-        loaders.get(Request(0, 1, numbers + 12))
+        loaders.get(ReadRequest(0, 1, numbers + 12))
 
 
 def test_what_cannot_be_sent_to_a_loader_process_is_rejected(a_problem: Any) -> None:
@@ -139,7 +139,7 @@ def test_what_cannot_be_sent_to_a_loader_process_is_rejected(a_problem: Any) -> 
 def test_a_simulation_reads_in_its_own_process(a_problem: Any) -> None:
     problem = TorchProblem(lambda: nn.Linear(3, 2), nn.CrossEntropyLoss(), Noisy(), 4, num_workers=2)
     problem.setup(None, 3)
-    assert problem._batches._loaders is None
+    assert not problem._minibatches.loaders.processes
     assert np.isfinite(problem.gradient(problem.x0, tasks(1, 1)[0])).all()
 
 
@@ -148,14 +148,14 @@ import os, sys, time
 sys.path.insert(0, {root!r})
 from tests.torch.datasets import Noisy
 from mpi_ata.torch.loaders import Loaders
-from mpi_ata.torch.reading import Reader
+from mpi_ata.torch.loaders import Reader
 
 if __name__ == "__main__":
     loaders = Loaders(Reader([Noisy(seconds=60)], None), 2)
     loaders.expect(iter([]))
     import numpy as np
-    from mpi_ata.torch.reading import Request
-    loaders.expect(Request(0, seed, np.arange(2)) for seed in range(2))
+    from mpi_ata.torch.loaders import ReadRequest
+    loaders.expect(ReadRequest(0, seed, np.arange(2)) for seed in range(2))
     print(*[process.pid for process in loaders.processes.values()], flush=True)
     {end}
 """

@@ -10,6 +10,7 @@ import pytest
 from mpi_ata import TorchProblem
 from mpi_ata.arrays import Array
 from mpi_ata.errors import UsageError
+from mpi_ata.job.component import UPDATES
 from mpi_ata.torch import NamedTorchUpdate, TorchUpdate
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
@@ -124,13 +125,6 @@ def test_an_optimizer_that_exists_already_is_used_and_the_model_stays_where_it_i
 def test_an_optimizer_of_another_model_is_rejected() -> None:
     with pytest.raises(ValueError, match="has parameters that are not those of the model; build it from"):
         a_problem(model()).bind(TorchUpdate(torch.optim.SGD(model().parameters(), lr=0.1)))
-
-
-def test_frozen_weights_in_a_group_are_left_alone() -> None:
-    ours = model()
-    ours[3].requires_grad_(False)
-    x = moved(TorchUpdate(torch.optim.SGD(ours.parameters(), lr=0.1)), ours)
-    assert x.size == sum(p.numel() for p in ours.parameters() if p.requires_grad)
 
 
 SCHEDULERS: list[tuple[str, Callable[[Any], Any]]] = [
@@ -313,3 +307,73 @@ def test_a_function_that_builds_no_optimizer_is_reported_with_an_example() -> No
 
 def sgd(model: Any) -> Any:
     return torch.optim.SGD(model.parameters(), 0.1)
+
+
+def noisy_steps(update: Any, x: Array, first: int, last: int) -> Array:
+    """Steps on |x|^2 / 2 with noise that depends on the number of the step."""
+    for t in range(first, last):
+        g = x + np.random.default_rng(t).standard_normal(x.shape).astype(x.dtype)
+        before = x.copy()
+        y = update(x, g)
+        assert x.tobytes() == before.tobytes(), "the old point was handed over"
+        assert not np.shares_memory(x, y)
+        x = y
+    return x
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("SGD", {"momentum": 0.9, "nesterov": True}),
+        ("Adam", {"betas": [0.8, 0.95], "amsgrad": True}),
+        ("RMSprop", {"centered": True, "momentum": 0.5}),
+    ],
+)
+def test_without_a_model_x_is_one_parameter_and_is_resumed_bit_for_bit(
+    name: str, keys: dict[str, Any], dtype: Any
+) -> None:
+    def made() -> NamedTorchUpdate:
+        return NamedTorchUpdate(name, 0.1, schedule="cosine", warmup=3, period=12, **keys)
+
+    x0 = np.linspace(-1, 1, 7, dtype=dtype)
+    whole, first, second = noisy_steps(made(), x0, 0, 20), made(), made()
+    middle = noisy_steps(first, x0, 0, 8)
+    state = {name: np.array(array) for name, array in first.state().items()}
+    second.restore(state)
+    again = {name: array.tobytes() for name, array in second.state().items()}
+    assert again == {name: array.tobytes() for name, array in state.items()}
+    resumed = noisy_steps(second, middle, 8, 20)
+    assert (resumed.dtype, resumed.tobytes()) == (dtype, whole.tobytes())
+    assert whole.tobytes() != middle.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("own", "own_keys", "name", "keys"),
+    [
+        ("plain", {}, "SGD", {}),
+        ("momentum", {"beta": 0.8}, "SGD", {"momentum": 0.8}),
+        ("nesterov", {"beta": 0.8}, "SGD", {"momentum": 0.8, "nesterov": True}),
+        ("adam", {"beta1": 0.8, "beta2": 0.9}, "Adam", {"betas": [0.8, 0.9]}),
+    ],
+)
+def test_the_updates_of_this_package_are_those_of_torch(
+    own: str, own_keys: dict[str, Any], name: str, keys: dict[str, Any]
+) -> None:
+    x0 = np.linspace(-1, 1, 7)
+    ours = noisy_steps(UPDATES[own](0.1, warmup=4, **own_keys), x0, 0, 30)
+    theirs = noisy_steps(NamedTorchUpdate(name, 0.1, warmup=4, **keys), x0, 0, 30)
+    assert ours == pytest.approx(theirs, rel=1e-10, abs=1e-12)
+
+
+def test_an_unknown_optimizer_is_rejected() -> None:
+    with pytest.raises(ValueError, match="has no optimizer 'Adamm'"):
+        NamedTorchUpdate("Adamm", 0.1)
+    with pytest.raises(ValueError, match="has no optimizer 'lr_scheduler'"):
+        NamedTorchUpdate("lr_scheduler", 0.1)
+    with pytest.raises(ValueError, match=r"torch.optim.SGD: .*'momentun'"):
+        NamedTorchUpdate("SGD", 0.1, momentun=0.9)
+    with pytest.raises(ValueError, match="several gradients per step"):
+        NamedTorchUpdate("LBFGS", 0.1)
+    with pytest.raises(ValueError, match="step_size=0 must be above 0"):
+        NamedTorchUpdate("SGD", 0)

@@ -51,16 +51,6 @@ def with_dropout() -> Any:
     return nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
 
 
-def test_a_gradient_of_least_squares_is_that_of_the_formula() -> None:
-    Z = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
-    y = Z @ np.array([1.0, 2.0, 3.0, 4.0], np.float32)
-    dataset = torch.utils.data.TensorDataset(torch.from_numpy(Z), torch.from_numpy(y[:, None]))
-    problem = TorchProblem(lambda: nn.Linear(4, 1, bias=False), nn.MSELoss(), dataset, batch_size=7)
-    w, drawn = point(4), task(5).rng.integers(0, 30, 7)
-    wanted = 2 / 7 * Z[drawn].T @ (Z[drawn] @ w - y[drawn])
-    assert problem.gradient(w, task(5)) == pytest.approx(wanted, rel=1e-5)
-
-
 def test_a_gradient_is_what_backward_leaves_in_a_model_of_its_own() -> None:
     x, model, dataset = point(), small_model(), samples()
     nn.utils.vector_to_parameters(torch.tensor(x), model.parameters())
@@ -133,11 +123,6 @@ def test_loss_and_metrics_are_means_over_all_test_samples() -> None:
     right = sum(int(row[target] == row.max()) for row, target in zip(outputs, targets, strict=True))
     assert found["accuracy"] == pytest.approx(right / 601, rel=1e-6)
     assert problem.loss(x) == found["loss"]
-
-
-def test_the_size_of_evaluation_batches_does_not_matter() -> None:
-    found = [a_problem(test=samples(601, seed=9), evaluation_batch=size).loss(point()) for size in (7, 601)]
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
 def test_without_test_samples_the_loss_is_over_the_dataset() -> None:

@@ -112,17 +112,6 @@ def test_a_run_is_resumed_with_another_loss_only_if_that_is_accepted(tmp_path: P
     assert "training.loss: CrossEntropyLoss -> MultiMarginLoss" in changes
 
 
-def test_leaving_the_loop_saves_the_run(tmp_path: Path) -> None:
-    with a_trainer(out=tmp_path / "run.h5") as trainer:
-        for round in trainer:
-            trainer.state["best"] = 0.5
-            if round.number == 7:
-                break
-    with a_trainer(out=tmp_path / "run.h5", resume=True) as again:
-        assert [round.number for round in again] == list(range(8, 31))
-        assert again.state == {"best": 0.5}
-
-
 def test_a_resumed_run_is_there_before_its_first_round(tmp_path: Path) -> None:
     with a_trainer(out=tmp_path / "run.h5") as trainer:
         for round in trainer:
@@ -251,62 +240,6 @@ def test_gradients_that_travel_as_bfloat16_train_as_well() -> None:
     assert [halved, both] == pytest.approx([full, full], rel=0.1)
 
 
-def test_reduce_on_plateau_sees_the_loss_of_evaluations() -> None:
-    model = normed()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.1, patience=0, threshold=0.9)
-    with Trainer(
-        model,
-        nn.CrossEntropyLoss(),
-        samples(),
-        5,
-        budget=3,
-        optimizer=optimizer,
-        scheduler=plateau,
-        times=Sqrt(3),
-        rounds=4,
-    ) as trainer:
-        for _ in trainer:
-            trainer.evaluate()
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-6)
-
-
-def test_logs_that_workers_keep_are_read_in_their_round_or_not_at_all() -> None:
-    with a_trainer(rounds=4) as trainer:
-        wanted = [round.logs["loss"] for round in trainer]
-    rounds, read = [], []
-    with a_trainer(rounds=4, replicated=True) as trainer:
-        for round in trainer:
-            rounds.append(round)
-            if round.number != 2:
-                read.append(dict(round.logs))
-    assert [logs["loss"] for logs in read] == [wanted[0], *wanted[2:]]
-    assert rounds[0].logs["loss"] == wanted[0], "what was read stays"
-    with pytest.raises(UsageError, match=r"logs of round 2 are gone after round 4: .* read round.logs in"):
-        rounds[1].logs["loss"]
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"wire": "bfloat16"}, "^replicated=True adds up results along a chain, .* remove it, or wire and"),
-        ({"exchange": "star"}, "^replicated=True needs a chain; set exchange='auto' or 'chain'"),
-        ({"replicated": "yes"}, "replicated='yes' must be True or False"),
-    ],
-)
-def test_what_workers_that_keep_the_model_cannot_do_is_rejected(
-    options: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(UsageError, match=sentence), a_trainer(**{"replicated": True} | options):
-        pass
-
-
-def test_a_run_is_resumed_with_the_model_kept_elsewhere(tmp_path: Path) -> None:
-    for rounds, replicated in ((3, True), (5, False), (7, True)):
-        with a_trainer(out=tmp_path / "run.h5", resume=True, rounds=rounds, replicated=replicated) as trainer:
-            for _ in trainer:
-                pass
-    with a_trainer(rounds=7) as whole:
-        for _ in whole:
-            pass
-    assert trainer.x.tobytes() == whole.x.tobytes()
+def test_a_removed_argument_is_rejected_with_its_alternatives() -> None:
+    with pytest.raises(UsageError, match=r"replicated was removed; use exchange='chain', or mpi_ata.Balance"):
+        a_trainer(replicated=True)

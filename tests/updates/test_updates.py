@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpi_ata.arrays import LARGE, Array
-from mpi_ata.job.names import UPDATES
+from mpi_ata.job.component import UPDATES
 from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.view.explain_rules import planned, with_mean
+from mpi_ata.view.explain import planned, with_mean
 from mpi_ata.view.learned import learned
 from tests.cli.commands import JOB, call
 

@@ -1,152 +1,143 @@
-"""The live view is one screenful, rewritten in place; notes stay readable above it."""
+"""A run is shown on a terminal while it runs, elsewhere in lines, and from its file by `mpi-ata watch`."""
 
 import io
 import logging
 import math
+import os
 import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 import pytest
 
-from mpi_ata import SGD, UTA, DrawnTimes, Lost, Plain, Quadratic, Round, Sqrt, Stop, Trace, VirtualCluster
-from mpi_ata.cli.start import printed_notes
-from mpi_ata.driver.execute import execute
-from mpi_ata.driver.plan import resolve
-from mpi_ata.view.live import LiveView, progress_view
-from mpi_ata.view.progress import ProgressLine, part_done, time_left
-from mpi_ata.view.screen import Screen, curve, has_room
-from tests.cli.commands import ENDLESS, JOB, TIMED, on_terminal
+from mpi_ata import (
+    SGD,
+    UTA,
+    DrawnTimes,
+    Lost,
+    Plain,
+    Quadratic,
+    Round,
+    Sqrt,
+    Stop,
+    Trace,
+    VirtualCluster,
+    minimize,
+)
+from mpi_ata.cli.runs import printed_notes
+from mpi_ata.driver.plan import OutputOptions
+from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.schema import to_tree
+from mpi_ata.runfile.store import RunFile
+from mpi_ata.view import live
+from mpi_ata.view.live import Display, RunView, curve, part_done, snapshot_of_record, snapshot_text, time_left
+from tests.cli.commands import ENDLESS, JOB, MPI_ATA, TIMED, call, on_terminal
+from tests.driver.driven import driven
 from tests.faults.scene import written
 
 
 class Terminal(io.StringIO):
-    """A terminal on which screens are drawn; it understands the codes that they use."""
+    """A terminal that keeps all that was written to it."""
 
     encoding = "utf-8"
 
     def isatty(self) -> bool:
         return True
 
-    def lines(self) -> list[str]:
-        """Return what a person sees."""
-        shown, row, column = [""], 0, 0
-        for code, text in re.findall(r"(\x1b\[\d*[A-Z]|\n|\r)|([^\x1b\n\r]+)", self.getvalue()):
-            line = shown[row]
-            shown[row] = line[:column] + text + line[column + len(text) :]
-            column += len(text)
-            if code in ("\n", "\r"):
-                row, column = row + (code == "\n"), 0
-                shown += [""] * (row + 1 - len(shown))
-            elif code.endswith("A"):
-                row -= int(code[2:-1])
-            elif code:
-                shown[row] = shown[row][:column]
-                del shown[row + 1 if code.endswith("J") else len(shown) :]
-        return [line for line in shown if line]
-
 
 @pytest.fixture(autouse=True)
-def large_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def large_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.toml").write_text(JOB)
     for name, value in {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}.items():
         monkeypatch.setenv(name, value)
 
 
-@pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
-    Path("job.toml").write_text(JOB)
-    return "job.toml"
-
-
-def draws_always(view: LiveView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_shown_with_its_totals_curve_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    terminal = Terminal()
+    view = RunView("quadratic, sgd", Stop(rounds=40), terminal)
     monkeypatch.setattr(view, "due", lambda: True)
-
-
-def test_a_run_is_shown_with_its_totals_curve_and_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = Terminal()
-    plan = resolve(written(tmp_path / "job.toml", rounds=40, workers=5))
-    view = LiveView("quadratic, sgd", plan.job.stop, terminal)
-    draws_always(view, monkeypatch)
-    execute(plan, [view])
-    lines = terminal.lines()
-    assert lines[0] == "quadratic, sgd on 5 workers"
-    assert lines[1].startswith("round        40 of 40, 100.0 %, ")
-    rows = {line.split("  ")[0]: line for line in lines}
-    assert {"round", "gap", "clock", "worker time", "busiest", "slowest"} <= set(rows)
+    minimize(Quadratic(5), 7, update=Plain(0.4), rounds=40, times=Sqrt(5), observers=[view], progress=False)
+    shown = terminal.getvalue().rpartition("quadratic, sgd on 5 workers")[2]
+    rows = {row[0]: row[1] for row in re.findall(r"│ \S*m([a-z ]+?) *\x1b\S+ *\S+m(.*?) *│", shown)}
+    assert rows["round"].startswith("40 of 40, 100.0 %, ")
+    assert {"gap", "clock", "worker time", "busiest", "slowest"} <= set(rows)
     assert rows["gap"].endswith("▁")
-    assert "█" in rows["gap"]
-    assert "worker 4 (virtual): 2 min 02 s per task" in rows["slowest"]
+    assert "worker 4 (virtual): " in rows["slowest"]
 
 
-def test_each_version_takes_the_place_of_the_one_before() -> None:
-    terminal = Terminal()
-    screen = Screen(terminal)
-    for text in ("one\ntwo\nthree", "four\nfive", "six\nseven\neight\nnine"):
-        screen.show(text)
-        assert terminal.lines() == text.splitlines()
-    screen.clear()
-    assert terminal.lines() == []
-
-
-def test_a_screen_is_cut_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LINES", "22")
-    terminal = Terminal()
-    Screen(terminal).show("\n".join(["x" * 300] * 50))
-    assert terminal.lines() == ["x" * 99] * 21
-
-
-def test_a_note_is_printed_above_and_the_screen_is_drawn_again_below(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_version_replaces_the_one_before_and_a_note_is_printed_above(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("rich")
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    screen = Screen(terminal)
-    with click.Context(click.Command("run")), printed_notes(screen):
-        screen.show("one\ntwo")
+    display = Display(terminal)
+    with click.Context(click.Command("run")), printed_notes(display):
+        display.show("one")
+        display.show("two")
         logging.getLogger("mpi_ata").warning("worker 1 is lost")
-        screen.show("three\nfour")
-    assert terminal.lines() == ["Note: worker 1 is lost", "three", "four"]
-
-
-def test_a_launcher_that_forwards_whole_lines_forwards_every_screen() -> None:
-    stream = io.StringIO()
-    screen = Screen(stream, terminal=True)
-    for text in ("one\ntwo", "three\nfour"):
-        screen.show(text)
-        assert stream.getvalue().endswith("\n")
-    screen.clear()
-    assert stream.getvalue().endswith("\n")
+        display.show("x" * 300)
+    display.clear()
+    display.clear()
+    text = terminal.getvalue()
+    assert "one\n\r\x1b[2K\x1b[1A\x1b[2Ktwo\n" in text
+    assert "\x1b[1A\x1b[2KNote: worker 1 is lost\n" in text, "erased first"
+    assert f"{'x' * 99}…" in text, "cut to the terminal"
+    assert text.endswith("\x1b[1A\x1b[2K")
 
 
 @TIMED
-def test_a_run_on_a_terminal_draws_screens_and_leaves_the_terminal_clean(job: str) -> None:
-    with on_terminal("run", job, "--virtual", *ENDLESS, "--set", "stop.elapsed=2", lines=30) as shown:
-        printed = shown.end()
-    terminal = Terminal(shown.shown.replace("\r\n", "\n"))
-    assert shown.process.returncode == 0
-    assert 2 <= shown.shown.count("\x1b[J") <= 9, "at most four per second"
-    assert "quadratic, sgd, ata-empirical on 5 workers" in shown.shown
-    assert terminal.lines() == []
+def test_a_run_on_a_terminal_is_drawn_and_leaves_the_terminal_clean() -> None:
+    pytest.importorskip("rich")
+    with on_terminal("run", "job.toml", "--virtual", *ENDLESS, "--set", "stop.elapsed=2", lines=30) as run:
+        printed = run.end()
+    assert run.process.returncode == 0
+    assert 2 <= run.shown.count("quadratic, sgd, ata-empirical on 5 workers") <= 9, "at most four per second"
+    assert run.shown.endswith("\x1b[1A\x1b[2K")
     assert printed.startswith("ended          at elapsed 2")
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("LINES", "12"), ("COLUMNS", "40"), ("TERM", "dumb"), ("LINES", "0")]
+    ("variables", "room", "drawn"),
+    [({}, True, True), ({"LINES": "12"}, False, True), ({"TERM": "dumb"}, False, False)],
 )
-def test_a_small_a_dumb_or_an_unknown_terminal_has_one_line(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+def test_a_small_terminal_has_one_line_and_a_dumb_one_plain_lines(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], room: bool, drawn: bool
 ) -> None:
-    assert isinstance(progress_view("title", Stop(), Terminal()), LiveView)
-    monkeypatch.setenv(name, value)
-    assert isinstance(progress_view("title", Stop(), Terminal()), ProgressLine)
+    pytest.importorskip("rich")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    display = Display(terminal)
+    display.show("text")
+    assert display.has_room == room
+    assert ("\x1b" in terminal.getvalue()) == drawn
 
 
-def test_a_pipe_and_one_of_several_runs_have_one_line() -> None:
-    assert not has_room(io.StringIO())
-    assert not has_room(None)
-    assert isinstance(progress_view("title", Stop(), Terminal(), label="uta: "), ProgressLine)
+def test_without_rich_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "find_spec", lambda name: None)
+    terminal = Terminal()
+    display = Display(terminal)
+    display.show("round 1")
+    display.clear()
+    assert terminal.getvalue() == "round 1\n"
+
+
+def test_ranks_behind_a_launcher_draw_if_it_forwards_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    assert not Display(io.StringIO()).has_room
+    assert not Display(None).has_room
+    monkeypatch.setenv("MPI_ATA_TERMINAL", "1")
+    assert Display(io.StringIO()).has_room
 
 
 def test_a_curve_ends_with_the_latest_value_and_skips_what_is_not_known() -> None:
@@ -158,35 +149,134 @@ def test_a_curve_ends_with_the_latest_value_and_skips_what_is_not_known() -> Non
     assert (len(many), many[0], many[-1]) == (40, "▁", "█")
 
 
-class Totals:
-    """Totals of a run that is half done by rounds, and a quarter by elapsed time; it was set up for 4 s."""
-
-    round, clock, elapsed, setup_time, loss, gap = 50, 3.0, 10.0, 4.0, math.nan, math.nan
-
-
 def test_the_closest_limit_says_how_much_is_done() -> None:
-    assert part_done(Totals(), Stop(rounds=100, elapsed=40.0)) == 0.5
-    assert time_left(Totals(), Stop(rounds=100, elapsed=40.0)) == 6.0
-    assert time_left(Totals(), Stop(rounds=1000, elapsed=40.0)) == 30.0
-    assert time_left(Totals(), Stop(rounds=25)) == 0.0
-    assert part_done(Totals(), Stop(gap=1e-3)) == 0.0
-    assert time_left(Totals(), Stop(gap=1e-3)) == math.inf
+    so_far: dict[str, Any] = {"rounds": 50, "clock": 3.0, "elapsed": 10.0, "setup_time": 4.0}
+    assert part_done(so_far, Stop(rounds=100, elapsed=40.0)) == 0.5
+    assert time_left(so_far, Stop(rounds=100, elapsed=40.0)) == 6.0
+    assert time_left(so_far, Stop(rounds=1000, elapsed=40.0)) == 30.0
+    assert time_left(so_far, Stop(rounds=25)) == 0.0
+    assert part_done(so_far, Stop(gap=1e-3)) == 0.0
+    assert time_left(so_far, Stop(gap=1e-3)) == math.inf
 
 
-def test_the_latest_losses_and_returns_of_workers_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal, problem = Terminal(), Quadratic(dimension=3)
+def test_the_latest_losses_and_returns_of_workers_are_shown() -> None:
+    problem = Quadratic(dimension=3)
     cluster = VirtualCluster(problem, DrawnTimes(Sqrt(4)))
-    view = LiveView("title", Stop(rounds=10), terminal)
-    draws_always(view, monkeypatch)
+    view = RunView("title", Stop(rounds=10), None)
     view.on_start(SGD(problem.x0, UTA(4, 8), Plain(0.1)), cluster, Trace())
     none = np.zeros(4, np.int64)
     cluster.available[3] = False
     for number in range(1, 6):
         losses = (Lost(3, 1, f"it died {number} times"),)
         view.on_round(Round(number, none, none, none, none, 0.0, 0.0, losses=losses), Trace())
-    lines = terminal.lines()
+    lines = snapshot_text(view.snapshot(Trace())).splitlines()
     assert [line.split("worker 3 ")[1] for line in lines[-3:]] == [
         f"(host virtual, slot 3): it died {number} times" for number in (3, 4, 5)
     ]
-    assert lines[-3].startswith("events       round 3: ")
-    assert lines[-4] == "missing      1 of 4: 3"
+    assert lines[-3].split("  ")[0] == "events"
+    assert re.fullmatch(r"missing +1 of 4: 3", lines[-4])
+
+
+def test_a_finished_run_is_printed_and_watching_ends() -> None:
+    minimize(Quadratic(5), 4, update=Plain(0.4), rounds=20, times=Sqrt(3), out="run.h5")
+    for options in ([], ["--once"]):
+        done = call("watch", "run.h5", *options)
+        assert done.exit_code == 0
+        lines = done.stdout.splitlines()
+        assert lines[0] == "Quadratic, SGD, ATAAuto on 3 workers"
+        assert re.fullmatch(r"state +finished at 20 rounds", lines[1])
+        assert re.match(r"round +20 of 20, 100.0 %, ", lines[2])
+        assert "\x1b" not in done.stdout
+        assert lines[-1].endswith(" ended: 20 rounds")
+
+
+def unfinished() -> Path:
+    """The file of a run that was stopped after its first round."""
+
+    def stop(trace: Trace) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    driven(written(Path("job.toml")), look=stop, output=OutputOptions(Path("early.h5")))
+    return Path("early.h5")
+
+
+@pytest.mark.parametrize("options", [[], ["--once"]])
+def test_a_run_that_was_stopped_is_printed_without_a_forecast(options: list[str]) -> None:
+    done = call("watch", str(unfinished()), *options)
+    assert done.exit_code == 0
+    assert "stopped early by SIGTERM; resume it with --resume\n" in done.stdout
+    assert "1 of 40, 2.5 %, " in done.stdout
+    assert "to go" not in done.stdout
+
+
+def test_watching_a_run_that_was_killed_ends_and_says_so() -> None:
+    file = RunFile(unfinished())
+    record, _ = load_record(file)
+    record.event(0.0, "resumed", "at round 1 on 5 workers")
+    assert "to go, until " in snapshot_text(snapshot_of_record(record, time.time())), "it runs"
+    file.save(*to_tree(record))
+    long_ago = time.time() - 700  # runs are saved every five minutes, at least
+    os.utime(file.path, (long_ago, long_ago))
+    done = call("watch", str(file.path))
+    assert done.exit_code == 0
+    assert "not saved since " in done.stdout
+    assert "to go" not in done.stdout
+
+
+def test_a_run_that_was_not_saved_since_its_start_is_said_to_be_one() -> None:
+    rarely = ["--set", "run.checkpoint_seconds=1000"]
+    command = [str(MPI_ATA), "run", "job.toml", "--virtual", "--out", "run.h5", *ENDLESS, *rarely]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as run:
+        try:
+            while not Path("run.h5").exists():
+                assert run.poll() is None
+                time.sleep(0.05)
+            done = call("watch", "run.h5", "--once")
+        finally:
+            run.kill()
+    assert "before the first round" in done.stdout
+
+
+def test_a_run_is_watched_while_it_runs_until_it_is_finished() -> None:
+    command = [str(MPI_ATA), "run", "job.toml", "--virtual", "--out", "run.h5", *ENDLESS]
+    with subprocess.Popen(
+        [*command, "--set", "stop.elapsed=3"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as run:
+        while not Path("run.h5").exists():
+            time.sleep(0.05)
+        done = call("watch", "run.h5")
+        run.wait(60)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("round ")
+    assert "finished at elapsed 3" in done.stdout
+
+
+def test_a_run_that_was_stopped_is_followed_if_asked() -> None:
+    minimize(Quadratic(5), 4, update=Plain(0.4), rounds=20, times=Sqrt(3), out="done.h5")
+    shutil.copy(unfinished(), "run.h5")
+    stream = io.StringIO()
+    later = threading.Timer(0.3, lambda: Path("done.h5").replace("run.h5"))
+    later.start()
+    live.watch(Path("run.h5"), stream, follow=True, look=0.05)
+    later.join()
+    assert stream.getvalue().startswith("round 1 of 40, ")
+    assert "finished at 20 rounds" in stream.getvalue()
+
+
+def test_workers_that_do_nothing_any_more_are_listed() -> None:
+    driven(written(Path("job.toml"), "sgd ofta", workers=40), output=OutputOptions(Path("run.h5")))
+    printed = call("watch", "run.h5", "--once").stdout
+    idle = re.search(r"\nidle +(\d+) of 40: .*, since round (\d+)\n", printed)
+    assert idle is not None
+    assert int(idle[1]) >= 33, "seven tasks per round keep seven workers busy at most"
+    assert 30 <= int(idle[2]) <= 36, "the last tenth of 40 rounds"
+
+
+def test_codes_for_terminals_in_names_are_not_printed() -> None:
+    record, _ = load_record(RunFile(unfinished()))
+    record.event(0.0, "started", "on \x1b[2J hosts")
+    assert "\x1b" not in snapshot_text(snapshot_of_record(record, 0.0))
+
+
+def test_a_file_that_is_no_run_is_named() -> None:
+    assert "nothing.h5: cannot be read: No such file or directory" in call("watch", "nothing.h5").output

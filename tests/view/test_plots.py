@@ -9,8 +9,16 @@ import pytest
 
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.view.plots_data import MOST, PlottedRun, plotted, round_times, run_names, task_rates, worker_rows
-from mpi_ata.view.plots_workers import histograms
+from mpi_ata.view.plots import (
+    MOST,
+    PlottedRun,
+    histograms,
+    plotted,
+    round_times,
+    run_names,
+    task_rates,
+    worker_rows,
+)
 from tests.cli.commands import JOB, call, use_metrics, use_own_problem
 from tests.marks import slow
 

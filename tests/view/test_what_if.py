@@ -11,8 +11,7 @@ import pytest
 import mpi_ata
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.view.what_if_recording import recording
-from mpi_ata.view.what_if_text import what_if_table
+from mpi_ata.view.what_if import recording, what_if_table
 from tests.cli.commands import JOB, call
 from tests.marks import slow
 

@@ -1,0 +1,305 @@
+"""ATA-Auto: predicts rounds from what it has learned and chooses the quotas; nothing has to be tuned."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from mpi_ata.allocators.change_detection import SpeedChange
+from mpi_ata.allocators.interface import checked_budget
+from mpi_ata.allocators.recursive import spread
+from mpi_ata.allocators.round_plan import (
+    RoundPlan,
+    plan_exactly,
+    plan_with_spares,
+    quantile_above,
+    tail_and_loss,
+    task_numbers,
+)
+from mpi_ata.allocators.task_model import Knowledge, SpeedEstimates
+from mpi_ata.arrays import Array, BoolArray, IntArray, State, restore_saved, saved
+from mpi_ata.randomness import Purpose, Streams
+
+CERTAINTY = 4.0  # standard deviations: task times have longer tails than the normal distribution
+
+
+def sure_tasks(speeds: SpeedEstimates, delays: Array, quota: IntArray, length: float) -> IntArray:
+    """Return how many tasks of each quota are done within a round of this length, almost surely.
+
+    q tasks are done after q mu + z sqrt(q sd^2 + (q un)^2) at most, which is below q c + z sd sqrt(q) with
+    c = mu + z un: this is the length at sqrt(q) = (sqrt((z sd)^2 + 4 c length) - z sd) / 2c.
+    """
+    late = CERTAINTY * speeds.sd
+    each = speeds.mu + CERTAINTY * speeds.un
+    left = np.maximum(length - delays, 0.0)
+    root = (np.sqrt(late * late + 4.0 * each * left) - late) / (2.0 * each)
+    return np.asarray(np.minimum(quota, (root * root).astype(np.int64)))
+
+
+def doubted(k: int, speeds: SpeedEstimates, N: Array, plan: RoundPlan, budget: int) -> IntArray:
+    """Return up to B idle workers that would be in the plan at their best plausible mean, the best first."""
+    mu, cv = speeds.mu, speeds.sd / speeds.mu
+    odds = _odds(_rare(k), N, cv, mu, plan, budget)
+    low = _best_plausible(mu, N, cv, odds)
+    found = np.flatnonzero(_would_be_planned(low, cv, plan) & (odds > 2.0))
+    return found[np.argsort(low[found], kind="stable")[:budget]]
+
+
+def _rare(k: int) -> float:
+    """Return k rounded down to a quarter power of 2: many workers are then tried in one slow round."""
+    return float(2.0 ** (math.floor(4.0 * math.log2(k)) / 4.0))
+
+
+def _odds(k: float, N: Array, cv: Array, mu: Array, plan: RoundPlan, budget: int) -> Array:
+    """Return k', one over the chance of error at which another task of a worker pays.
+
+    In k rounds to come, a mean that is known to cv / sqrt(N) may save about k cv / sqrt(N) of a task; about
+    N more tasks halve the doubt, and each makes a round longer, by mu - t, than one of its own t / B.
+    """
+    share = plan.length / budget
+    excess = np.maximum(mu - plan.length, 0.0) + share
+    return np.asarray(k * cv / N**1.5 * share / excess)
+
+
+def _best_plausible(mu: Array, N: Array, cv: Array, odds: Array) -> Array:
+    """Return lower bounds of the means: a mean is below with a chance of 1 / odds, if that is below 1/2.
+
+    The sum of N times is nearly a gamma of shape N / cv^2, whose quantiles are those of Wilson and Hilferty.
+    """
+    h = N / (cv * cv)
+    z = quantile_above(1.0 / np.maximum(odds, 2.0))
+    return np.asarray(mu / np.maximum(1.0 - 1.0 / (9.0 * h) + z / (3.0 * np.sqrt(h)), 1.0) ** 3)
+
+
+def _would_be_planned(
+    low: Array, cv: Array, plan: RoundPlan
+) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return for each worker, at this mean, whether a task would cost no more than the last one planned."""
+    s = np.minimum(cv, 1.0) * low
+    _, loss = tail_and_loss((plan.limit - low) / s)
+    return np.asarray(loss * s + plan.price * low <= plan.threshold)
+
+
+def untried_pay(k: int, mu: Array, plan: RoundPlan, budget: int, count: int) -> bool:
+    """Return whether a round with `count` untried workers pays off, if they are like those of means mu.
+
+    It is assumed that k more rounds follow: if all lengths of a run are equally likely on a logarithmic
+    scale, half of the runs that have done k rounds do as many again.
+    """
+    longest = float(np.quantile(mu, count / (count + 1.0)))  # the longest mean of so many
+    return k * _saving_by_more(mu, budget, count) >= longest - plan.length
+
+
+def _saving_by_more(mu: Array, budget: int, more: int) -> float:
+    """Return how much shorter the round would be with more workers like these.
+
+    Their share of the tasks would be m / (m + more), and their results come in the order of RAS.
+    """
+    share = len(mu) / (len(mu) + more)
+    mu = np.sort(mu)[:budget]
+    counts = np.minimum(mu[-1] / mu + 1.0, budget).astype(np.int64)
+    ends = np.sort(task_numbers(counts) * np.repeat(mu, counts))[:budget]
+    ends_before = np.interp(share * len(ends), np.arange(len(ends) + 1.0), np.concatenate([[0.0], ends]))
+    return float(ends[-1] - ends_before)
+
+
+def without_last(quota: IntArray, workers: IntArray, mu: Array, count: int) -> IntArray:
+    """Return the quotas without the `count` tasks that would be done last, by the means of `workers`."""
+    a = quota[workers]
+    worker = np.repeat(np.arange(len(a)), a)
+    kept = np.argsort(task_numbers(a) * mu[worker], kind="stable")[: len(worker) - count]
+    fewer = np.zeros_like(quota)
+    fewer[workers] = np.bincount(worker[kept], minlength=len(a))
+    return fewer
+
+
+SPARES = ("none", "auto")
+PATIENCE = 200  # a plan is made again after 1 + k / PATIENCE rounds: by then means have moved by below 1 %
+NEAR = 3  # workers that are considered per task, the fastest ones: all others are too slow
+GREEDY_LOOK = 1000  # untried workers per task that one greedy round tries: with more it would cost too much
+_SAVED = ("k", "due", "quota", "available", "length", "sure")
+
+
+class ATAAuto:
+    """Chooses the quotas of the shortest expected round; tries workers again while that may pay off.
+
+    With `spares = "none"` quotas sum to the budget.  With "auto" more tasks may be started, and those that
+    still run when the B-th result is in are stopped.  `price` is how many per cent of worker time one per
+    cent of the clock is worth.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        budget: int,
+        spares: str = "none",
+        price: float = 1.0,
+        seed: int = 0,
+        overhead: bool = False,
+    ) -> None:
+        if spares not in SPARES:
+            raise ValueError(f"{spares=} must be 'none' or 'auto'")
+        if not 0 < price < math.inf:
+            raise ValueError(f"{price=} must be above 0: per cent of worker time worth one per cent of clock")
+        self.n, self.budget = n, checked_budget(n, budget)
+        self.spares, self.price = spares, price
+        self.k = 0
+        self.due = 0  # the round in which to plan again
+        self.known = Knowledge(n, overhead)
+        self.quota = np.zeros(n, np.int64)  # what was planned
+        self.length = np.zeros(())  # how long a round with it was expected to be
+        self.sure = np.zeros(n, np.int64)  # tasks of the plan that are done well before the round ends
+        self.available = np.ones(n, np.bool_)  # when that was planned
+        self._order = Streams(seed, Purpose.ALLOCATION).at(0).permutation(n)  # in which workers are tried
+
+    @property
+    def speed_changes(self) -> list[SpeedChange]:
+        """The changes of workers' speeds that were noticed since the last decision."""
+        return self.known.speed_changes
+
+    def allocate(self, available: BoolArray) -> IntArray:
+        """Return the quotas of the next round."""
+        self.known.learn(self.k)
+        self.known.speed_changes = []
+        self.k += 1
+        due = min(self.due, self.known.suspects.first)
+        if self.k >= due or not np.array_equal(available, self.available):
+            return self._decide(available.copy())
+        return self._with_probe()
+
+    def _decide(self, available: BoolArray) -> IntArray:
+        """RoundPlan a round, and return its quotas, with tasks for workers that are worth a trial."""
+        self.available, self.due = available, self.k + 1
+        tried = np.flatnonzero(available & (self.known.model.N > 0.0))
+        if not len(tried):
+            return self._first_round()
+        speeds = self._speeds(tried)
+        plan = self._plan(tried, speeds)
+        asked = self._suspects()
+        if self._may_stop():
+            return self._with_looks(asked)
+        for ask in (self._untried_worth_a_task, self._doubted):
+            asked = asked if len(asked) else ask(tried, speeds, plan)
+        if not len(asked):
+            self.due += self.k // PATIENCE
+            return self.quota
+        quota = without_last(self.quota, tried, speeds.mu, len(asked))
+        quota[asked] += 1
+        return quota
+
+    def _first_round(self) -> IntArray:
+        """Return quotas when nothing is known of any worker: greedy ones are the cheapest way to try all."""
+        if self._may_stop():
+            return self._with_looks(self._suspects())
+        return spread(self._untried()[: self.budget], self.n, self.budget)
+
+    def _may_stop(self) -> bool:
+        """Return whether to plan with spares: not if stopped tasks are known to run to their end."""
+        return self.spares == "auto" and bool(self.known.stoppable)
+
+    def _speeds(self, tried: IntArray) -> SpeedEstimates:
+        """Return the estimates to plan with; those of workers that were only ever stopped are guesses."""
+        speeds = self.known.model.speeds(tried)
+        return speeds if self._may_stop() else speeds.shrunk()
+
+    def _plan(self, tried: IntArray, speeds: SpeedEstimates) -> RoundPlan:
+        """RoundPlan the best round with workers that were tried, and keep its quotas."""
+        near = _smallest(speeds.mu, NEAR * self.budget + 8)
+        workers, near_speeds = tried[near], speeds.of(near)
+        plan, W0 = plan_exactly(near_speeds, self.budget, self.price)
+        if self._may_stop():
+            delays = self.known.delays(workers)
+            plan = plan_with_spares(near_speeds, delays, self.budget, self.price, plan, W0)
+            self.sure = np.zeros(self.n, np.int64)
+            self.sure[workers] = sure_tasks(near_speeds, delays, plan.quota, plan.length)
+        self.quota = np.zeros(self.n, np.int64)
+        self.quota[workers], self.length = plan.quota, np.array(plan.length)
+        return plan
+
+    def _with_looks(self, asked: IntArray) -> IntArray:
+        """Return the planned quotas, with one task for each asked worker and B for each untried one."""
+        untried = self._untried()[: GREEDY_LOOK * self.budget]
+        if not len(asked) and not len(untried):
+            self.due += self.k // PATIENCE
+            return self._with_probe()
+        quota = self.quota.copy()
+        quota[asked] = 1
+        quota[untried] = self.budget  # they will be stopped soon
+        return quota
+
+    def _with_probe(self) -> IntArray:
+        """Return the planned quotas; every sqrt(k) rounds, the worker that was idle longest gets a task."""
+        if not self._may_stop() or self.k % math.ceil(math.sqrt(self.k)):
+            return self.quota
+        idle = np.flatnonzero(self.available & (self.quota == 0))
+        if not len(idle):
+            return self.quota
+        quota, self.due = self.quota.copy(), self.k + 1
+        quota[idle[np.argmin(self.known.heard[idle])]] = 1
+        return quota
+
+    def _suspects(self) -> IntArray:
+        """Return up to B idle workers that are due for a trial, to see whether they are still slow."""
+        workers = self.known.suspects.take(self.k)
+        return np.asarray(workers[self.available[workers] & (self.quota[workers] == 0)][: self.budget])
+
+    def _untried(self) -> IntArray:
+        """Return the available workers of which nothing is known, in the order in which to try them."""
+        untried = self.available & (self.known.model.N == 0.0)
+        return np.asarray(self._order[untried[self._order]]) if untried.any() else np.zeros(0, np.int64)
+
+    def _untried_worth_a_task(self, tried: IntArray, speeds: SpeedEstimates, plan: RoundPlan) -> IntArray:
+        """Return up to B untried workers, once their expected saving pays for a slow round."""
+        untried = self._untried()[: self.budget]
+        if len(untried) and untried_pay(self.k, speeds.mu, plan, self.budget, len(untried)):
+            return untried
+        return np.zeros(0, np.int64)
+
+    def _doubted(self, tried: IntArray, speeds: SpeedEstimates, plan: RoundPlan) -> IntArray:
+        """Return up to B idle workers that would be in the plan at their best plausible mean."""
+        idle = np.flatnonzero(self.quota[tried] == 0)
+        workers = tried[idle]
+        N = self.known.model.N[workers]
+        return np.asarray(workers[doubted(self.k, speeds.of(idle), N, plan, self.budget)])
+
+    def observe(
+        self, worker: int, seconds: Sequence[float], stopped: Sequence[float] = (), overhead: float = 0.0
+    ) -> None:
+        """Note the times of tasks, to learn from them before the next decision."""
+        self.known.observe(self.k, worker, seconds, stopped, overhead)
+        if self.speed_changes:
+            self.due = 0
+
+    def observe_overrun(self, worker: int, seconds: float) -> None:
+        """Note how much longer a worker has been at a stopped task."""
+        self.known.observe_overrun(worker, seconds)
+
+    def state(self) -> State:
+        """Return all that was learned, and the plan."""
+        self.known.learn(self.k)
+        return saved(self, (*_SAVED, "budget")) | self.known.state()
+
+    def restore(self, state: State) -> None:
+        """Resume from an earlier state."""
+        restore_saved(self, state, _SAVED)
+        self.known.restore(state)
+        if not self._fits(state):
+            self.due = 0
+
+    def _fits(self, state: State) -> bool:
+        """Return whether the plan of an earlier state, if there is one, is for the present budget."""
+        planned = int(state["quota"].sum())
+        same = int(state.get("budget", planned)) == self.budget
+        return not planned or (same and (self.spares == "auto" or planned == self.budget))
+
+    def inherit(self, rounds: int, known: State) -> None:
+        """Add the samples of earlier rounds."""
+        self.k += rounds
+        self.known.inherit(known)
+
+
+def _smallest(values: Array, count: int) -> IntArray:
+    """Return the indices of the `count` smallest values in increasing order, or all."""
+    if len(values) <= count:
+        return np.arange(len(values))
+    return np.sort(np.argpartition(values, count - 1)[:count])

@@ -1,0 +1,330 @@
+"""What runs inside a batch job: the ranks of a run, the signals for them, and requeueing."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mpi_ata import launch
+from mpi_ata.batch.bad_nodes import Echo, exclude_at_fault
+from mpi_ata.batch.interface import LEAD_SECONDS, SIGNAL, Allocation, QueuedJob, scheduler
+from mpi_ata.batch.submission import check_signal, output_args, setting_args
+from mpi_ata.batch.submission_dir import Attempt, SubmissionDir, write_atomically
+from mpi_ata.batch.submit import JobCopy
+from mpi_ata.driver.plan import OutputOptions
+from mpi_ata.errors import CONTINUE, RunError, UsageError
+from mpi_ata.job import load_job
+from mpi_ata.launch.environment import STARTED, job_start
+from mpi_ata.launch.exit_report import FAILURE_VARIABLE, REPORT_VARIABLE, read_report
+from mpi_ata.launch.signals import SIGNAL_VARIABLE
+from mpi_ata.runfile.checkpoints import RUNS
+from mpi_ata.runfile.hosts import ended_by_loss
+from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.progress import Progress, is_finished, read_progress
+from mpi_ata.runfile.schema import Event
+from mpi_ata.runfile.store import RunFile
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """The options of `mpi-ata batch`; None: as they are by default in a script of the user's own."""
+
+    settings: tuple[str, ...] = ()
+    submission_dir: Path | None = None
+    siblings: bool = False  # warm-start from finished runs of the same sweep
+    requeue: bool = True
+    signal: str = SIGNAL
+    lead: int | None = None  # seconds before the end of the batch job; None: as measured
+
+    def __post_init__(self) -> None:
+        check_signal(self.signal)
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """What to run in this batch job."""
+
+    job: Path
+    run: Path
+    output: OutputOptions
+    submission_dir: SubmissionDir
+    options: BatchOptions = BatchOptions()
+
+    @classmethod
+    def prepare(cls, job: Path, output: OutputOptions, options: BatchOptions) -> "BatchJob":
+        """Return what to run; a script that mpi-ata did not write gets a submission folder here."""
+        if output.out is not None and options.submission_dir is not None:
+            return cls(job, output.out, output, SubmissionDir(options.submission_dir), options)
+        id = scheduler().inside().id
+        run = output.out or RUNS / f"{job.stem}-{id or 'local'}.h5"
+        folder = SubmissionDir.of_run(run)
+        copied, *more = copy_job_once(job, options.settings, folder)
+        jobs = tuple(filter(None, [id]))
+        if not folder.exists() or jobs != folder.manifest().jobs:
+            folder.clear(run)
+            folder.record_jobs(jobs, [run.absolute()])
+        options = replace(options, settings=(*options.settings, *more))
+        return cls(Path(copied), run, output, folder, options)
+
+    @property
+    def failure_file(self) -> Path:
+        """Return the file that says why the run failed."""
+        return self.submission_dir.failure_file(self.run)
+
+    @property
+    def stopped(self) -> bool:
+        """Return whether `mpi-ata stop` has ended the run."""
+        return self.submission_dir.stop_file(self.run).exists()
+
+    def command(self) -> list[str]:
+        """Return the command that starts the ranks."""
+        output = replace(self.output, out=self.run, resume=True, warm_start=self._warm_start())
+        args = ["run", str(self.job), *output_args(output), *setting_args(self.options.settings)]
+        several = scheduler().inside().tasks > 1
+        return [*(scheduler().launcher() if several else ()), *launch.rank_command(args)]
+
+    def _warm_start(self) -> tuple[Path, ...]:
+        """Return the runs to warm-start from; none for a run that is resumed, which has had its own."""
+        if RunFile(self.run).exists():
+            return ()
+        sweep = self.submission_dir.manifest().runs if self.options.siblings else ()
+        finished = [path for path in sweep if path != self.run and is_finished(path)]
+        return (*self.output.warm_start, *finished)
+
+
+def copy_job_once(job: Path, settings: tuple[str, ...], submission_dir: SubmissionDir) -> list[str]:
+    """Copy a job when it starts for the first time; return the copy and the settings that it needs."""
+    copied = submission_dir.path / "copied.json"
+    if not copied.exists():
+        submission_dir.path.mkdir(parents=True, exist_ok=True)
+        copy = JobCopy.of([load_job(job, settings)], submission_dir.files)
+        copy.make()
+        write_atomically(copied, json.dumps([str(copy.job), *copy.settings[0]]))
+    found: list[str] = json.loads(copied.read_text())
+    return found
+
+
+def should_requeue(batch: BatchJob, job: QueuedJob) -> bool:
+    """Return whether to requeue this batch job: not if its user ended it, or it has been requeued."""
+    requeued = job.restarts != scheduler().inside().restarts
+    return batch.options.requeue and not requeued and not job.cancelled and not batch.stopped
+
+
+def request_requeue(job: QueuedJob, echo: Echo) -> bool:
+    """Requeue this batch job, and return whether the scheduler accepted that."""
+    error = scheduler().requeue(job.id)
+    if error:
+        again = " ".join(scheduler().submit_command(job.script))
+        echo(f"{scheduler().NAME} does not requeue this job: {error}; resume it with {again}")
+    return not error
+
+
+POLL_SECONDS = 0.2  # between two checks of the launcher and the signals
+EARLIEST_SECONDS = 2.0 * LEAD_SECONDS + 30  # before the end: at the default lead, Slurm warns no earlier
+SAVE_MARGIN_SECONDS = 10.0  # to end all ranks and to requeue, on top of a round and a save
+
+
+def save_warning(progress: Progress, limit: float | None) -> float:
+    """Return how many seconds before the end a run must be asked to save: for a round, a save and the end."""
+    limit = limit or 4.0 * LEAD_SECONDS
+    if not progress.rate:
+        return min(LEAD_SECONDS, limit / 4)
+    return min(SAVE_MARGIN_SECONDS + 3 * (1 / progress.rate + progress.saving), limit / 2)
+
+
+class Watch:
+    """A running launcher, and the signals that are meant for its ranks."""
+
+    def __init__(self, batch: BatchJob, inside: Allocation, echo: Echo) -> None:
+        self._batch, self._inside, self._echo = batch, inside, echo
+        self._signal = signal.Signals[f"SIG{batch.options.signal}"]
+        self._got_warning = self._got_term = False  # signals since the last poll
+        self._forwarded = False  # whether the ranks have been asked to save
+        self._next_check = 0.0  # when to compare the time left with what a save needs
+        self._latest: QueuedJob | None = None
+        self.requeued = False  # whether this job has been requeued already
+        signal.signal(self._signal, self._on_warning)  # before anything else: it may come at any time
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def __enter__(self) -> "Watch":
+        report = self._batch.submission_dir.report_file(self._batch.run)
+        report.unlink(missing_ok=True)
+        environment = os.environ | {
+            FAILURE_VARIABLE: str(self._batch.failure_file.absolute()),
+            SIGNAL_VARIABLE: self._batch.options.signal,
+            REPORT_VARIABLE: str(report.absolute()),
+            STARTED: str(min(job_start(), self._inside.began)),
+        }
+        launch.set_mpi_defaults(environment)
+        self._child = subprocess.Popen(self._batch.command(), env=environment)  # noqa: S603
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._child.poll() is None:
+            self._child.kill()
+            self._child.wait()
+
+    def host_that_ended_ranks(self) -> str:
+        """Return the host of the worker whose death made the MPI end all ranks; empty if that is not why."""
+        report = read_report(self._batch.submission_dir.report_file(self._batch.run))
+        # The first to die is the cause; a signal, or the scheduler after it, may end ranks in any order.
+        return report.lost[0].host if report.lost and not self._forwarded else ""
+
+    def _on_warning(self, *_: object) -> None:
+        self._got_warning = True
+
+    def _on_term(self, *_: object) -> None:
+        self._got_term = True
+
+    def wait(self) -> int:
+        """Wait for the launcher and return its exit code."""
+        while True:
+            try:
+                return self._child.wait(POLL_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._poll()
+
+    def _poll(self) -> None:
+        """Ask the ranks to save and leave if a signal says so, or if little time is left."""
+        warning, self._got_warning = self._got_warning, False
+        term, self._got_term = self._got_term, False
+        if term or (warning and not self._warned_too_early()):
+            self._forward()
+        elif not self._forwarded and time.monotonic() >= self._next_check and self._time_is_up():
+            self._echo(f"the time of this {scheduler().NAME} job is nearly up")
+            self._forward()
+
+    def _forward(self) -> None:
+        if not self._forwarded:
+            self._echo(f"asking the run to save and leave, by {self._batch.options.signal}")
+        self._forwarded = True
+        self._child.send_signal(self._signal)
+        job = self.queued_job()
+        if job is not None and job.timed_out and not self.requeued and should_requeue(self._batch, job):
+            self.requeued = request_requeue(job, self._echo)  # now: this process may be killed soon
+
+    def _warned_too_early(self) -> bool:
+        """Return whether the warning of the time limit came earlier than needed; Slurm's may by a minute."""
+        job = self.queued_job()
+        if job is None or job.time_left is None or job.preempted or job.phase != "running":
+            return False
+        self._next_check = time.monotonic()
+        return self._needed(job) < job.time_left < EARLIEST_SECONDS and not self._batch.stopped
+
+    def _time_is_up(self) -> bool:
+        """Return whether the ranks must save now, and schedule the next check at half the time to spare."""
+        job = self.queued_job()
+        left = job.time_left if job else None
+        spare = 1200.0 if job is None or left is None else left - self._needed(job)
+        self._next_check = time.monotonic() + max(1.0, min(600.0, spare / 2))
+        return spare <= 0
+
+    def _needed(self, job: QueuedJob) -> float:
+        """Return how many seconds before the end the ranks must be asked to save."""
+        if self._batch.options.lead is not None:
+            return float(self._batch.options.lead)
+        return save_warning(read_progress(self._batch.run), job.time_limit)
+
+    def queued_job(self) -> QueuedJob | None:
+        """Return this batch job as the scheduler describes it now, or did when it last answered."""
+        if self._inside.id is not None:
+            with suppress(RunError, UsageError):
+                found = scheduler().jobs(self._inside.id)
+                self._latest = found[0] if found else None
+        return self._latest
+
+
+MAX_STALLED = 3  # starts in a row that begin at the same round
+
+
+def run_batch(batch: BatchJob, echo: Echo) -> int:
+    """Run until the run is finished or its time is up, and return the exit code of the batch script."""
+    try:
+        return start(batch, echo)
+    except (RunError, UsageError) as error:
+        batch.failure_file.write_text(str(error))
+        raise
+
+
+def start(batch: BatchJob, echo: Echo) -> int:
+    """Start the ranks unless there is nothing to do, and wait for their end."""
+    inside = scheduler().inside()
+    watch = Watch(batch, inside, echo)
+    before = read_progress(batch.run, verified=True)
+    if before.finished:
+        echo(f"{batch.run} is already finished, after {before.rounds:,} rounds")
+        return 0
+    if batch.stopped:
+        echo(f"{batch.run} was stopped; to resume it, submit it again with --resume")
+        return CONTINUE
+    check_progress(batch, before, inside.id)
+    batch.failure_file.unlink(missing_ok=True)
+    attempt = Attempt(inside.id or "", time.time(), inside.cores, before.rounds, inside.nodes)
+    batch.submission_dir.record_attempt(batch.run, attempt)
+    with watch:
+        code = watch.wait()
+    end, exit_code = conclude(batch, watch, code, attempt.began, echo)
+    batch.submission_dir.record_attempt(batch.run, replace(attempt, ended=time.time(), end=end))
+    return exit_code
+
+
+def check_progress(batch: BatchJob, before: Progress, id: str | None) -> None:
+    """Reject one more start at a round that several starts in a row did not get beyond."""
+    submitted = batch.submission_dir.manifest().jobs
+    attempts = batch.submission_dir.attempts(batch.run)
+    latest = [a for a in attempts if a.job == id or scheduler().array_id(a.job) in submitted][-MAX_STALLED:]
+    if len(latest) == MAX_STALLED and all(attempt.rounds == before.rounds for attempt in latest):
+        stalled = f"{MAX_STALLED} starts in a row got no further than round {before.rounds:,}"
+        advice = "see the log for why; if a round takes longer than the time limit, ask for more time"
+        raise RunError(f"{stalled}: {advice}")
+
+
+def conclude(batch: BatchJob, watch: Watch, code: int, began: float, echo: Echo) -> tuple[str, int]:
+    """Return how a start ended, for its record, and the exit code of the batch script; requeue if needed."""
+    after = read_progress(batch.run, verified=True)
+    if after.finished:
+        cancel_rest_of_chain(batch)
+        echo(f"finished after {after.rounds:,} rounds: {batch.run}")
+        return "finished", 0
+    if batch.failure_file.exists() and not ended_by_loss(recorded_events(batch.run), since=began):
+        cancel_rest_of_chain(batch)
+        return "failed", 2 if code == 2 else 1
+    echo(f"saved at round {after.rounds:,}, not finished (the launcher exited with {code}): {batch.run}")
+    if batch.stopped:
+        return "stopped", CONTINUE
+    if not (watch.requeued or requeue_if_allowed(batch, watch, echo)):
+        return "left", CONTINUE
+    if job := watch.queued_job():
+        exclude_at_fault(recorded_events(batch.run), watch.host_that_ended_ranks(), job, echo)
+    return "requeued", CONTINUE
+
+
+def recorded_events(run: Path) -> Sequence[Event]:
+    """Return the events of a run; none if its file cannot be read."""
+    try:
+        return load_record(RunFile(run))[0].events
+    except UsageError:
+        return ()
+
+
+def requeue_if_allowed(batch: BatchJob, watch: Watch, echo: Echo) -> bool:
+    """Requeue an unfinished run if that is wanted, and return whether the scheduler accepted it."""
+    job = watch.queued_job()
+    if job is None:
+        if batch.options.requeue:
+            name = scheduler().NAME
+            echo(f"{name} cannot be asked to requeue this job: resume it with the same command")
+        return False
+    return should_requeue(batch, job) and request_requeue(job, echo)
+
+
+def cancel_rest_of_chain(batch: BatchJob) -> None:
+    """Cancel the later batch jobs of a chain, which have nothing left to do."""
+    own, chain = scheduler().inside().id, batch.submission_dir.manifest().jobs
+    if not batch.options.requeue and own in chain:
+        scheduler().cancel(*chain[chain.index(own) + 1 :])

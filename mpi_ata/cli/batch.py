@@ -1,0 +1,168 @@
+"""The commands for batch jobs, which Slurm runs."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mpi_ata import batch
+from mpi_ata.cli.options import (
+    PATH,
+    errors_in_one_sentence,
+    job_argument,
+    json_option,
+    lead_options,
+    output_options,
+    passed_as,
+    prior_options,
+    set_option,
+    show,
+)
+from mpi_ata.driver.plan import OutputOptions
+from mpi_ata.view.summaries import status_table, submission_text
+
+
+@click.command(name="submit")
+@job_argument
+@click.option("--nodes", "-N", type=click.IntRange(min=1), help="Number of nodes.")
+@click.option("--ntasks", "-n", type=click.IntRange(min=1), help="Number of ranks: manager and workers.")
+@click.option("--ntasks-per-node", type=click.IntRange(min=1), help="Ranks per node.")
+@click.option("--cpus-per-task", "-c", type=click.IntRange(min=1), help="Cores per rank.")
+@click.option("--time", "-t", help="Time limit of each start, such as 02:00:00.")
+@click.option("--partition", "-p", help="Partition to submit to.")
+@click.option("--account", "-A", help="Account to charge.")
+@click.option("--gpus-per-task", help="GPUs per rank; the manager leaves its own idle.")
+@click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any other sbatch option.")
+@set_option
+@click.option(
+    "--array",
+    multiple=True,
+    metavar="TABLE.KEY=V,V,...",
+    help="Run once for each value; if given several times, for all combinations.",
+)
+@click.option("--at-once", type=click.IntRange(min=1), help="Maximum runs of --array at the same time.")
+@click.option(
+    "--chain",
+    type=click.IntRange(min=1),
+    help="Submit this many Slurm jobs, each resuming the one before, instead of requeueing.",
+)
+@output_options
+@click.option(
+    "--exclude-slow",
+    multiple=True,
+    type=PATH,
+    help="Avoid hosts that were slow, flaky or lost in a run file, or in a folder of them; may be repeated.",
+)
+@lead_options
+@click.option(
+    "--source",
+    type=PATH,
+    help="A shell file to source first, for instance with `module load`.",
+)
+@click.option("--no-check", is_flag=True, help="Do not build the problem here: its data is on the nodes.")
+@click.option("--dry-run", is_flag=True, help="Print the script and the command, and do nothing else.")
+@json_option
+@errors_in_one_sentence
+@passed_as("resources", batch.Resources)
+def submit_command(
+    job: Path,
+    resources: batch.Resources,
+    array: tuple[str, ...],
+    at_once: int | None,
+    no_check: bool,
+    dry_run: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Submit a job to Slurm, which requeues it until it is finished.
+
+    Job and problem files are copied: editing them afterwards changes nothing.
+
+    \b
+    Examples:
+      mpi-ata submit jobs/emulated.toml --nodes 4 --ntasks-per-node 8 --time 02:00:00
+      mpi-ata submit jobs/emulated.toml -N 4 -n 32 --sbatch "--constraint=fast" --dry-run
+      mpi-ata submit jobs/emulated.toml -n 32 --warm-start runs/ --json
+      mpi-ata submit jobs/emulated.toml -N 4 -n 32 --exclude-slow runs/mine.h5
+      mpi-ata submit jobs/emulated.toml -n 32 --array allocator.budget=8,16,32 --at-once 2
+      mpi-ata submit jobs/emulated.toml -n 32 --time 30 --chain 4
+    """
+    sweep = batch.Sweep.of(array, at_once) if array else None
+    submission = batch.Submission(job, resources, sweep=sweep, check=not no_check, **options)
+    result = batch.submit(submission, dry_run)
+    for note in result["notes"]:
+        click.echo(note, err=True)
+    show(json.dumps(result) if as_json else submission_text(result))
+
+
+@click.command(name="status")
+@click.argument("which", required=False, metavar="[JOBID|RUN.h5]")
+@json_option
+@errors_in_one_sentence
+def status_command(which: str | None, as_json: bool) -> None:
+    """Print the progress of submitted runs.
+
+    Lists all runs in runs/ and in the queue, or only the one you name. If Slurm does not answer,
+    the state of unfinished runs is `unknown`, and the exit code is 1.
+
+    \b
+    Examples:
+      mpi-ata status 1234 --json
+      mpi-ata status
+      mpi-ata status runs/mine.h5
+    """
+    try:
+        rows = batch.status(which)
+    except batch.SchedulerUnreachableError:
+        rows = batch.status_from_files(which)
+        if rows or as_json:
+            show(json.dumps(rows) if as_json else status_table(rows))
+        raise
+    show(json.dumps(rows) if as_json else status_table(rows))
+
+
+@click.command(name="stop")
+@click.argument("which", metavar="JOBID|RUN.h5")
+@json_option
+@errors_in_one_sentence
+def stop_command(which: str, as_json: bool) -> None:
+    """Save a submitted run and end it for good.
+
+    It is not requeued. Resume it later with `mpi-ata submit JOB.toml --out RUN.h5 --resume`.
+
+    \b
+    Examples:
+      mpi-ata stop 1234
+      mpi-ata stop runs/mine.h5
+    """
+    rows = batch.stop(which)
+    show(json.dumps(rows) if as_json else status_table(rows))
+
+
+@click.command(name="batch")
+@job_argument
+@click.option("--out", type=PATH, help="The run file.  [default: named after the Slurm job]")
+@click.option("--submission-dir", type=PATH, help="The folder that mpi-ata submit has prepared.")
+@set_option
+@prior_options
+@click.option("--siblings", is_flag=True, help="Warm-start from finished runs of the same sweep.")
+@click.option("--requeue/--no-requeue", default=True, help="Whether Slurm may requeue the job.")
+@lead_options
+@errors_in_one_sentence
+@passed_as("options", batch.BatchOptions)
+def batch_command(job: Path, output: OutputOptions, options: batch.BatchOptions) -> None:
+    """Run a job inside a batch script until it is finished.
+
+    The run survives time limits and preemption. Begin the line with `exec`, so that mpi-ata receives
+    Slurm's signals; slurm/run.sbatch is an example.
+
+    \b
+    Examples:
+      mpi-ata batch jobs/emulated.toml
+      mpi-ata batch jobs/emulated.toml --set allocator.budget=16 --warm-start runs/
+    """
+    batch_job = batch.BatchJob.prepare(job, output, options)
+    sys.exit(batch.run_batch(batch_job, partial(click.echo, err=True)))

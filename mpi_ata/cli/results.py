@@ -1,0 +1,172 @@
+"""The commands that show and explain recorded runs."""
+
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from mpi_ata.cli.options import PATH, errors_in_one_sentence, json_option, run_argument, show
+from mpi_ata.runfile.load import SLURM_ENERGY, describe, load_named
+from mpi_ata.runfile.schema import Record
+from mpi_ata.runfile.store import RunFile
+from mpi_ata.view.explain import explain, explanation_text
+from mpi_ata.view.live import Display, saved_run, snapshot_text, watch
+from mpi_ata.view.plots import PANELS, check_figure_path, check_panels, draw_runs, plotted, run_names
+from mpi_ata.view.report import check_report_path, write_report
+from mpi_ata.view.summaries import format_run
+from mpi_ata.view.what_if import Question, what_if, what_if_table
+
+
+def load_run(path: Path) -> Record:
+    """Return the record of a run that the user named; a damaged newest save is reported."""
+    record, complaint = load_named(RunFile(path))
+    if complaint:
+        click.echo(f"Note: {complaint}", err=True)
+    return record
+
+
+def load_with_energy(path: Path) -> Record:
+    """Return a record with the energy of its Slurm jobs, which Slurm is asked for."""
+    record = load_run(path)
+    if record.slurm_jobs:
+        from mpi_ata.batch.interface import scheduler
+
+        record.summary[SLURM_ENERGY] = scheduler().consumed_energy(record.slurm_jobs)
+    return record
+
+
+runs_argument = click.argument("runs", nargs=-1, required=True, type=PATH)
+
+
+@click.command(name="show")
+@run_argument
+@json_option
+@errors_in_one_sentence
+def show_command(run: Path, as_json: bool) -> None:
+    """Print the contents of a run file.
+
+    Shows the job, its progress, the events and the workers.
+
+    \b
+    Examples:
+      mpi-ata show runs/mine.h5
+      mpi-ata show runs/mine.h5 --json
+    """
+    record = load_with_energy(run)
+    described = describe(record)
+    show(json.dumps(described) if as_json else format_run(described, run, record.method))
+
+
+@click.command(name="plot")
+@runs_argument
+@click.option("-o", "--output", required=True, type=PATH, help="The figure: .png, .pdf or .svg.")
+@click.option("--panels", default=",".join(PANELS), show_default=True, help="Comma-separated names.")
+@errors_in_one_sentence
+def plot_command(runs: tuple[Path, ...], output: Path, panels: str) -> None:
+    """Draw runs, finished or still running, in one figure.
+
+    \b
+    Examples:
+      mpi-ata plot runs/mine.h5 -o mine.png
+      mpi-ata plot runs/ata.h5 runs/gta.h5 -o both.pdf --panels clock,worker-time
+    """
+    names = [name.strip() for name in panels.split(",")]
+    check_panels(names)
+    check_figure_path(output)
+    labels = run_names(runs)
+    draw_runs([plotted(load_run(run), name) for run, name in zip(runs, labels, strict=True)], output, names)
+    show(f"wrote {output}")
+
+
+@click.command(name="what-if")
+@run_argument
+@click.option("--allocators", default="own,gta,uta", show_default=True, help="Comma-separated names.")
+@click.option("--budget", type=click.IntRange(min=1), help="Tasks per round.  [default: that of the run]")
+@click.option("--workers", help="A list such as 0-7,12, or a number: that many, the fastest.  [default: all]")
+@json_option
+@errors_in_one_sentence
+def what_if_command(
+    run: Path, allocators: str, budget: int | None, workers: str | None, as_json: bool
+) -> None:
+    """Predict what a run would have taken under other allocators.
+
+    Replays its recorded task times on a virtual clock; `own` is the allocator that it had.
+
+    \b
+    Examples:
+      mpi-ata what-if runs/mine.h5
+      mpi-ata what-if runs/mine.h5 --allocators ata-auto,ofta --budget 64
+      mpi-ata what-if runs/mine.h5 --allocators own --workers 0-7,12
+    """
+    question = Question([name.strip() for name in allocators.split(",")], budget, workers)
+    line = Display(sys.stderr)
+
+    def begins(name: str) -> None:
+        if line.due():
+            line.show(f"replaying {name}")
+
+    answer = what_if(load_run(run), run, question, begins)
+    line.clear()
+    show(json.dumps(answer) if as_json else what_if_table(answer))
+
+
+@click.command(name="explain")
+@run_argument
+@click.option("--worker", type=int, help="Explain this worker only, in whole sentences.")
+@json_option
+@errors_in_one_sentence
+def explain_command(run: Path, worker: int | None, as_json: bool) -> None:
+    """Explain why workers get as many tasks as they do, or none.
+
+    \b
+    Examples:
+      mpi-ata explain runs/mine.h5
+      mpi-ata explain runs/mine.h5 --worker 7
+    """
+    answer = explain(load_run(run), worker)
+    show(json.dumps(answer) if as_json else explanation_text(answer, one=worker is not None))
+
+
+@click.command(name="report")
+@runs_argument
+@click.option("-o", "--output", required=True, type=PATH, help="The page: a .html file.")
+@errors_in_one_sentence
+def report_command(runs: tuple[Path, ...], output: Path) -> None:
+    """Write a page about runs for the browser.
+
+    It is a single file and needs no network.
+
+    \b
+    Examples:
+      mpi-ata report runs/mine.h5 -o mine.html
+      mpi-ata report runs/*.h5 -o all.html
+    """
+    check_report_path(output)
+    write_report([load_with_energy(run) for run in runs], runs, output)
+    show(f"wrote {output}")
+
+
+@click.command(name="watch")
+@run_argument
+@click.option("--once", is_flag=True, help="Print it once, as it is now.")
+@click.option("--follow", is_flag=True, help="Wait for a run that was stopped to be resumed.")
+@errors_in_one_sentence
+def watch_command(run: Path, once: bool, follow: bool) -> None:
+    """Show a run while it runs elsewhere, until it ends.
+
+    Reads the run file again each time that the run saves it; Ctrl-C ends watching, not the run.  A run that
+    is not running is printed once.
+
+    \b
+    Examples:
+      mpi-ata watch runs/mine.h5
+      mpi-ata watch runs/mine.h5 --once
+      mpi-ata watch runs/mine.h5 --follow
+    """
+    if once:
+        show(snapshot_text(saved_run(run)))
+        return
+    with suppress(KeyboardInterrupt):
+        watch(run, sys.stdout, follow)

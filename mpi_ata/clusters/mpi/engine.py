@@ -1,0 +1,507 @@
+"""The worker ranks of a communicator: who is there, what each does, and the messages from and to them.
+
+Nothing of a job lives here.  Each order belongs to a job, which books what comes of it and judges its worker.
+"""
+
+import atexit
+import math
+import os
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import repeat
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+from mpi_ata.arrays import Array
+from mpi_ata.clusters.mpi.buffers import NOWHERE, shared_buffers
+from mpi_ata.clusters.mpi.chain import Route, open_links
+from mpi_ata.clusters.mpi.channel import (
+    ARRIVAL,
+    BROKEN,
+    EMPTY,
+    END,
+    EVALUATE,
+    EXCHANGED,
+    FAILED,
+    FINAL,
+    HEADER,
+    ORDER,
+    READY,
+    SHARED,
+    STOP,
+    STOPPED,
+    TOGETHER,
+    Channel,
+    Message,
+    Payload,
+    is_short,
+)
+from mpi_ata.clusters.mpi.handshake import handshake
+from mpi_ata.clusters.mpi.library import MPI, acknowledged_losses, end_all_ranks, note_loss, survives_losses
+from mpi_ata.clusters.mpi.liveness import Doorbell, Lifelines
+from mpi_ata.launch import host_name
+from mpi_ata.launch.exit_report import note_start
+from mpi_ata.layout import MANAGER, rank_of, ranks_for, worker_of, workers_in
+
+Answer = Callable[[int, Message], None]  # called with the worker and what it has sent
+# Results: worker, order, seconds of its tasks, the result or its bytes, and when they were read.
+Arrived = tuple[int, "Order", list[float], Any, float]
+unpack, HEADER_BYTES = HEADER.unpack_from, HEADER.size
+LOOK_SECONDS = 0.5  # after which a waiting manager checks whether it was asked to end
+
+
+class JobView(Protocol):
+    """A job as the ranks know it: who wants to hear of its orders.
+
+    Its methods are for the ranks alone, and no part of a cluster's interface.
+    """
+
+    open: int  # its orders under way, trial tasks aside; the ranks count them
+    wanted: int  # tasks that it waits for: no more messages are read than these need
+    arrived: list[Arrived]  # short results that were read and not booked yet
+    plain_bytes: int  # of a short result that is an array like x; -1: its results are of other kinds
+
+    def _packed(self, x: Array) -> Payload:
+        """Return a point as it is sent."""
+
+    def _book(self) -> None:
+        """Book what has arrived."""
+
+    def _arrive(self, worker: int, order: "Order", message: Message) -> None:
+        """Book results of an order under way, or of a trial, that are not short, or no arrays like x."""
+
+    def _drop(self, worker: int, order: "Order", message: Message) -> None:
+        """Book tasks of an order that was stopped."""
+
+    def _confirm_stop(self, worker: int, order: "Order") -> None:
+        """Note that a worker has stopped an order."""
+
+    def _fail(self, worker: int, order: "Order", message: Message) -> None:
+        """Book an order that failed, and judge its worker."""
+
+    def _fail_to_set_up(self, worker: int, message: Message) -> None:
+        """Note that the setup of a worker has failed."""
+
+    def _break_exchange(self, worker: int) -> None:
+        """Note that a worker cannot complete an exchange."""
+
+    def _lose(self, worker: int, tasks: int) -> None:
+        """Note that a worker has died, with this many tasks of the job."""
+
+
+@dataclass
+class Order:
+    """What a worker was ordered to do, or will be as soon as it has stopped its previous order."""
+
+    job: JobView
+    number: int
+    x: Array
+    round: int
+    together: bool
+    left: int  # tasks that have not come back
+    # What most orders never change is not set for each of them.
+    route: Route | None = field(default=None, init=False)  # by which x and the result travel in an exchange
+    indices: Sequence[int] = field(default=(), init=False)  # of its tasks, in the sequence that all share
+    trial: bool = field(default=False, init=False)  # whether it tries a worker out, and is not for the job
+    sent: float = field(default=math.inf, init=False)
+    latest: float = field(default=math.inf, init=False)  # when it was sent, or its latest arrival came
+    excused: float = field(default=0.0, init=False)  # seconds of suspension before that
+    stopped: float = field(default=math.inf, init=False)  # when it was told to stop
+    unused: float = field(default=0.0, init=False)  # seconds reported since then
+    noted: float = field(default=0.0, init=False)  # seconds since then that are in overruns()
+    hung: bool = field(default=False, init=False)  # whether its worker was found to hang since then
+    reported: bool = field(default=False, init=False)  # whether its tasks are done, the result on its way
+    result: Array | None = field(default=None, init=False)  # where it will be, if in shared memory
+
+
+class Ranks:
+    """Sends orders to worker ranks, reads what they send, and notices whose process has ended."""
+
+    def __init__(self, comm: MPI.Comm, template: Array, digest: bytes, exchange: str = "star") -> None:
+        self.n = workers_in(comm.Get_size())
+        self.jobs: list[JobView] = []
+        # The table of orders, with a row per worker: what it does, or will do after what it is to stop.
+        self.orders: list[Order | None] = [None] * self.n
+        self.stopping: dict[int, Order] = {}  # by worker: orders whose stop is not confirmed
+        self.ready: dict[int, int] = {}  # by worker: the flags of those that are set up
+        self.staying = set(range(self.n))  # workers that have not left
+        self.drained = True  # whether all messages had been read at some time during the latest receive()
+        self.suspended = 0.0  # seconds for which this process was stopped, or did something else
+        self.dead: set[int] = set()  # ranks whose processes have ended
+        self.closed = False  # whether all have left, or are given up on
+        self.ended_for_good = False  # whether no further run can follow on these ranks
+        self._unreported: list[int] = []  # dead ranks that no job knows of yet
+        self._answers: dict[int, Answer] = {}  # to questions, by their numbers
+        self._number = self._questions = 0  # of the latest
+        self._latest = perf_counter()  # when this process last waited
+        self._comm, self._template = comm, template
+        self.links = open_links(exchange, template)
+        self._meet(digest)
+        self.rank = [rank_of(worker) for worker in range(self.n)]  # by worker: a call would cost more
+        self._worker = [worker_of(rank) for rank in range(ranks_for(self.n))]  # by rank
+        self.ring = [self._ringer(rank) for rank in self.rank]  # functions that wake a worker
+        self._bell.watch(self._lifelines.fileno(), self.find_dead)
+        self.channel = Channel(comm, MPI.ANY_SOURCE, template, self.find_dead, self.dead)
+
+    def _meet(self, digest: bytes) -> None:
+        """Exchange addresses with all ranks; shared files are unlinked as soon as all have opened them."""
+        try:
+            self._bell = Doorbell()
+            token = secrets.token_hex(16)
+            self._lifelines = Lifelines(token)
+            self.shared = shared_buffers(host_name(), self._bell.name, self._template, owner=True)
+            try:
+                given = self._lifelines.port, token
+                self.ranks = handshake(self._comm, self._bell, digest, self.links, *given)
+                self._watch_lifelines()
+                self._comm.Barrier()
+                note_start()
+            finally:
+                self._bell.unlink_flags()
+                if self.shared is not None:
+                    self.shared.unlink()
+        except BaseException:  # the other ranks would wait for this one forever
+            atexit.register(end_all_ranks, self._comm)
+            raise
+
+    def _watch_lifelines(self) -> None:
+        connected = np.zeros(self._comm.Get_size(), np.uint8)
+        self._comm.Gather(np.zeros(1, np.uint8), connected, MANAGER)
+        self._lifelines.watch(np.flatnonzero(connected).tolist())
+        self.unwatched = [w for w in range(self.n) if not connected[rank_of(w)]]  # only by deadlines
+
+    def _ringer(self, rank: int) -> Callable[[], None]:
+        peer = self.ranks[rank]
+        return self._bell.ringer(peer.host, peer.bell, peer.port, rank)
+
+    def start(
+        self,
+        job: JobView,
+        workers: list[int],
+        x: Array,
+        round: int,
+        counts: Iterable[int],
+        together: bool,
+        route: Route | None = None,
+        indices: Iterable[Sequence[int]] = repeat(()),
+    ) -> None:
+        """Give each of these workers an order; it is sent as soon as the previous one is stopped."""
+        orders, stopping, send, rank = self.orders, self.stopping, self.channel.isend, self.rank
+        self._number = number = self._number + 1  # the same for all: each worker tells its own orders apart
+        messages, suspended = dict[int, bytes | None](), self.suspended  # by count: most are the same
+        for worker, count, own in zip(workers, counts, indices, strict=False):
+            if orders[worker] is not None:
+                raise RuntimeError("a worker holds one order at a time; stop it first")
+            orders[worker] = order = Order(job, number, x, round, together, count)
+            job.open += 1
+            if own:
+                order.indices = own
+            if route is not None:
+                order.route = route
+            if worker in stopping:
+                continue
+            if (message := messages.get(count)) is None:
+                messages[count] = self._send(worker, order)
+                continue
+            order.sent = order.latest = perf_counter()
+            order.excused = suspended
+            send(message, rank[worker])
+        if not self._bell.all_awake():
+            for worker in workers:
+                self.ring[worker]()
+
+    def try_out(self, job: JobView, worker: int, x: Array, round: int) -> None:
+        """Give an idle worker a single task, whose result will be dropped."""
+        self._number += 1
+        self.orders[worker] = order = Order(job, self._number, x, round, True, 1)
+        order.trial = True
+        self._send(worker, order)
+        self.ring[worker]()
+
+    def _send(self, worker: int, order: Order) -> bytes | None:
+        """Send an order, by shared memory where possible; return the message if it may serve others too."""
+        order.sent = order.latest = perf_counter()
+        order.excused = self.suspended
+        flags, x_slot, result_slot = TOGETHER if order.together else 0, NOWHERE, NOWHERE
+        if order.route is not None:
+            flags, payload = flags | EXCHANGED, order.route.packed()
+        else:
+            order.x, x_slot = self._place(worker, order.x)
+            payload = order.job._packed(order.x) if x_slot == NOWHERE else EMPTY
+        if x_slot != NOWHERE and self.shared is not None and (order.together or order.left == 1):
+            order.result = self.shared.free()
+            result_slot = self.shared.number_of(order.result)
+        to, fields = self.rank[worker], (ORDER, order.number, order.round, order.left, flags)
+        if order.indices or x_slot != NOWHERE or not is_short(payload.nbytes, 0):
+            self.channel.send(to, *fields, (), payload, x_slot, result_slot, order.indices)
+            return None
+        message = self.channel.short(*fields, payload)
+        self.channel.isend(message, to)
+        return message
+
+    def _place(self, worker: int, x: Array) -> tuple[Array, int]:
+        """Return x and its slot, in memory that is shared with a worker if that is possible."""
+        if self.shared is None or not self.ready.get(worker, 0) & SHARED:
+            return x, NOWHERE
+        x = self.shared.put(x)
+        return x, self.shared.number_of(x)
+
+    def ask(self, worker: int, x: Array, parts: range, answer: Answer) -> Array:
+        """Let a worker evaluate parts at x, and call `answer` with what it sends; return x as it was sent."""
+        self._questions -= 1  # negative: a late answer is not taken for that of a task
+        self._answers[self._questions] = answer
+        x, slot = self._place(worker, x)
+        fields = EVALUATE, self._questions, parts.start, parts.stop
+        payload = x if slot == NOWHERE else EMPTY
+        self.channel.send(self.rank[worker], *fields, payload=payload, x_slot=slot)
+        self.ring[worker]()
+        return x
+
+    def end(self, worker: int) -> None:
+        """Take note that the order of a worker has ended."""
+        if (order := self.orders[worker]) is not None:
+            self.orders[worker] = None
+            order.job.open -= not order.trial
+
+    def withdraw(self, job: JobView, worker: int) -> float:
+        """Withdraw a worker's order, and return the seconds it has spent since its latest arrival.
+
+        What it still delivers of the order is dropped.  The order is remembered until the worker confirms
+        that it has stopped: until then it may write into shared memory.
+        """
+        order = self.orders[worker]
+        if order is None or order.job is not job or order.trial:
+            return 0.0
+        self.end(worker)
+        if not order.left or order.sent == math.inf:
+            return 0.0
+        self._tell(worker, STOP, order.number)
+        self.stopping[worker] = order
+        order.stopped = perf_counter()
+        return order.stopped - order.latest
+
+    def drop(self, worker: int) -> JobView | None:
+        """Forget all orders of a worker, and return whose task it was at, if it was at one."""
+        doing = self.stopping.pop(worker, None) or self.orders[worker]
+        self.end(worker)
+        return None if doing is None else doing.job
+
+    def is_busy(self, worker: int) -> bool:
+        """Return whether a worker has something to do."""
+        return self.orders[worker] is not None or worker in self.stopping
+
+    def silent(self, job: JobView) -> list[tuple[int, Order, float]]:
+        """Return who works for a job, at which order, and the seconds for which nothing came."""
+        now, found = perf_counter() - self.suspended, []
+        for worker, queued in enumerate(self.orders):
+            if queued is None or queued.job is not job or queued.trial:
+                continue
+            order = self.stopping.get(worker, queued)
+            if not order.reported:
+                found.append((worker, order, now - order.latest + order.excused))
+        return found
+
+    def abandon(self, worker: int) -> None:
+        """Stop waiting for a worker to receive what was sent to it."""
+        self.channel.abandon(self.rank[worker])
+
+    def _tell(self, worker: int, kind: int, order: int = 0, flags: int = 0) -> None:
+        """Send a short message to a worker, without waiting, and wake it."""
+        self.channel.send(self.rank[worker], kind, order, flags=flags)
+        self.ring[worker]()
+
+    def begin_waiting(self) -> float:
+        """Return the time; what has passed since the latest wait is not the workers' fault.
+
+        MPI may send nothing while nobody waits for an answer.
+        """
+        now = perf_counter()
+        self.suspended += now - self._latest
+        self._latest = now
+        return now
+
+    def receive(self, job: JobView, until: float = math.inf, all_wanted: bool = False) -> bool:
+        """Handle what comes next, and return whether anything came within a short time.
+
+        Messages are read as long as there are any and the job wants more; with `all_wanted`, until it has
+        all that it wants.
+        """
+        began = self.begin_waiting()
+        until = min(until, began + LOOK_SECONDS)
+        self.drained = False
+        look = partial(self._read, job)
+        came = look()
+        while (came is None or all_wanted) and job.wanted > 0 and self._wait(look, until):
+            came = True
+        self._settle()
+        self._latest = perf_counter()
+        # A process that slept for longer than it asked for was stopped, and perhaps the workers with it.
+        self.suspended += max(self._latest - began - 2 * LOOK_SECONDS, 0.0)
+        return came is not None
+
+    def _read(self, job: JobView) -> bool | None:
+        """Handle the messages that have come, as far as a job wants them; None if there was none."""
+        channel, orders, worker_of, came = self.channel, self.orders, self._worker, None
+        filled, buffer, times, empty = channel.filled, channel.buffer, channel.seconds, channel.empty
+        capacity = channel.capacity
+        while job.wanted > 0:
+            if not filled():
+                if not self._unreported:
+                    self.drained = True
+                    return came
+                self._lose(worker_of[self._unreported.pop(0)])  # all that it has sent is handled
+                came = True
+                continue
+            came = True
+            # Most messages are short results, which need no object of their own.
+            sender, kind, number, _, tasks, count, size, _, _, flags = unpack(buffer)
+            worker, end = worker_of[sender], HEADER_BYTES + 8 * count + size
+            if (
+                kind == ARRIVAL
+                and (order := orders[worker]) is not None
+                and number == order.number
+                and size == (whose := order.job).plain_bytes
+                and 0 < count == tasks <= order.left
+                and end <= capacity
+                and not flags
+                and not order.trial
+            ):
+                seconds: list[float] = times[:count].tolist()  # type: ignore[assignment]
+                whose.arrived.append((worker, order, seconds, buffer[end - size : end], perf_counter()))
+                empty()
+                whose.wanted -= tasks
+                order.left = left = order.left - tasks
+                if not left:
+                    orders[worker] = None
+                    whose.open -= 1
+            elif (message := channel.read()) is not None:
+                self._settle()
+                self._handle(message)
+        return came
+
+    def deliver(self, worker: int, order: Order, tasks: int) -> None:
+        """Take note that tasks of an order have come back."""
+        order.left -= tasks
+        order.job.wanted -= tasks
+        if not order.left:
+            self.orders[worker] = None
+            order.job.open -= 1
+
+    def _settle(self) -> None:
+        """Let jobs book the results that were read, before anything else happens to their workers."""
+        for job in self.jobs:
+            if job.arrived:
+                job._book()
+
+    def _wait(self, look: Callable[[], bool | None], until: float) -> bool | None:
+        """Return what `look` finds, as soon as it finds something; None if that is not before `until`."""
+        while self.channel.sending() and perf_counter() < until:  # it advances only while polled
+            if (found := look()) is not None:
+                return found
+            os.sched_yield()
+        if perf_counter() >= until:
+            self.find_dead()
+        return self._bell.wait(look, until)
+
+    def _handle(self, message: Message) -> None:
+        """Take note of what a worker has sent, and let the job that it is about book it."""
+        worker, kind = self._worker[message.sender], message.kind
+        order = self.orders[worker]
+        if order is not None and order.number != message.order:
+            order = None
+        if order is not None and kind == ARRIVAL:
+            order.job._arrive(worker, order, message)
+        elif kind == READY:
+            self.ready[worker] = message.flags
+        elif kind == END:
+            self.staying.discard(worker)
+        elif message.order < 0:
+            if (answer := self._answers.pop(message.order, None)) is not None:
+                answer(worker, message)
+        elif worker not in self.staying:  # what it was doing is counted as lost
+            return
+        elif kind == BROKEN:
+            if order is not None:
+                order.job._break_exchange(worker)
+        elif kind == FAILED and worker not in self.ready:
+            for job in self.jobs:
+                job._fail_to_set_up(worker, message)
+        elif kind == FAILED:
+            failed = order or self.stopping[worker]
+            failed.job._fail(worker, failed, message)
+        else:
+            self._take_stopped(worker, order, message)
+
+    def _take_stopped(self, worker: int, order: Order | None, message: Message) -> None:
+        """Take note of tasks that nobody wants any more; after a stop, send the worker's next order."""
+        if (stopped := order or self.stopping.get(worker)) is None:
+            return
+        stopped.job._drop(worker, stopped, message)
+        if message.kind != STOPPED:
+            return
+        if order is not None:  # a trial task that the end of the run has stopped
+            self.end(worker)
+            return
+        del self.stopping[worker]
+        stopped.job._confirm_stop(worker, stopped)
+        if (following := self.orders[worker]) is not None:
+            self._send(worker, following)
+            self.ring[worker]()
+
+    def _lose(self, worker: int) -> None:
+        """Let all jobs know that a worker has died; nobody knows whether it had begun its next task."""
+        self._settle()
+        at = self.drop(worker)
+        self.staying.discard(worker)
+        for job in self.jobs:
+            job._lose(worker, int(job is at))
+
+    def find_dead(self) -> set[int]:
+        """Look for ranks that have died, and return all of them."""
+        found = [*self._lifelines.broken(), *(acknowledged_losses(self._comm) if survives_losses else ())]
+        for rank in found:
+            if rank not in self.dead:
+                self.dead.add(rank)
+                self._unreported.append(rank)
+                self.channel.abandon(rank)
+        return self.dead
+
+    def dismiss(self, final: bool) -> None:
+        """Ask all workers to leave; `final` if no further run follows."""
+        for worker in self.staying:
+            self._tell(worker, END, flags=FINAL if final else 0)
+
+    def end_stragglers(self, code: int) -> None:
+        """End workers that do not leave: now, or with all ranks when this process exits."""
+        self._leave_without_finalize()
+        if survives_losses and not self.staying.intersection(self.unwatched):
+            for worker in self.staying:  # MPI_Abort would leave some behind
+                self._lifelines.cut(self.rank[worker])
+        else:
+            atexit.register(end_all_ranks, self._comm, code)
+        self.staying.clear()
+        self.ended_for_good = self.closed = True
+
+    def _leave_without_finalize(self) -> None:
+        """Let the workers wait for the end of this process, since MPI_Finalize would wait for dead ones."""
+        note_loss()
+        self._lifelines.hold_until_exit()
+
+    def close(self, final: bool) -> None:
+        """Close all connections; every worker is ready to leave, or dead."""
+        self.find_dead()
+        if self.dead:
+            self._leave_without_finalize()
+        else:
+            self._lifelines.dismiss()
+        self.channel.close()
+        self._bell.close()
+        if self.links is not None:
+            self.links.close()
+        if self.shared is not None:
+            self.shared.close()
+        self.ended_for_good, self.closed = final or bool(self.dead), True

@@ -1,0 +1,381 @@
+"""The worker's side of the MPI cluster: the mirror of manager.py."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, zip_longest
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpi_ata.arrays import Array
+from mpi_ata.clusters.bfloat16 import point_wire, results_wire
+from mpi_ata.clusters.computations import (
+    add_up,
+    announce,
+    check_result,
+    compute,
+    evaluated_part,
+    first_point,
+    set_up,
+    surely_finite,
+    template_of,
+)
+from mpi_ata.clusters.interface import ClusterSettings
+from mpi_ata.clusters.mpi.buffers import NOWHERE, SharedBufferPool, shared_buffers
+from mpi_ata.clusters.mpi.chain import Passing, open_links
+from mpi_ata.clusters.mpi.channel import (
+    ARRIVAL,
+    BAD_RESULT,
+    END,
+    EVALUATE,
+    EVALUATED,
+    FAILED,
+    FALLBACK,
+    FINAL,
+    GLOBAL_RANDOM,
+    INLINE,
+    ORDER,
+    REACHABLE,
+    READY,
+    SHARED,
+    STOPPED,
+    TOGETHER,
+    Channel,
+    Message,
+    Payload,
+)
+from mpi_ata.clusters.mpi.handshake import handshake
+from mpi_ata.clusters.mpi.liveness import HEARING_SECONDS, Doorbell, Lifeline
+from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.layout import MANAGER, worker_of, workers_in
+from mpi_ata.packing import EMPTY, Packed
+from mpi_ata.problems import AnyProblem, ProblemAbilities, Task, returns_values, task_streams
+from mpi_ata.randomness import Streams, global_states
+from mpi_ata.times import DrawnTimes
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+class ExpectedTasks:
+    """The tasks of a worker's orders, and guesses at those of the next one."""
+
+    def __init__(self, streams: Streams, worker: int) -> None:
+        self._streams, self._worker = streams, worker
+        self._latest: int | None = None  # the first index of the latest order, where indices are shared
+        self._step = 0  # how much larger it was than that of the order before
+
+    def of_order(self, round: int, number: int, count: int, indices: Sequence[int]) -> Iterator[Task]:
+        """Return the tasks of an order, and after them as many of the next round.
+
+        Indices of the next round are as much larger as those of this one were than those before.
+        """
+        if indices:
+            self._step = 0 if self._latest is None else indices[0] - self._latest
+            self._latest = indices[0]
+        return self._tasks(round, range(number, number + count), tuple(indices))
+
+    def _tasks(self, round: int, numbers: range, indices: tuple[int, ...]) -> Iterator[Task]:
+        for number, index in zip_longest(numbers, indices):
+            yield Task(self._streams, round, self._worker, number, None, index)
+        if indices and self._step <= 0:
+            return
+        following = [index + self._step for index in indices]
+        for number, later in zip_longest(range(len(numbers)), following):
+            yield Task(self._streams, round + 1, self._worker, number, None, later)
+
+
+class TaskSequence:
+    """The tasks of one worker, numbered within each round; `poll_stop` tells a task whether to stop."""
+
+    def __init__(
+        self,
+        problem: AnyProblem,
+        worker: int,
+        seed: int,
+        times: DrawnTimes | None,
+        poll_stop: Callable[[], bool] | None,
+    ) -> None:
+        self._expect = ProblemAbilities.of(problem).expect
+        self._worker, self._streams, self._times = worker, task_streams(seed), times
+        self._poll_stop = poll_stop
+        self._expected = None if self._expect is None else ExpectedTasks(self._streams, worker)
+        self._draws: list[int] = []  # the indices of the order's tasks, where the problem shares draws
+        self._round, self._number = -1, 0  # of the next task
+
+    def first(self) -> Task:
+        """Return the task that is done before the clock starts."""
+        return Task(self._streams, 0, self._worker, 0)
+
+    def begin(self, order: Message) -> None:
+        """Begin the tasks of an order."""
+        if order.round != self._round:
+            self._round, self._number = order.round, 0
+        self._draws = list(order.indices)
+
+    def announce(self, count: int) -> None:
+        """Let the problem prepare for the tasks of an order, if it can; that is not part of any task."""
+        if self._expect is not None and self._expected is not None:
+            tasks = self._expected.of_order(self._round, self._number, count, self._draws)
+            announce(self._expect, tasks)
+
+    def take(self, count: int) -> list[Task]:
+        """Return the next tasks of the order; they have the same numbers until advance()."""
+        fixed, number = (self._streams, self._round, self._worker), self._number
+        if not self._draws:
+            return [Task(*fixed, number + more, self._poll_stop) for more in range(count)]
+        indices, self._draws = self._draws[:count], self._draws[count:]
+        return [Task(*fixed, number + more, self._poll_stop, index) for more, index in enumerate(indices)]
+
+    def drawn_times(self, count: int) -> list[float]:
+        """Return how long the next tasks last; nothing where times are not drawn."""
+        if self._times is None:
+            return []
+        return self._times.of(self._worker, self._round, self._number, count)
+
+    def advance(self, count: int) -> None:
+        """Note that this many tasks have begun and are over."""
+        self._number += count
+
+
+class Worker:
+    """Carries out orders, one at a time, until the manager ends it."""
+
+    def __init__(self, comm: "MPI.Comm", settings: ClusterSettings) -> None:
+        problem, times, seed = settings.problem, settings.times, settings.seed
+        self._problem, self._drawn = problem, times is not None
+        self._report_drawn = settings.report_drawn and self._drawn
+        self._stoppable = times is None or times.stoppable
+        self._index, self._n = worker_of(comm.Get_rank()), workers_in(comm.Get_size())
+        poll_stop = self._poll_stop if self._stoppable else None
+        self._tasks = TaskSequence(problem, self._index, seed, times, poll_stop)
+        self._bell = Doorbell()
+        self._computes = returns_values(problem)  # packed values, which are joined rather than added up
+        template = template_of(problem)
+        self._points, self._results = point_wire(problem, template), results_wire(problem, template)
+        links = open_links(settings.exchange, template)
+        ranks = handshake(comm, self._bell, settings.digest, links)
+        manager = ranks[MANAGER]
+        self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
+        self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
+        self._lifeline = Lifeline(manager.host, manager.lifelines, manager.token, comm.Get_rank())
+        comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
+        comm.Barrier()  # now everyone has opened the shared memory
+        self._channel = Channel(comm, MANAGER, template)
+        self._exchange = Passing(links, comm.Get_rank(), self._send, self._poll_stop, self._wait_stop)
+        self._total = np.empty_like(template)  # the sum of results not sent yet
+        self._values: list[Packed] = []  # or those results themselves, packed
+        self._order = 0  # the one being carried out
+        self._in_task = False  # whether a task has begun that is not done
+        self._stop_asked = self._ended = self._final = False
+        self.dismissed = False  # whether all ranks leave in order
+
+    def serve(self) -> bool:
+        """Set up, carry out orders until the end, and return whether no further run follows."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the manager has the better message
+            self._serve()
+        return self._final
+
+    def _serve(self) -> None:
+        try:
+            self._set_up()
+        except RunError as error:
+            self._report_failure(error)
+        while not self._ended:
+            message = self._bell.wait(self._channel.poll)
+            if message is not None and message.kind == ORDER:
+                self._carry_out(message)
+            elif message is not None and message.kind == EVALUATE:
+                self._evaluate(message)
+            elif message is not None:
+                self._obey(message)
+        self._lifeline.release()
+        self._send(END)
+        self.dismissed = self._lifeline.dismissed()
+        self._channel.close()
+        self._bell.close()
+        self._exchange.close()
+        if self._shared is not None:
+            self._shared.close()
+
+    def _report_failure(self, error: RunError, tasks: int = 0, seconds: Sequence[float] = ()) -> None:
+        flags = BAD_RESULT if isinstance(error, BadResultError) else 0
+        text = np.frombuffer(str(error).encode(), np.uint8)
+        self._send(FAILED, self._order, tasks, flags, seconds, text)
+
+    def _set_up(self) -> None:
+        """Do what must not count as time of a task: imports, data, compilation, one untimed task."""
+        set_up(self._problem, self._index, self._n)
+        before = global_states()
+        self._abilities = ProblemAbilities.of(self._problem)  # its setup may have added some
+        compute(self._abilities, first_point(self._problem), [self._tasks.first()])
+        drew = global_states() != before
+        self._bell.sleep(HEARING_SECONDS)  # the manager rings once, to find out who hears it
+        flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None) | GLOBAL_RANDOM * drew
+        self._send(READY, flags=flags)
+
+    def _carry_out(self, order: Message) -> None:
+        """Carry out one order, until it is done or stopped, or fails."""
+        self._order, self._stop_asked = order.order, False
+        self._tasks.begin(order)
+        self._exchange.begin(order)
+        unsent: list[float] = []  # not list[float](), which costs 1 us
+        began = time.perf_counter()
+        try:
+            self._tasks.announce(order.tasks)
+            x = self._point(order)
+            if self._exchange.active and self._should_stop():
+                self._send(STOPPED, order.order, seconds=[0.0])
+            else:
+                self._do_tasks(order, x, self._total_of(order), unsent)
+        except RunError as error:
+            self._tasks.advance(self._in_task)
+            tasks, spent = len(unsent) + self._in_task, time.perf_counter() - began
+            self._report_failure(error, tasks=tasks, seconds=[spent])
+        self._order = 0
+
+    def _evaluate(self, order: Message) -> None:
+        """Evaluate the parts from order.round to order.tasks."""
+        self._order, x, found = order.order, self._point(order), list[float]()
+        try:
+            for part in range(order.round, order.tasks):
+                found += evaluated_part(self._problem, x, part)
+            self._send(EVALUATED, order.order, payload=np.array(found, np.float64))
+        except RunError as error:
+            self._report_failure(error)
+        self._order = 0
+
+    def _do_tasks(self, order: Message, x: Array, total: Array, unsent: list[float]) -> None:
+        """Do the tasks of an order; `unsent` are the seconds of those that are done but not sent."""
+        left, together = order.tasks, order.flags & TOGETHER
+        while left > 0:
+            self._in_task, began = True, time.perf_counter()
+            result, seconds = self._do(x, left if together and self._report_drawn else 1)
+            self._in_task = False
+            left -= len(seconds)
+            # Finished work is sent at once: polling first may cost more than the task, since some
+            # libraries let other ranks run first.
+            if self._poll_stop() if left else self._should_stop():
+                self._report_stopped(unsent, seconds, time.perf_counter() - began)
+                break
+            self._tasks.advance(len(seconds))
+            due = not (left and together)
+            small = total.nbytes <= INLINE  # the manager checks those
+            if self._computes:
+                total, fine = self._joined(result, first=not unsent, due=due), True
+            elif unsent or order.result_slot != NOWHERE or not due:
+                fine = add_up(total, result, first=not unsent, last=due)
+            else:  # it is sent as it is
+                total, fine = result, small or surely_finite(result)
+            unsent += seconds
+            if due:
+                if not (fine or small):
+                    check_result(total, unsent, x, f"round {order.round}", math.inf)
+                self._deliver(order, unsent, total)
+                unsent.clear()
+
+    def _joined(self, result: Packed, first: bool, due: bool) -> Packed:
+        """Keep the packed results of a task, and join all that are kept if they are due."""
+        if first:
+            self._values.clear()
+        self._values.append(result)
+        return np.concatenate(self._values) if due else EMPTY
+
+    def _point(self, order: Message) -> Array:
+        """Return the point of an order, in this rank's own memory: a task may keep it."""
+        x = order.payload
+        if self._exchange.active and order.kind == ORDER:
+            x = self._exchange.point(self._channel.buffers.take())
+        elif order.x_slot != NOWHERE and self._shared is not None:
+            x = self._channel.buffers.take()
+            np.copyto(x, self._shared.at(order.x_slot))
+        elif self._points and x.dtype == np.uint8:
+            x = self._points.unpack(x, self._channel.buffers.take())
+        x.flags.writeable = False
+        return x
+
+    def _total_of(self, order: Message) -> Array:
+        """Return the array in which the results of an order are added up."""
+        if order.result_slot != NOWHERE and self._shared is not None:
+            return self._shared.at(order.result_slot)
+        return self._total
+
+    def _deliver(self, order: Message, seconds: list[float], total: Array) -> None:
+        if self._exchange.active:
+            self._exchange.deliver(seconds, total)
+            return
+        payload = EMPTY
+        if order.result_slot != NOWHERE:
+            self._results.round(total)
+        else:
+            payload = self._results.pack(total) if self._results else total
+        self._send(ARRIVAL, order.order, len(seconds), 0, seconds, payload, order.result_slot)
+
+    def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
+        """Do tasks; where a law of times is given, they last as long as it says."""
+        tasks = self._tasks.take(count)
+        began = time.perf_counter()
+        result = compute(self._abilities, x, tasks, self._report_drawn)
+        if not self._drawn:
+            return result, [time.perf_counter() - began]
+        drawn = self._tasks.drawn_times(count)
+        for end in [math.fsum(drawn)] if self._stoppable else accumulate(drawn):
+            if self._sleep_until(began + end):
+                break
+        return result, drawn if self._report_drawn else [time.perf_counter() - began]
+
+    def _sleep_until(self, end: float) -> bool:
+        """Sleep to the end of a task, or until it is stopped, and return whether it was."""
+        if self._stoppable:
+            return bool(self._bell.sleep_until(lambda: self._poll_stop() or None, until=end))
+        time.sleep(max(end - time.perf_counter(), 0.0))
+        return self._poll_stop()
+
+    def _report_stopped(self, unsent: list[float], seconds: list[float], spent: float) -> None:
+        """Report a stopped order: tasks done but not sent, and those begun within the time spent."""
+        begun = 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
+        self._tasks.advance(begun)
+        whole = math.fsum(unsent) + spent
+        self._send(STOPPED, self._order, tasks=len(unsent) + begun, seconds=[whole])
+
+    def _poll_stop(self) -> bool:
+        """Read a message, if there is one, and return whether the order is to be stopped."""
+        if (message := self._channel.poll()) is not None:
+            self._obey(message)
+        return self._should_stop()
+
+    def _wait_stop(self) -> bool:
+        """Wait for the next message, and return whether the order is to be stopped."""
+        if (message := self._bell.wait(self._channel.poll)) is not None:
+            self._obey(message)
+        return self._should_stop()
+
+    def _should_stop(self) -> bool:
+        return self._stop_asked or self._ended
+
+    def _obey(self, message: Message) -> None:
+        if message.kind == END:
+            self._ended, self._final = True, bool(message.flags & FINAL)
+        elif message.kind == FALLBACK:
+            self._exchange.fall_back(message, self._order)
+        elif message.order == self._order:
+            self._stop_asked = True
+        else:  # it was done before the message came
+            self._send(STOPPED, message.order, seconds=[0.0])
+
+    def _send(
+        self,
+        kind: int,
+        order: int = 0,
+        tasks: int = 0,
+        flags: int = 0,
+        seconds: Sequence[float] = (),
+        payload: Payload = EMPTY,
+        result_slot: int = NOWHERE,
+    ) -> None:
+        channel = self._channel
+        channel.send(MANAGER, kind, order, 0, tasks, flags, seconds, payload, NOWHERE, result_slot)
+        self._ring()
+        if channel.sending():
+            channel.flush()

@@ -1,0 +1,152 @@
+"""What all calls of a script share: arguments that are checked, errors in one sentence, exit codes."""
+
+import inspect
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from mpi_ata import launch
+from mpi_ata.clusters import FaultPolicy
+from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError, did_you_mean
+from mpi_ata.job.schema import Stop
+from mpi_ata.launch.signals import StopRequest
+
+WHOLE, NUMBER = ((int,), "a whole number (int)"), ((int, float), "a number")
+RULES: dict[str, tuple[tuple[type, ...], str]] = {
+    "workers": WHOLE,
+    "budget": WHOLE,
+    "rounds": WHOLE,
+    "seed": WHOLE,
+    "evaluate_every": WHOLE,
+    "checkpoint_rounds": WHOLE,
+    "checkpoint_seconds": NUMBER,
+    "grace": NUMBER,
+    "prior_weight": NUMBER,
+    "out": ((str, os.PathLike), "a path, as in out='runs/mine.h5'"),
+    "warm_start": ((str, os.PathLike, Sequence), "a path, or a list of paths"),
+    "stop": ((Stop,), "limits, as in stop=Stop(gap=1e-5)"),
+    "exchange": ((str,), "a string, as in exchange='chain'"),
+    "faults": ((FaultPolicy,), "a policy, as in faults=FaultPolicy(deadline=5.0)"),
+    "progress": ((bool,), "True or False"),
+}
+REQUIRED = ("seed", "exchange", "evaluate_every", "grace", "prior_weight", "warm_start", "progress")
+REMOVED = {
+    "replicated": "was removed; use exchange='chain', or mpi_ata.Balance, which trains a copy of the "
+    "model on every rank"
+}
+SOON_SECONDS = 0.01
+TORCH = "torch.distributed.distributed_c10d"  # whose hook adds the rank to tracebacks
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+log = logging.getLogger("mpi_ata")
+
+
+def entry_point(function: Callable[P, T]) -> Callable[P, T]:
+    """Return a function for scripts: errors that nobody catches end them in one sentence.
+
+    An unknown argument is rejected with the name that was probably meant.
+    """
+    known, name = inspect.signature(function).parameters, function.__qualname__.removesuffix(".__init__")
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+
+    @wraps(function)
+    def call(*args: P.args, **given: P.kwargs) -> T:
+        report_errors_in_one_sentence()
+        for word in given:
+            if word in REMOVED:
+                raise UsageError(f"{word} {REMOVED[word]}")
+            if word not in known and not takes_any:
+                raise UsageError(f"{name}() has no argument {word!r}{did_you_mean(word, known)}")
+        return function(*args, **given)
+
+    return call
+
+
+def check_arguments(**given: Any) -> None:
+    """Reject arguments of another type than theirs; None stands for those that are not given."""
+    for name, value in given.items():
+        if name in RULES and not (value is None and name not in REQUIRED):
+            kinds, rule = RULES[name]
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                raise UsageError(f"{name}={value!r} must be {rule}")
+
+
+def check_observers(given: Any) -> None:
+    """Reject what is not a list of observers, such as a single one, or a class of them."""
+    rule = "must be a list of observers, as in observers=[CSVLogger()]"
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise UsageError(f"observers={given!r} {rule}")
+    for each in given:
+        if isinstance(each, type) or not hasattr(each, "on_round"):
+            raise UsageError(f"{each!r} is not an observer; observers {rule}")
+
+
+def script_path() -> Path | None:
+    """Return the script that this process runs; None at a prompt and in a notebook."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return Path(file) if file and Path(file).is_file() else None
+
+
+def report_errors_in_one_sentence() -> None:
+    """Let errors of this package that nobody catches end the script without a long traceback."""
+    present = sys.excepthook
+    if (present is sys.__excepthook__ or present.__module__ == TORCH) and script_path() is not None:
+        sys.excepthook = partial(_report, present)
+
+
+def _report(
+    others: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if isinstance(error, UsageError | RunError):
+        print(_with_line(f"Error: {error}", trace), file=sys.stderr)
+    else:
+        others(kind, error, trace)
+    if not isinstance(error, LossError):  # on other workers the run may continue
+        launch.note_failure(str(error))
+    if isinstance(error, UsageError):
+        sys.exit(2)  # after this hook Python would end with 1
+
+
+def _with_line(message: str, trace: TracebackType | None) -> str:
+    """Return a message with the line of the script from which the package was called."""
+    steps = [step for step in traceback.walk_tb(trace) if step[0].f_globals.get("__name__") == "__main__"]
+    if not steps:
+        return message
+    line = f"{steps[-1][0].f_code.co_filename}, line {steps[-1][1]}"
+    return f"{message}\ncalled from {line}" if "\n" in message else f"{message} ({line})"
+
+
+def end_process(stop_request: StopRequest) -> None:
+    """End a script after a signal, with exit code 85 if its run can be resumed; a notebook continues."""
+    left = "resume it with resume=True" if stop_request.exit_code == CONTINUE else "it cannot be resumed"
+    log.warning("the run was stopped early, by %s; %s", stop_request.word, left)
+    if script_path() is not None:
+        sys.exit(stop_request.exit_code)
+
+
+def end_soon(stop_request: StopRequest) -> None:
+    """End a script after a signal where it has just left its loop, which discards a generator.
+
+    Python drops what is raised while a generator is discarded, so that the signal is sent again, a moment
+    later.
+    """
+    again = signal.Signals[stop_request.name]
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(again, before or signal.SIG_DFL)
+        end_process(stop_request)
+
+    before = signal.signal(again, end)
+    timer = threading.Timer(SOON_SECONDS, os.kill, (os.getpid(), again))
+    timer.daemon = True
+    timer.start()

@@ -1,0 +1,229 @@
+"""The workers of a script: ranks that a launcher started, ranks to be started, or a simulation."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mpi_ata import launch
+from mpi_ata.clusters import Cluster, FaultPolicy, VirtualCluster
+from mpi_ata.clusters.farm import Items
+from mpi_ata.clusters.interface import ClusterSettings
+from mpi_ata.driver.execute import opened_ranks
+from mpi_ata.driver.plan import RunStart
+from mpi_ata.errors import RunError, UsageError, in_users_code, one_line
+from mpi_ata.job.build import check_problem, check_sendable
+from mpi_ata.job.schema import RunDescription, Stop, short_label
+from mpi_ata.launch.signals import StopRequest, open_stop_request
+from mpi_ata.layout import MANAGER, ranks_for
+from mpi_ata.problems import AnyProblem, returns_values
+from mpi_ata.script.entry import check_arguments, end_process, entry_point, script_path
+from mpi_ata.script.resume import class_text, describe_part, describe_point, describe_times, run_table
+from mpi_ata.times import DrawnTimes, Law
+from mpi_ata.torch.loaders import importing_script
+
+FINISHED = "finished"  # the manager's note that there is nothing left to do
+GRACE_SECONDS = 20.0  # that a round of a cluster may still take after a signal, until run() says otherwise
+NO_RANKS = (
+    "no launcher has started ranks: use mpirun -n 5 python SCRIPT.py, let the script start them with "
+    "workers=4, or simulate workers with times=Sqrt(4)"
+)
+NO_SCRIPT = (
+    "workers={0} needs a script that all ranks can run: save this as SCRIPT.py and use python SCRIPT.py, "
+    "name the problem by its file, as in minimize('my_problem.py:MyProblem', workers={0}, ...), or simulate "
+    "workers with times=Sqrt({0})"
+)
+
+
+def drawn_times(times: DrawnTimes | Law | None, seed: int) -> DrawnTimes | None:
+    """Return the task times to be drawn; a law is drawn with the seed of the run, in seconds."""
+    if times is None or isinstance(times, DrawnTimes):
+        return times
+    if isinstance(times, type) or not (hasattr(times, "n") and hasattr(times, "draw")):
+        raise UsageError(f"times={times!r} is not a law of task times; use one such as Sqrt(4)")
+    keys = describe_part(times)
+    try:
+        return DrawnTimes(times, seed, label=short_label(f"{keys.pop('class')} {keys} x 1 s"))
+    except ValueError as error:
+        raise UsageError(one_line(error)) from None
+
+
+def count_workers(workers: int | None, times: DrawnTimes | None) -> int:
+    """Return how many workers there are, or are to be started; reject numbers that disagree."""
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers={workers} must be at least 1")
+    if times is not None and workers not in (None, times.n):
+        raise UsageError(f"times are those of {times.n} workers, but workers={workers}: make the two agree")
+    if launch.under_launcher():
+        return _started_workers(workers, times)
+    if times is not None:
+        return times.n
+    if workers is None:
+        raise UsageError(NO_RANKS)
+    return workers
+
+
+def _started_workers(workers: int | None, times: DrawnTimes | None) -> int:
+    from mpi_ata.clusters.mpi.world import workers_in_world
+
+    n = workers_in_world("workers=4")
+    if workers is not None and workers != n:
+        needed = ranks_for(workers)
+        raise UsageError(
+            f"workers={workers} needs {needed} ranks (1 manager + {workers} workers), but mpirun started "
+            f"{ranks_for(n)}; use mpirun -n {needed}, or leave workers out"
+        )
+    if times is not None and times.n != n:
+        raise UsageError(f"times are those of {times.n} workers, but mpirun started {n}: make the two agree")
+    return n
+
+
+def is_worker() -> bool:
+    """Return whether this process is a worker's rank."""
+    return launch.under_launcher() and launch.rank() != MANAGER
+
+
+def starts_ranks(workers: int | None) -> bool:
+    """Return whether this process has to start the ranks."""
+    return workers is not None and not launch.under_launcher()
+
+
+def start_ranks(workers: int | None) -> None:
+    """Run this script on ranks, unless a launcher did, and exit with its code; in a Slurm job on its own."""
+    if workers is None or launch.under_launcher():
+        return
+    if script_path() is None:
+        raise UsageError(NO_SCRIPT.format(workers))
+    with suppress(AttributeError, ValueError):  # streams that a notebook or a test has replaced
+        sys.stdout.flush()
+    if (launch.slurm_tasks() or 1) > 1:
+        from mpi_ata.batch.interface import scheduler
+
+        os.chdir(launch.script_folder())
+        launch.exec_launcher([*scheduler().launcher(workers), *launch.script_command()])
+    launch.start_ranks(workers, launch.script_command(), launch.script_folder(), is_script=True)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a call has prepared before the ranks meet: the parts of a run, and where it starts."""
+
+    problem: AnyProblem
+    times: DrawnTimes | None
+    start: RunStart
+
+
+T = TypeVar("T", bound=Prepared)
+
+
+def joined(name: str, prepare: Callable[[], T]) -> tuple[T, bool]:
+    """Prepare a call on all ranks, or in this process alone; return that, and whether the run is finished.
+
+    If it fails on one rank, or differs, all ranks leave, and one says why.
+    """
+    if importing_script():  # the rank that waits for this process has the better message
+        sys.exit(2)
+    if not launch.under_launcher():
+        found = prepare()
+        return found, bool(found.start.finished)
+    from mpi_ata.clusters.mpi.world import Call, join
+
+    try:
+        found = prepare()
+        job, finished = found.start.job, FINISHED * bool(found.start.finished)
+        call = Call(name, job.digest.hex(), finished, settings=job.text)
+    except (UsageError, RunError) as error:
+        call = Call(name, failure=str(error))
+    except Exception as error:  # the other ranks wait for this one all the same
+        call = Call(name, failure=str(in_users_code(f"{name} cannot be started", error)))
+    answer = join(call)
+    return found, answer.note == FINISHED
+
+
+def catching_signals(grace: float) -> AbstractContextManager[StopRequest]:
+    """Catch the signals that ask a run to stop, on the manager; a worker leaves that to the manager."""
+    return open_stop_request(grace, on_ranks=launch.under_launcher(), is_worker=is_worker())
+
+
+@contextmanager
+def opened_cluster(
+    prepared: Prepared, stop_request: StopRequest, policy: FaultPolicy | None
+) -> Iterator[Cluster | None]:
+    """Yield the ranks as a cluster, or a simulation; a worker's rank serves first, then yields None."""
+    times, job = prepared.times, prepared.start.job
+    settings = ClusterSettings(
+        prepared.problem,
+        times,
+        job.run.seed,
+        digest=job.digest,
+        policy=policy,
+        exchange=job.run.exchange,
+    )
+    if not launch.under_launcher():
+        assert times is not None
+        with closing(VirtualCluster(settings.problem, times, settings.seed, policy=policy)) as simulated:
+            yield simulated
+        return
+    with opened_ranks(settings, stop_request) as ranks:
+        yield ranks
+        if ranks is not None and stop_request:
+            ranks.abort(stop_request.exit_code)
+
+
+@entry_point
+@contextmanager
+def cluster(
+    problem: AnyProblem | None = None,
+    times: DrawnTimes | Law | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    faults: FaultPolicy | None = None,
+    exchange: str = "auto",
+) -> Iterator[Cluster]:
+    """Open a cluster for a loop of your own: all ranks that mpirun or srun started must call this.
+
+    Without a problem it is a farm: use cluster.map(function, items).
+
+    Rank 0 continues as the manager.  All others are workers: they serve the manager here, and their process
+    ends when the manager leaves.  Without a launcher, `workers` starts this script again on that many workers
+    and a manager.  With `times`, tasks last as long as drawn; without ranks, workers are simulated.  `faults`
+    says what to do about workers that misbehave, `exchange` how x and results travel ("auto", "star",
+    "chain").  If a signal has ended a run, the script ends with this
+    block, with exit code 85 if the run can be resumed.
+    """
+    if problem is None:
+        problem, faults = Items(), faults or FaultPolicy(deadline=0.0)  # items may take any time
+    check_arguments(seed=seed, workers=workers, faults=faults, exchange=exchange)
+    drawn, asked = drawn_times(times, seed), problem
+    prepared, _ = joined("cluster", lambda: _prepare(asked, drawn, seed, workers, exchange))
+    start_ranks(workers)
+    with (
+        catching_signals(GRACE_SECONDS) as stop_request,
+        opened_cluster(prepared, stop_request, faults) as found,
+    ):
+        if found is None:
+            sys.exit(0)
+        yield found
+    if stop_request:
+        end_process(stop_request)
+
+
+def _prepare(
+    problem: AnyProblem, times: DrawnTimes | None, seed: int, workers: int | None, exchange: str
+) -> Prepared:
+    """Return what all ranks must agree on, checked."""
+    if returns_values(problem):
+        check_sendable(problem)
+    else:
+        check_problem(problem, Stop())
+    n = count_workers(workers, times)
+    run = run_table(workers=n, seed=seed, exchange=exchange)
+    tables = {
+        "problem": describe_part(problem) | describe_point(problem.x0),
+        "times": describe_times(times),
+        "run": {"workers": n, "seed": seed, "exchange": run.exchange},
+    }
+    files = {"problem": class_text(type(problem))}
+    return Prepared(problem, times, RunStart(RunDescription.of_tables(tables, files)))

@@ -1,0 +1,181 @@
+"""Which samples a minibatch consists of: drawn with replacement, in epochs, or as a sampler says."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from mpi_ata.arrays import IntArray
+from mpi_ata.errors import RunError, UsageError
+from mpi_ata.problems.interface import Task, shard
+from mpi_ata.randomness import Purpose, Streams
+from mpi_ata.torch.devices import import_torch
+from mpi_ata.torch.loaders import TRAINING, Loaders, Reader, ReadRequest
+
+
+class Epochs:
+    """Minibatches in a sequence that all workers share, one pass over the data after the other.
+
+    A minibatch may end one pass and begin the next.  `drawn(epoch)` returns the samples of a pass, in their
+    order.  What a minibatch consists of, and the seed with which it is read, depend on its index and on
+    `seed` alone: all ranks find the same.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        batch_size: int,
+        seed: int,
+        drawn: Callable[[int], Sequence[Any] | IntArray] | None = None,
+    ) -> None:
+        self._size, self._batch_size, self._streams = size, batch_size, Streams(seed, Purpose.EPOCHS)
+        self._drawn = lru_cache(maxsize=2)(drawn or self._permutation)
+
+    def _permutation(self, epoch: int) -> IntArray:
+        return self._streams.at(epoch).permutation(self._size)
+
+    def minibatch(self, index: int) -> IntArray:
+        """Return the samples of one minibatch."""
+        places = range(index * self._batch_size, (index + 1) * self._batch_size)
+        return np.array([self._drawn(place // self._size)[place % self._size] for place in places])
+
+    def request(self, index: int) -> ReadRequest:
+        """Return how one minibatch is read."""
+        seed = int(self._streams.at(index, number=1).integers(2**63))
+        return ReadRequest(TRAINING, seed, self.minibatch(index))
+
+
+class BatchSamplerEpochs(Epochs):
+    """Minibatches as a batch sampler returns them, one pass after the other."""
+
+    def minibatch(self, index: int) -> IntArray:
+        """Return the samples of one minibatch."""
+        return np.array(self._drawn(index // self._size)[index % self._size])
+
+
+def sequence(
+    size: int, batch_size: int, seed: int, shuffle: str, sampler: Any = None, batch_sampler: Any = None
+) -> Epochs | None:
+    """Return the sequence of minibatches that workers share; None where each task draws for itself."""
+    if shuffle not in ("replacement", "epoch"):
+        raise UsageError(
+            f"{shuffle=} must be 'replacement' or 'epoch', which is what shuffle=True of a DataLoader does"
+        )
+    given = [each for each in (sampler, batch_sampler) if each is not None]
+    if len(given) + (shuffle == "epoch") > 1:
+        raise UsageError("shuffle='epoch', sampler and batch_sampler exclude each other; keep one of them")
+    if not given:
+        return Epochs(size, batch_size, seed) if shuffle == "epoch" else None
+    _check_sampler(given[0])
+    cls = Epochs if batch_sampler is None else BatchSamplerEpochs
+    return cls(len(given[0]), batch_size, seed, partial(_sampler_pass, given[0], seed))
+
+
+def _check_sampler(sampler: Any) -> None:
+    if not (hasattr(sampler, "__len__") and len(sampler)):
+        raise UsageError(f"{type(sampler).__name__} has no length, or the length 0; a sampler needs one")
+    if getattr(sampler, "num_replicas", 1) > 1:
+        raise UsageError(
+            "a DistributedSampler divides samples among ranks, but tasks are divided by speed here; use "
+            "shuffle='epoch', which gives each sample to one task per epoch"
+        )
+
+
+def _sampler_pass(sampler: Any, seed: int, number: int) -> list[Any]:
+    """Return all that a sampler yields in a pass; it depends on seed and number of the pass alone."""
+    drawn = int(Streams(seed, Purpose.EPOCHS).at(number, number=2).integers(2**63))
+    with _seeded(drawn, sampler):
+        set_epoch(sampler, number)
+        found = list(sampler)
+    if len(found) != len(sampler):
+        raise RunError(
+            f"{type(sampler).__name__} has yielded {len(found)} entries, but its length is {len(sampler)}; "
+            "all passes must have this length"
+        )
+    return found
+
+
+def set_epoch(sampler: Any, number: int) -> None:
+    """Set the epoch of a sampler that shuffles by its number, as a DistributedSampler does."""
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(number)
+
+
+@contextmanager
+def _seeded(seed: int, sampler: Any) -> Iterator[None]:
+    """Seed all generators from which a sampler may draw; those that others use stay as they are."""
+    torch = import_torch()
+    before = torch.default_generator.get_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    for part in (sampler, getattr(sampler, "sampler", None)):
+        own: Any = getattr(part, "generator", None)
+        if isinstance(own, torch.Generator):
+            own.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before[0])
+        random.setstate(before[1])
+        np.random.set_state(before[2])  # noqa: NPY002
+
+
+class Minibatches:
+    """Minibatches of a reader's first dataset for tasks, and of the others for evaluations.
+
+    Tasks take theirs from a `sequence` that all workers share, or draw samples for themselves, with
+    replacement: all, or, if they are `sharded`, those of their worker.
+    """
+
+    def __init__(
+        self, reader: Reader, batch_size: int, sequence: Epochs | None, sharded: bool, num_workers: int
+    ) -> None:
+        if num_workers < 0:
+            raise UsageError(f"{num_workers=} must be at least 0: loader processes per worker")
+        if sequence is not None and sharded:
+            raise UsageError(
+                "sharded datasets are drawn from with replacement; remove shuffle='epoch', or the sampler"
+            )
+        self._reader, self._batch_size, self._sequence = reader, batch_size, sequence
+        self._sharded, self._num_workers, self._n = sharded, num_workers, 0
+        self.loaders = Loaders(reader, 0)
+
+    def open(self, worker: int | None, n: int) -> None:
+        """Start loader processes, on a worker, and set the number of workers that share the data."""
+        self._n = n
+        self._draws_from(worker or 0)
+        if worker is not None and self._num_workers and not self.loaders.processes:
+            self.loaders = Loaders(self._reader, self._num_workers)
+
+    def _draws_from(self, worker: int) -> tuple[int, int]:
+        """Return the first sample a worker may draw, and the one after the last."""
+        size = len(self._reader.datasets[TRAINING])
+        return shard(size, worker, self._n) if self._sharded else (0, size)
+
+    def of_task(self, task: Task) -> tuple[Any, int]:
+        """Return the minibatch of a task, and a seed for its model; both depend on the task alone."""
+        request, model_seed = self._drawn(task)
+        return self.loaders.get(request), model_seed
+
+    def _drawn(self, task: Task) -> tuple[ReadRequest, int]:
+        if self._sequence is not None and task.index is not None:
+            return self._sequence.request(task.index), int(task.rng.integers(2**63))
+        samples = task.rng.integers(*self._draws_from(task.worker), self._batch_size)
+        seed, model_seed = task.rng.integers(2**63, size=2).tolist()
+        return ReadRequest(TRAINING, seed, samples), model_seed
+
+    def expect(self, tasks: Iterable[Task]) -> None:
+        """Read the minibatches of these tasks ahead, if there are loader processes."""
+        self.loaders.expect(self._drawn(task)[0] for task in tasks)
+
+    def of_part(self, dataset: int, part: int, size: int) -> tuple[Any, int]:
+        """Return the part-th `size` samples of a dataset, and how many they are; the next are read ahead."""
+        request = self._reader.part(dataset, part, size)
+        if not self.loaders.expects(request):
+            parts = range(part, -(-len(self._reader.datasets[dataset]) // size))
+            self.loaders.expect(self._reader.part(dataset, each, size) for each in parts)
+        return self.loaders.get(request), len(request.samples)

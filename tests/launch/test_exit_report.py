@@ -1,0 +1,58 @@
+"""What the process that started the ranks learns from the manager."""
+
+from pathlib import Path
+
+import pytest
+
+from mpi_ata.errors import RunError
+from mpi_ata.launch.exit_report import (
+    ExitReport,
+    LostWorker,
+    note_exit,
+    note_lost_worker,
+    note_signal,
+    note_start,
+    read_report,
+    report_file,
+    report_so_far,
+)
+from mpi_ata.launch.mpirun import exit_code
+
+
+def test_the_manager_leaves_its_exit_code_and_whom_it_lost() -> None:
+    with report_file() as path:
+        assert read_report(path) == ExitReport(False, None, ())
+        note_start()
+        note_lost_worker("node7", "worker 2 has died")
+        note_signal("SIGINT")
+        note_exit(85)
+        lost = LostWorker("node7", "worker 2 has died")
+        assert read_report(path) == ExitReport(True, 85, (lost,), ("SIGINT",))
+        assert report_so_far() == read_report(path)
+    assert not path.exists()
+    note_exit(0)  # nobody asks: nothing is written
+
+
+@pytest.mark.parametrize("mpirun", [0, 3, 137])
+def test_the_exit_code_of_a_run_is_its_managers(mpirun: int) -> None:
+    assert exit_code(mpirun, ExitReport(True, 0, (LostWorker("node7", "worker 1 has died"),))) == 0
+    assert exit_code(mpirun, ExitReport(True, 85, ())) == 85
+
+
+def test_a_killed_mpirun_is_reported_as_a_shell_does() -> None:
+    assert exit_code(-15, ExitReport(True, None, ())) == 143
+
+
+def test_ranks_that_end_without_a_word_are_an_error_even_if_mpirun_exits_with_0() -> None:
+    with pytest.raises(RunError, match=r"worker 1 has died, and this MPI has ended all ranks; .* resumed"):
+        exit_code(0, ExitReport(True, None, (LostWorker("node7", "worker 1 has died"),)))
+    with pytest.raises(RunError, match=r"a rank has died, and all have ended \(mpirun exited with 0\)"):
+        exit_code(0, ExitReport(True, None, ()))
+
+
+def test_an_unreadable_place_for_the_report_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MPI_ATA_EXIT_REPORT", str(tmp_path / "missing" / "report"))
+    note_exit(0)
+    assert read_report(tmp_path / "missing" / "report") == ExitReport(False, None, ())
