@@ -22,6 +22,7 @@ EXTRA_GRACE_SECONDS = 120  # after the grace period, after which a worker withou
 MAX_ALARM_SECONDS = 1e6  # well below the limit of alarm()
 MIN_ALARM_SECONDS = 1e-3  # 0 would mean none
 WAITING_SECONDS = 1.0  # that waiting for ranks has to end by itself, which leaves messages in order
+AGAIN_SECONDS = 1.0  # between alarms: Python drops what is raised inside of a __del__ or a callback of gc
 AGAIN = "; press again to stop now"
 
 T = TypeVar("T")
@@ -170,10 +171,11 @@ class StopRequest:
             raise KeyboardInterrupt
 
     def _start_timer(self) -> None:
-        """Set an alarm for the end of the grace period; on ranks a little later: waiting ends by itself."""
+        """Set alarms from the end of the grace period on; on ranks a little later: waiting ends by itself."""
         later = WAITING_SECONDS if self._on_ranks else MIN_ALARM_SECONDS
         self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._expire)
-        self._timer_before = signal.setitimer(signal.ITIMER_REAL, min(self.grace, MAX_ALARM_SECONDS) + later)
+        seconds = min(self.grace, MAX_ALARM_SECONDS) + later
+        self._timer_before = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
 
     def _expire(self, number: int, frame: FrameType | None) -> None:
         if self._enforced:

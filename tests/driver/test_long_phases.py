@@ -91,6 +91,17 @@ def test_a_task_or_an_evaluation_that_never_ends_is_interrupted(
     assert record_of(OUT).method["k"] == 0
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interruption_that_python_drops_is_repeated(tmp_path: Path) -> None:
+    class_ = 'type("Slow", (), {"__del__": lambda self: time.sleep(1)})'
+    body = (
+        f"import time\n        {class_}()\n        {FOREVER}"  # what is raised inside of __del__ is dropped
+    )
+    with signalled():
+        outcome = driven(job_with(tmp_path, task=body), output=OutputOptions(OUT))
+    assert (outcome.reason, outcome.signal, outcome.resumable) == (None, "SIGTERM", True)
+
+
 def test_a_decision_that_never_ends_is_interrupted_and_the_latest_save_is_left(tmp_path: Path) -> None:
     job = written(tmp_path / "job.toml", "sgd uta", run=GRACE)
     (tmp_path / "slow.py").write_text(ALLOCATOR)
