@@ -94,9 +94,7 @@ def test_a_task_or_an_evaluation_that_never_ends_is_interrupted(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interruption_that_python_drops_is_repeated(tmp_path: Path) -> None:
     class_ = 'type("Slow", (), {"__del__": lambda self: time.sleep(1)})'
-    body = (
-        f"import time\n        {class_}()\n        {FOREVER}"  # __del__ drops what is raised in it
-    )
+    body = f"import time\n        {class_}()\n        {FOREVER}"  # __del__ drops what is raised in it
     with signalled():
         outcome = driven(job_with(tmp_path, task=body), output=OutputOptions(OUT))
     assert (outcome.reason, outcome.signal, outcome.resumable) == (None, "SIGTERM", True)
