@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from mpi_ata.arrays import Array
-from mpi_ata.errors import UsageError
 from mpi_ata.paper.experiments import GREEDY, Trial, paper_ratios
 from mpi_ata.paper.trials import TrialResult
+from mpi_ata.view import plots
 from mpi_ata.view.text import duration, markdown_table, table
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ COLOURS = {
     "ata-half": "tab:cyan",
     "ata-empirical": "tab:green",
 }
+DPI = 120
 Columns = dict[str, Array]  # of a trace, by name
+Key = TypeVar("Key")  # of a group of runs
 
 
 class Panel(NamedTuple):
@@ -69,25 +71,28 @@ def new_figure(
     rows: int, columns: int, width: float = 4.0, height: float = 3.0
 ) -> "tuple[Figure, list[list[Axes]]]":
     """Return an empty figure, which needs no display, and its axes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width * columns, height * rows + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = plots.new_figure(width * columns, height * rows + 0.5)
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
+
+
+def grouped(results: Sequence[TrialResult], key: Callable[[Trial], Key]) -> dict[Key, list[TrialResult]]:
+    """Return the runs in groups of the same key."""
+    groups: dict[Key, list[TrialResult]] = {}
+    for result in results:
+        groups.setdefault(key(result.trial), []).append(result)
+    return groups
 
 
 def by_workers(results: Sequence[TrialResult]) -> dict[str, list[TrialResult]]:
     """Return the runs grouped by number of workers."""
-    workers = sorted({result.trial.n for result in results})
-    return {f"n = {n}": [result for result in results if result.trial.n == n] for n in workers}
+    return grouped(sorted(results, key=lambda result: result.trial.n), lambda trial: f"n = {trial.n}")
 
 
 def draw_runs(
     groups: Mapping[str, Sequence[TrialResult]], path: Path, panels: Sequence[Panel] = PANELS
 ) -> None:
     """Draw groups of runs into a file."""
-    save(make_figure(groups, panels), path)
+    plots.save_figure(make_figure(groups, panels), path, dpi=DPI)
 
 
 def make_figure(groups: Mapping[str, Sequence[TrialResult]], panels: Sequence[Panel] = PANELS) -> "Figure":
@@ -105,8 +110,7 @@ def make_figure(groups: Mapping[str, Sequence[TrialResult]], panels: Sequence[Pa
 
 def _draw(axes: "Axes", panel: Panel, results: Sequence[TrialResult]) -> None:
     for result in results:
-        columns = dict(zip(result.rows[0]._fields, np.array(result.rows[1:]).T, strict=True))
-        x, y = panel.select(columns)
+        x, y = panel.select({name: column[1:] for name, column in result.history.items()})
         shown = np.isfinite(y) & ((y > 0) | (not panel.log_y))
         if shown.any():
             name = result.trial.allocator
@@ -118,14 +122,6 @@ def _draw(axes: "Axes", panel: Panel, results: Sequence[TrialResult]) -> None:
     axes.set_xscale("log" if panel.log_x else "linear")
     axes.set_yscale("log" if panel.log_y else "linear")
     axes.grid(alpha=0.3)
-
-
-def save(figure: "Figure", path: Path) -> None:
-    """Write a figure in the format of its file name."""
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: the figure cannot be written: {error}") from None
 
 
 Record = dict[str, Any]
@@ -184,12 +180,8 @@ def deviation(values: Sequence[float]) -> float | None:
 
 def total_time(results: Sequence[TrialResult]) -> str:
     """Return a note on the total wall time of the runs."""
-    return total_time_text([result.summary["elapsed"] for result in results])
-
-
-def total_time_text(seconds: Sequence[float]) -> str:
-    """Return a note on the total wall time, given the seconds of each run."""
-    return f"The {len(seconds)} runs took {duration(sum(seconds))} in total."
+    seconds = sum(result.summary["elapsed"] for result in results)
+    return f"The {len(results)} runs took {duration(seconds)} in total."
 
 
 def ratio_header(other: str) -> list[str]:

@@ -5,13 +5,15 @@ from dataclasses import replace
 from functools import partial
 from statistics import fmean
 
+import numpy as np
+
+from mpi_ata.arrays import State
 from mpi_ata.errors import UsageError
 from mpi_ata.job.component import ALLOCATORS, LAWS, MACHINES
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import ATA_HALF, BUDGET, MINDFLAYER, Experiment, PaperRequest
-from mpi_ata.paper.figures import RATIOS, PaperReport, Record, deviation, total_time, with_deviation
+from mpi_ata.paper.figures import RATIOS, PaperReport, Record, deviation, grouped, total_time, with_deviation
 from mpi_ata.paper.trials import TrialResult, Watch, execute_trial, on_cores
-from mpi_ata.runfile.schema import HistoryRow
 
 ORACLE = "ofta"
 MARKS = (100, 1_000, 26_000)  # rounds
@@ -25,7 +27,7 @@ SIZES = {  # workers, and tasks per round
     "bytedance-se": (32, 128),
 }
 QUANTITIES = ("clock", "worker_time")
-Totals = Mapping[tuple[str, int, str, int], Mapping[int, HistoryRow]]  # by law, n, allocator, seed; by round
+Totals = Mapping[tuple[str, int, str, int], State]  # the history of runs by law, n, allocator, seed
 WORKER_TIME = figures.Panel(
     "round", "worker time per round", lambda c: (c["round"], c["worker_time"] / c["round"]), log_x=True
 )
@@ -40,7 +42,8 @@ def make_real(laws: str | None, request: PaperRequest, watch: Watch) -> PaperRep
     trials = [trial for experiment in experiments for trial in experiment.trials()]
     trials.sort(key=lambda trial: trial.n, reverse=True)  # the longest first
     results = on_cores(execute_trial, trials, request.cores, watch)
-    draw = partial(figures.draw_runs, _groups(results), panels=PANELS)
+    groups = grouped(results, lambda trial: f"{trial.law}, n = {trial.n}")
+    draw = partial(figures.draw_runs, groups, panels=PANELS)
     return real_report(experiments, results).with_figure(request.out, draw)
 
 
@@ -61,22 +64,9 @@ def experiment_for(law: str) -> Experiment:
     return replace(chosen, rounds=MARKS[-1])
 
 
-def _groups(results: Sequence[TrialResult]) -> dict[str, list[TrialResult]]:
-    """Return the runs by law and number of workers."""
-    groups: dict[str, list[TrialResult]] = {}
-    for result in results:
-        groups.setdefault(f"{result.trial.law}, n = {result.trial.n}", []).append(result)
-    return groups
-
-
 def real_report(experiments: Sequence[Experiment], results: Sequence[TrialResult]) -> PaperReport:
     """Return clock and worker time of each allocator, divided by those of the oracle."""
-    totals = {
-        (run.trial.law, run.trial.n, run.trial.allocator, run.trial.seed): {
-            row.round: row for row in run.rows
-        }
-        for run in results
-    }
+    totals = {(r.trial.law, r.trial.n, r.trial.allocator, r.trial.seed): r.history for r in results}
     records = [record for experiment in experiments for record in _records(experiment, totals)]
     marks = marks_until(experiments[0].rounds)
     lines = [_line(records[i : i + len(marks)]) for i in range(0, len(records), len(marks))]
@@ -98,17 +88,23 @@ def _records(experiment: Experiment, totals: Totals) -> Iterator[Record]:
         for name in experiment.allocators:
             own, oracle = ([totals[law, n, who, seed] for seed in seeds] for who in (name, ORACLE))
             for mark in marks_until(experiment.rounds):
-                pairs = [(a[mark], b[mark]) for a, b in zip(own, oracle, strict=True)]
+                pairs = [(after(mark, a), after(mark, b)) for a, b in zip(own, oracle, strict=True)]
                 known = {"law": law, "n": n, "budget": experiment.budget, "allocator": name, "rounds": mark}
                 yield known | _ratios(pairs) | {"seeds": len(seeds)}
 
 
-def _ratios(pairs: Sequence[tuple[HistoryRow, HistoryRow]]) -> Record:
+def after(mark: int, history: State) -> dict[str, float]:
+    """Return the totals of a run after so many rounds."""
+    row = int(np.searchsorted(history["round"], mark))
+    return {name: history[name].item(row) for name in QUANTITIES}
+
+
+def _ratios(pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]]) -> Record:
     """Return mean and deviation of the ratios, given the totals of an allocator and the oracle per seed."""
     # Ratios to greedy allocation, which every command of this group prints, do not exist here.
     record: Record = dict.fromkeys((*RATIOS, *(f"paper_{key}" for key in RATIOS)))
     for name in QUANTITIES:
-        ratios = [getattr(own, name) / getattr(oracle, name) for own, oracle in pairs]
+        ratios = [own[name] / oracle[name] for own, oracle in pairs]
         record |= {f"{name}_to_ofta": fmean(ratios), f"{name}_to_ofta_deviation": deviation(ratios)}
     return record
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
-from mpi_ata.arrays import Array, BoolArray, IntArray
+from mpi_ata.arrays import Array, BoolArray, IntArray, State
 from mpi_ata.clusters import Back, Cluster, Lost, WorkerIdentity
 from mpi_ata.clusters.interface import named
 from mpi_ata.driver.observers import Observer
@@ -122,9 +122,8 @@ class Workers:
     identities: Sequence[WorkerIdentity]
     available: BoolArray  # who can be given tasks
     seconds: Array  # spent on tasks, stopped ones included
-    means: Array  # of the times of their tasks; NaN where none is known
-    tasks: IntArray  # finished
-    before: IntArray | None  # finished by round `since`; None: not known
+    stats: State  # as TaskTimeStats has them
+    before: IntArray | None  # tasks finished by round `since`; None: not known
     since: int = 0
 
 
@@ -192,8 +191,8 @@ class RunView(Display, Observer):
             self._tasks.append((now, round, stats["tasks"].copy()))
         began, since, tasks = self._tasks[0]
         before = tasks if now - began > IDLE_SECONDS else None
-        seconds, means = cluster.ledger.worker_time, measured(stats)[0]
-        return Workers(self._identities, cluster.available, seconds, means, stats["tasks"], before, since)
+        spent = cluster.ledger.worker_time
+        return Workers(self._identities, cluster.available, spent, stats, before, since)
 
 
 def view_of(tables: Tables, stop: Stop, stream: TextIO | None, label: str = "") -> RunView:
@@ -234,21 +233,14 @@ def snapshot_of_record(record: Record, saved: float) -> Snapshot:
     tables = record.job.tables
     gaps, quiet_at = record.trace["gap"], _quiet_at(record, saved)
     known = bool(len(gaps)) and not math.isnan(gaps[-1])
-    workers, (before, since) = record.workers, _earlier_tasks(record)
+    available, workers = available_workers(record), record.workers
+    spent = workers["seconds"] + workers["unfinished"]
     return Snapshot(
         job_title(tables),
         build_table("stop", Stop, tables.get("stop", {})),
         record.summary,
         (gaps if known else record.trace["loss"]).tolist(),
-        Workers(
-            record.identities,
-            available_workers(record),
-            workers["seconds"] + workers["unfinished"],
-            measured(workers)[0],
-            workers["tasks"],
-            before,
-            since,
-        ),
+        Workers(record.identities, available, spent, workers, *_earlier_tasks(record)),
         [f"{when(e.time)} {e.kind}: {''.join(e.text.splitlines()[:1])}" for e in record.events[-EVENTS:]],
         _state(record, saved, quiet_at),
         quiet_at,
@@ -358,7 +350,7 @@ def snapshot_text(run: Snapshot) -> str:
 
 
 def _title(run: Snapshot) -> str:
-    return _printable(f"{run.title} on {counted(len(run.workers.means), 'worker')}")
+    return _printable(f"{run.title} on {counted(len(run.workers.identities), 'worker')}")
 
 
 def snapshot_rows(run: Snapshot) -> Rows:
@@ -388,15 +380,14 @@ def _round(run: Snapshot) -> str:
 
 def curve(values: Sequence[float], width: int) -> str:
     """Return values as a row of blocks, the latest to the right; positive ones by their logarithm."""
-    finite = [value for value in values if math.isfinite(value)]
+    finite = np.array([value for value in values if math.isfinite(value)])
     if len(finite) < 2:
         return ""
-    scaled = [math.log(value) for value in finite] if min(finite) > 0 else finite
-    count = min(width, len(scaled))
-    chosen = [scaled[(len(scaled) - 1) * i // (count - 1)] for i in range(count)]
-    low, high = min(chosen), max(chosen)
-    step = (high - low) / (len(BLOCKS) - 1) or 1.0
-    return "".join(BLOCKS[round((value - low) / step)] for value in chosen)
+    count = min(width, len(finite))
+    chosen = finite[(len(finite) - 1) * np.arange(count) // (count - 1)]
+    scaled = np.log(chosen) if finite.min() > 0 else chosen
+    step = np.ptp(scaled) / (len(BLOCKS) - 1) or 1.0
+    return "".join(BLOCKS[round((value - scaled.min()) / step)] for value in scaled)
 
 
 def _times(summary: Mapping[str, Any]) -> Rows:
@@ -412,20 +403,21 @@ def _times(summary: Mapping[str, Any]) -> Rows:
 
 def _worker_rows(workers: Workers) -> Rows:
     """Return the busiest, the slowest, the idle and the missing workers."""
-    known = np.flatnonzero(~np.isnan(workers.means))
-    idle = workers.available & (False if workers.before is None else workers.tasks == workers.before)
+    tasks, (means, _) = workers.stats["tasks"], measured(workers.stats)
+    known = np.flatnonzero(tasks)
+    idle = workers.available & (False if workers.before is None else tasks == workers.before)
+
+    def text(worker: int) -> str:
+        part = share(workers.seconds.item(worker), workers.seconds.sum())
+        who = f"worker {worker} ({workers.identities[worker].host})"
+        return f"{who}: {duration(means[worker])} per task, {part} of worker time"
+
     rows = []
-    for name, values in (("busiest", workers.seconds), ("slowest", workers.means)):
+    for name, values in (("busiest", workers.seconds), ("slowest", means)):
         largest = known[np.argsort(-values[known], kind="stable")[:LISTED]].tolist()
-        rows += [("" if i else name, _worker(workers, worker)) for i, worker in enumerate(largest)]
+        rows += [("" if i else name, text(worker)) for i, worker in enumerate(largest)]
     since = f", since round {workers.since}"
     return [*rows, *_numbers("idle", idle, since), *_numbers("missing", ~workers.available)]
-
-
-def _worker(workers: Workers, worker: int) -> str:
-    part = share(workers.seconds.item(worker), workers.seconds.sum())
-    mean, host = duration(workers.means[worker]), workers.identities[worker].host
-    return f"worker {worker} ({host}): {mean} per task, {part} of worker time"
 
 
 def _numbers(name: str, which: BoolArray, since: str = "") -> Rows:

@@ -18,7 +18,7 @@ from mpi_ata.layout import ranks_for
 from mpi_ata.runfile.hosts import flagged, report_hosts
 from mpi_ata.runfile.load import SLURM_ENERGY, describe, latest_metrics
 from mpi_ata.runfile.priors import counted, match_prior
-from mpi_ata.runfile.schema import Record
+from mpi_ata.runfile.schema import Event, Record
 from mpi_ata.view.explain import depends_on_means, planned
 from mpi_ata.view.learned import learned
 from mpi_ata.view.plots import (
@@ -43,6 +43,7 @@ WORKER_HEADER = [
     *("share of worker time [%]", "next quota"),
 ]
 EVENT_HEADER = ["time", "worker", "kind", "text"]
+NO_PICTURE: dict[str, Any] = {"edges": [], "values": []}
 
 
 def report_data(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
@@ -68,7 +69,6 @@ def _curve(run: int, x: Array, y: Array) -> dict[str, Any]:
 def _run(number: int, record: Record, run: PlottedRun) -> dict[str, Any]:
     assert run.workers is not None
     rows, known, described = worker_rows(run), run.workers, describe(record)
-    quota = None if known.quota is None else numbers(rows.averaged(known.quota.astype(np.float64)))
     return {
         "number": number,
         "name": run.name,
@@ -76,45 +76,38 @@ def _run(number: int, record: Record, run: PlottedRun) -> dict[str, Any]:
         "row_names": row_names(rows),
         "means": numbers(rows.averaged(known.means)),
         "bounds": numbers(rows.averaged(known.bounds)),
-        "quota": quota,
+        "quota": None if known.quota is None else numbers(rows.averaged(known.quota.astype(np.float64))),
         "times": _times(run, rows),
         "map": _map(run, rows),
         "table": _workers(described["workers_table"], known.quota),
-        "events": {"header": EVENT_HEADER, "rows": [_event(event) for event in described["events"]]},
+        "events": {"header": EVENT_HEADER, "rows": [_event(event) for event in record.events]},
         "job": "\n".join([record.job.text.strip(), *(f"--set {each}" for each in record.job.settings)]),
     }
 
 
 def _times(run: PlottedRun, rows: WorkerRows) -> dict[str, Any]:
     if not run.times.size:
-        return {"edges": [], "values": []}
+        return NO_PICTURE
     edges, shares = histograms(run.times, rows)
-    texts = ("share of its tasks that took so long", "task time [s]", rows.label)
-    return _heat(texts, row_names(rows), edges, shares, log=bool(edges[-1] > WIDE_TIMES * edges[0]))
+    log, caption = bool(edges[-1] > WIDE_TIMES * edges[0]), "share of its tasks that took so long"
+    return _heat(caption, "task time [s]", rows.label, row_names(rows), edges, shares, log)
 
 
 def _map(run: PlottedRun, rows: WorkerRows) -> dict[str, Any]:
     if not len(run.task_map.get("round", ())):
-        return {"edges": [], "values": []}
+        return NO_PICTURE
     clock, rates, label = task_rates(run)
     names = row_names(rows) if len(rates) == len(rows.groups) else [f"row {row}" for row in range(len(rates))]
-    return _heat(("tasks per round over the run", "clock [s]", label), names, clock, rates, log=False)
+    return _heat("tasks per round over the run", "clock [s]", label, names, clock, rates)
 
 
 def _heat(
-    texts: tuple[str, str, str], rows: list[str], edges: Array, values: Array, log: bool
+    caption: str, x: str, y: str, rows: list[str], edges: Array, values: Array, log: bool = False
 ) -> dict[str, Any]:
-    """Return a picture of coloured cells, given its caption and the names of its axes."""
-    caption, x, y = texts
-    return {
-        "caption": f"{caption}: the brighter, the more",
-        "x": x,
-        "y": y.replace("\n", " "),
-        "log": log,
-        "rows": rows,
-        "edges": numbers(edges),
-        "values": [numbers(row) for row in values],
-    }
+    """Return a picture of coloured cells, given its caption and the names of its axes and rows."""
+    texts = {"caption": f"{caption}: the brighter, the more", "x": x, "y": y.replace("\n", " ")}
+    cells = {"edges": numbers(edges), "values": [numbers(row) for row in values]}
+    return texts | {"log": log, "rows": rows} | cells
 
 
 def row_names(rows: WorkerRows) -> list[str]:
@@ -139,9 +132,8 @@ def _workers(workers: Sequence[dict[str, Any]], quota: IntArray | None) -> dict[
     return {"header": WORKER_HEADER, "rows": rows, "left_out": note}
 
 
-def _event(event: dict[str, Any]) -> list[Any]:
-    worker = event["worker"] if event["worker"] >= 0 else None
-    return [when(event["time"]), worker, event["kind"], event["text"]]
+def _event(event: Event) -> list[Any]:
+    return [when(event.time), event.worker if event.worker >= 0 else None, event.kind, event.text]
 
 
 def numbers(values: Array) -> list[float | None]:
@@ -190,9 +182,8 @@ def _worker_time(record: Record) -> list[str]:
 
 def _elapsed(record: Record) -> list[str]:
     """Return where the wall time went, if the run used real ranks."""
-    parts = elapsed_shares(record.summary)
-    shares = ", ".join(f"{what} {part}" for what, part in parts)
-    return [f"Of {duration(record.summary['elapsed'])} elapsed: {shares}."] if parts else []
+    shares = elapsed_shares(record.summary)
+    return [f"Of {duration(record.summary['elapsed'])} elapsed: {shares}."] if shares else []
 
 
 def _billed(record: Record) -> list[str]:
@@ -298,14 +289,6 @@ def listed(names: list[str]) -> str:
     more = [f"{len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
     parts = [*names[:SHOWN], *more]
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def check_report_path(path: Path) -> None:
-    """Reject a report that cannot be written, before runs are read."""
-    if path.suffix.lower() != ".html":
-        raise UsageError(f"-o {path}: the name of a report must end in .html")
-    if not path.parent.is_dir():
-        raise UsageError(f"-o {path}: there is no folder {path.parent}; create it, or choose another file")
 
 
 def write_report(records: Sequence[Record], paths: Sequence[Path], output: Path) -> None:

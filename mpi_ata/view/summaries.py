@@ -36,8 +36,7 @@ def hosts_text(hosts: Sequence[dict[str, Any]]) -> str:
 
 
 def _host_cells(host: dict[str, Any]) -> list[Any]:
-    found = [host[name] for name in ("mean_ratio", "median_ratio")]
-    ratios = ["-" if value is None else f"{value:.2f}" for value in found]
+    ratios = [ratio(host[name], 1.0) for name in ("mean_ratio", "median_ratio")]
     return [host["host"], host["verdict"], host["workers"], f"{host['tasks']:,}", *ratios]
 
 
@@ -54,17 +53,13 @@ WORKER_HEADER = ["worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "o
 
 def closing_table(outcome: "Outcome") -> str:
     """Return the table printed at the end of a run."""
-    ended = f"at {outcome.reason}" if outcome.reason else f"early, by {signal_word(outcome.signal)}"
     stale = "" if outcome.trace.is_evaluated() else ", before the last rounds"
-    return summary_table(ended, outcome.summary(), _hint(outcome), outcome.flagged_hosts, stale)
-
-
-def _hint(outcome: "Outcome") -> str:
-    """Return how far a run that ended early was saved, if not to its end, and how to resume it."""
-    if outcome.reason:
-        return ""
-    far = f", up to round {outcome.saved:,}" if outcome.saved != outcome.trace.round else ""
-    return far + ("; resume it with --resume" if outcome.resumable else "")
+    ended, hint = f"at {outcome.reason}", ""
+    if not outcome.reason:
+        ended = f"early, by {signal_word(outcome.signal)}"
+        hint = f", up to round {outcome.saved:,}" if outcome.saved != outcome.trace.round else ""
+        hint += "; resume it with --resume" if outcome.resumable else ""
+    return summary_table(ended, outcome.summary(), hint, outcome.flagged_hosts, stale)
 
 
 def summary_table(
@@ -113,8 +108,8 @@ def _evaluated_rows(summary: dict[str, Any], stale: str) -> Rows:
 
 def _elapsed_rows(summary: dict[str, Any]) -> Rows:
     """Return the wall time; for real ranks where it went, what it costs, and the energy if Slurm knows it."""
-    parts = ", ".join(f"{what} {part}" for what, part in elapsed_shares(summary))
-    rows = [("elapsed", duration(summary["elapsed"]) + (f": {parts}" if parts else ""))]
+    parts = filter(None, [duration(summary["elapsed"]), elapsed_shares(summary)])
+    rows = [("elapsed", ": ".join(parts))]
     if summary["billed"] is not None:
         rows.append(("billed", f"{duration(summary['billed'])}: cores x elapsed, idle ones included"))
         if (joules := summary.get(SLURM_ENERGY)) is not None:
@@ -176,10 +171,8 @@ def workers_table(workers: Sequence[dict[str, Any]]) -> str:
 
 
 def _worker_cells(number: int, worker: dict[str, Any]) -> list[Any]:
-    times = [worker[name] for name in ("mean", "spread", "overhead")]
-    cells = ["-" if value is None else significant(value, 3) for value in times]
-    part = "-" if worker["share"] is None else share(worker["share"], 1.0)
-    return [number, worker["host"], worker["slot"], f"{worker['tasks']:,}", *cells, part]
+    cells = [significant(worker[name], 3) for name in ("tasks", "mean", "spread", "overhead")]
+    return [number, worker["host"], worker["slot"], *cells, share(worker["share"])]
 
 
 STATUS_HEADER = [
@@ -242,12 +235,12 @@ def comparison_table(rows: Sequence[dict[str, Any]], billed: bool = False) -> st
         runs.setdefault(row["allocator"], []).append(row)
     greedy, shown = runs.get("gta"), COMPARED_ON_RANKS if billed else COMPARED
     header = ["allocator", "rounds", *shown.values(), "wasted tasks", "waste"]
+    digits = {"rounds": 0, **dict.fromkeys(shown, 4), "tasks_wasted": 0}
     body = []
     for name, each in runs.items():
-        times = [spread([row[column] for row in each], 4) for column in shown]
-        rounds, wasted = (spread([row[column] for row in each], 0) for column in ("rounds", "tasks_wasted"))
+        cells = [spread([row[column] for row in each], count) for column, count in digits.items()]
         waste = share(_mean(each, "waste"), _mean(each, "worker_time"))
-        body.append([name, rounds, *times, wasted, waste, *(_ratios(each, greedy) if greedy else [])])
+        body.append([name, *cells, waste, *(_ratios(each, greedy) if greedy else [])])
     text = table(body, [*header, *RATIO_HEADER] if greedy else header)
     return text + (_how_to_read(rows[0]["workers"], greedy is not None) if billed else "")
 
@@ -282,8 +275,8 @@ def _how_to_read(workers: int, greedy: bool) -> str:
         "Less worker time saves energy and leaves cores to others; it saves money if you release idle ranks.",
     ]
     if greedy:
-        lines.append(
+        lines += [
             "Greedy (gta) is the better choice if idle nodes are free and its clock is shorter, as it may be "
             "where\ntasks can be stopped at once, or B is large compared with n."
-        )
+        ]
     return "\n".join(lines)

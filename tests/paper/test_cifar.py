@@ -9,7 +9,7 @@ from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import Plan
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import CIFAR, PaperRequest
-from tests.paper.called import called, records
+from tests.paper.called import records, rejected
 from tests.torch.cifar_files import write
 
 with_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed: `make torch`")
@@ -51,16 +51,9 @@ def test_prior_knowledge_works_for_the_network_too(tmp_path: Path) -> None:
 
 
 def test_the_data_folder_is_required() -> None:
-    done = called("cifar")
-    assert done.exit_code == 2
-    assert (
-        "name the folder with CIFAR-100's binary version, train.bin and test.bin: --data FOLDER"
-        in done.stderr
-    )
+    rejected("train.bin and test.bin: --data FOLDER", "cifar")
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
 def test_without_pytorch_the_error_says_how_to_install_it(tmp_path: Path) -> None:
-    done = called("cifar", "--data", str(write(tmp_path)))
-    assert done.exit_code == 2
-    assert "PyTorch is missing; install it with pip install 'mpi-ata[torch]'" in done.stderr
+    rejected("install it with pip install 'mpi-ata[torch]'", "cifar", "--data", str(write(tmp_path)))

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mpi_ata import Trace
@@ -15,7 +16,7 @@ from mpi_ata.paper.machines import SIZES, experiment_for, marks_until, real_repo
 from mpi_ata.paper.trials import TrialResult
 from mpi_ata.times import lonestar6
 from tests.driver.driven import Watching
-from tests.paper.called import called, records
+from tests.paper.called import called, records, rejected
 
 SHORT = ("--workers", "6", "--budget", "4")
 
@@ -63,9 +64,8 @@ def test_the_last_mark_is_the_last_round() -> None:
 
 def result_of(experiment: Experiment, name: str, seed: int, clock: float) -> TrialResult:
     trial = next(t for t in experiment.trials() if (t.allocator, t.seed) == (name, seed))
-    trace = execute(Plan(trial.job())).trace
-    rows = [row._replace(clock=clock, worker_time=2 * clock) for row in trace.rows]
-    return TrialResult(trial, {"elapsed": 1.0}, rows)
+    columns = {"round": [0, 2], "clock": [0.0, clock], "worker_time": [0.0, 2 * clock]}
+    return TrialResult(trial, {"elapsed": 1.0}, {name: np.array(column) for name, column in columns.items()})
 
 
 def test_the_table_shows_mean_and_deviation_over_the_seeds() -> None:
@@ -93,15 +93,9 @@ def test_any_law_can_be_named_and_the_bias_of_first_finishers_is_noted() -> None
     done = called("real", "--laws", "sqrt, bytedance-se", "--rounds", "5", "--allocators", "gta")
     assert done.exit_code == 0, done.output
     cells = [line.split()[:4] for line in done.stdout.splitlines()[4:8]]
-    assert cells == [
-        ["sqrt", "51", "23", "ofta"],
-        ["sqrt", "51", "23", "gta"],
-        ["bytedance-se", "32", "128", "ofta"],
-        ["bytedance-se", "32", "128", "gta"],
-    ]
-    assert "gta and m-sync use, and those within the limits of mindflayer are a biased sample" in " ".join(
-        done.stdout.split()
-    )
+    sizes = (["sqrt", "51", "23"], ["bytedance-se", "32", "128"])
+    assert cells == [[*size, name] for size in sizes for name in ("ofta", "gta")]
+    assert "biased sample" in " ".join(done.stdout.split())
 
 
 @pytest.mark.skipif(not figures.available(), reason="matplotlib is not installed")
@@ -127,7 +121,4 @@ def test_saved_runs_are_not_repeated_and_give_the_same_ratios(tmp_path: Path) ->
     ],
 )
 def test_wrong_options_are_rejected_with_the_rule(arguments: list[str], sentence: str) -> None:
-    done = called("real", *arguments)
-    assert done.exit_code == 2
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
+    rejected(sentence, "real", *arguments)
