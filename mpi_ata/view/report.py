@@ -2,9 +2,10 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -148,66 +149,50 @@ ENOUGH = 30  # tasks, then and now, to compare
 SHOWN = 8  # workers or hosts in a sentence
 
 
-def run_summary(record: Record) -> list[str]:
-    """Return the summary of a run in plain words."""
-    parts = (_metrics, _worker_time, _elapsed, _billed, _energy, _idle, _hosts, _history)
-    return [_state(record), *(sentence for part in parts for sentence in part(record))]
-
-
-def _state(record: Record) -> str:
+def run_summary(record: Record) -> Iterator[str]:
+    """Yield the summary of a run in plain words."""
     summary = record.summary
+    spent, waste, rounds = summary["worker_time"], summary["waste"], counted(summary["rounds"], "round")
     known = [f", {name} {summary[name]:.4g}" for name in ("gap", "loss") if summary.get(name) is not None]
-    rounds = counted(summary["rounds"], "round")
     limit = "" if record.reason == rounds else f" at {record.reason}"
     state = f"is finished{limit}" if record.reason else "is not finished"
-    return f"The run {state}: {rounds} in {duration(summary['clock'])} on the clock{''.join(known[:1])}."
+    yield f"The run {state}: {rounds} in {duration(summary['clock'])} on the clock{''.join(known[:1])}."
+    latest = latest_metrics(record).items()
+    if metrics := [f"{name} {value:.4g}" for name, value in latest if value is not None]:
+        yield f"Evaluated last: {listed(metrics)}."
+    if spent:
+        used = (
+            f"{share(spent - waste, spent)} went into finished tasks, {share(waste, spent)} into stopped ones"
+        )
+        busy = f"workers computed during {share(spent, summary['workers'] * summary['clock'])} of the clock"
+        yield f"Of {duration(spent)} of worker time, {used}; {busy}."
+    if shares := elapsed_shares(summary):
+        yield f"Of {duration(summary['elapsed'])} elapsed: {shares}."
+    yield from (*_costs(record), *_idle(record))
+    for host in flagged(report_hosts(record))[:SHOWN]:
+        yield f"Host {host.host} was {host.verdict}: {host.reason}."
+    if record.prior:
+        yield from islice(_slower_hosts(record), SHOWN)
 
 
-def _metrics(record: Record) -> list[str]:
-    """Return what evaluate() of the problem said last."""
-    known = [f"{name} {value:.4g}" for name, value in latest_metrics(record).items() if value is not None]
-    return [f"Evaluated last: {listed(known)}."] if known else []
-
-
-def _worker_time(record: Record) -> list[str]:
-    summary = record.summary
-    spent, waste = summary["worker_time"], summary["waste"]
-    if not spent:
-        return []
-    capacity = summary["workers"] * summary["clock"]
-    used = f"{share(spent - waste, spent)} went into finished tasks, {share(waste, spent)} into stopped ones"
-    busy = f"workers computed during {share(spent, capacity)} of the clock"
-    return [f"Of {duration(spent)} of worker time, {used}; {busy}."]
-
-
-def _elapsed(record: Record) -> list[str]:
-    """Return where the wall time went, if the run used real ranks."""
-    shares = elapsed_shares(record.summary)
-    return [f"Of {duration(record.summary['elapsed'])} elapsed: {shares}."] if shares else []
-
-
-def _billed(record: Record) -> list[str]:
-    """Return where billed time went: into tasks, waiting, the manager, and everything outside of rounds."""
-    summary, billed = record.summary, record.summary.get("billed")
-    if not billed:
-        return ["The workers were simulated, so no core time was billed."] if _simulated(record) else []
-    waiting = max(summary["workers"] * summary["clock"] - summary["worker_time"], 0.0)
-    rest = max(billed - summary["worker_time"] - waiting, 0.0)
-    parts = [
-        f"{share(summary['worker_time'], billed)} was spent on tasks",
-        f"{share(waiting, billed)} by workers that waited or were idle during rounds",
-        f"{share(rest, billed)} by the manager, and by everyone during start, evaluations and saving",
-    ]
-    return [f"Of {duration(billed)} of billed core time, {'; '.join(parts)}."]
-
-
-def _energy(record: Record) -> list[str]:
-    """Return the joules of the run's Slurm jobs, where Slurm knows them."""
-    if (joules := record.summary.get(SLURM_ENERGY)) is None:
-        return []
-    who = f"Its Slurm jobs ({listed([*record.slurm_jobs])})"
-    per_task = significant(joules / max(record.summary["tasks_used"], 1), 3)
-    return [f"{who} used {significant(joules, 4)} J, {per_task} J per used task, idle cores included."]
+def _costs(record: Record) -> Iterator[str]:
+    """Yield where billed time went, and the joules of the Slurm jobs, where these are known."""
+    summary, billed, joules = record.summary, record.summary.get("billed"), record.summary.get(SLURM_ENERGY)
+    if billed:
+        waiting = max(summary["workers"] * summary["clock"] - summary["worker_time"], 0.0)
+        rest = max(billed - summary["worker_time"] - waiting, 0.0)
+        yield (
+            f"Of {duration(billed)} of billed core time, "
+            f"{share(summary['worker_time'], billed)} was spent on tasks; "
+            f"{share(waiting, billed)} by workers that waited or were idle during rounds; "
+            f"{share(rest, billed)} by the manager, and by everyone during start, evaluations and saving."
+        )
+    elif _simulated(record):
+        yield "The workers were simulated, so no core time was billed."
+    if joules is not None:
+        who = f"Its Slurm jobs ({listed([*record.slurm_jobs])})"
+        per_task = significant(joules / max(summary["tasks_used"], 1), 3)
+        yield f"{who} used {significant(joules, 4)} J, {per_task} J per used task, idle cores included."
 
 
 def _simulated(record: Record) -> bool:
@@ -223,33 +208,22 @@ def not_worth_using(record: Record) -> IntArray:
     return np.flatnonzero(rarely & known.available)
 
 
-def _idle(record: Record) -> list[str]:
-    workers = not_worth_using(record)
-    if not len(workers) or not record.workers["tasks"].any():
-        return []
-    part = share(record.workers["tasks"][workers].sum(), record.workers["tasks"].sum())
-    names = listed([f"{worker}" for worker in workers.tolist()])
-    noun = "Worker" if len(workers) == 1 else "Workers"
-    return [f"{noun} {names} did {part} of all tasks and would get none or few: not worth requesting again."]
+def _idle(record: Record) -> Iterator[str]:
+    workers, tasks = not_worth_using(record), record.workers["tasks"]
+    if len(workers) and tasks.any():
+        part, names = share(tasks[workers].sum(), tasks.sum()), listed([*map(str, workers.tolist())])
+        who = f"Worker{'' if len(workers) == 1 else 's'} {names}"
+        yield f"{who} did {part} of all tasks and would get none or few: not worth requesting again."
 
 
-def _hosts(record: Record) -> list[str]:
-    bad = flagged(report_hosts(record))
-    return [f"Host {host.host} was {host.verdict}: {host.reason}." for host in bad[:SHOWN]]
-
-
-def _history(record: Record) -> list[str]:
-    """Return the hosts whose workers were slower than in the earlier runs that this one started from."""
-    if not record.prior:
-        return []
+def _slower_hosts(record: Record) -> Iterator[str]:
+    """Yield the hosts whose workers were slower than in the earlier runs that this one started from."""
     then = match_prior(record.prior, record.identities).columns
     hosts = np.array([identity.host for identity in record.identities])
-    lines = []
     for host in dict.fromkeys(hosts.tolist()):
         ratio = _mean(record.workers, hosts == host) / _mean(then, hosts == host)
         if ratio >= SLOWER:
-            lines.append(f"Tasks on host {host} took {ratio:.1f} times as long as in earlier runs.")
-    return lines[:SHOWN]
+            yield f"Tasks on host {host} took {ratio:.1f} times as long as in earlier runs."
 
 
 def _mean(columns: State, rows: BoolArray) -> float:

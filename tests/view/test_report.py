@@ -130,7 +130,7 @@ def test_a_run_on_hosts_says_where_billed_time_went_and_what_to_request() -> Non
     record.summary |= {"billed": 13 * 7200.0, "elapsed": 7200.0, "clock": 6000.0, "worker_time": 36000.0}
     record.summary |= {"setup_time": 720.0, "decision_time": 0.0, "update_time": 360.0}
     record.summary |= {"evaluation_time": 72.0, "saving_time": 7.2}
-    sentences = run_summary(record)
+    sentences = list(run_summary(record))
     shares = "set-up 10.0 %, rounds 83.3 %, decision 0.0 %, update 5.0 %, evaluation 1.0 %, saving 0.1 %"
     assert f"Of 2 h 00 min elapsed: {shares}, other 0.6 %." in sentences
     billed = next(sentence for sentence in sentences if "billed" in sentence)
@@ -148,7 +148,7 @@ def test_hosts_that_became_slower_than_in_earlier_runs_are_named() -> None:
     record.identities = tuple(WorkerIdentity(f"n{i}", 0, "cpu", 1) for i in range(5))
     record.prior = [record.source]
     record.workers = record.workers | {"seconds": record.workers["seconds"] * [1, 1, 2, 1, 1]}
-    sentences = run_summary(record)
+    sentences = list(run_summary(record))
     assert [s for s in sentences if "earlier" in s] == [
         "Tasks on host n2 took 2.0 times as long as in earlier runs."
     ]
