@@ -17,27 +17,24 @@ import click
 import numpy as np
 import pytest
 
-from mpi_ata import (
-    SGD,
-    UTA,
-    DrawnTimes,
-    Lost,
-    Plain,
-    Quadratic,
-    Round,
-    Sqrt,
-    Stop,
-    Trace,
-    VirtualCluster,
-    minimize,
-)
+import mpi_ata
+from mpi_ata import Plain, Quadratic, Sqrt, Stop, Trace, minimize
 from mpi_ata.cli.runs import printed_notes
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.schema import to_tree
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view import live
-from mpi_ata.view.live import Display, RunView, curve, part_done, snapshot_of_record, snapshot_text, time_left
+from mpi_ata.view.live import (
+    Display,
+    RunView,
+    curve,
+    part_done,
+    progress_text,
+    snapshot_of_record,
+    snapshot_text,
+    time_left,
+)
 from tests.cli.commands import ENDLESS, JOB, MPI_ATA, TIMED, call, on_terminal
 from tests.driver.driven import driven
 from tests.faults.scene import written
@@ -123,21 +120,18 @@ def test_a_small_terminal_has_one_line_and_a_dumb_one_plain_lines(
     assert ("\x1b" in terminal.getvalue()) == drawn
 
 
-def test_without_rich_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "find_spec", lambda name: None)
-    terminal = Terminal()
-    display = Display(terminal)
-    display.show("round 1")
-    display.clear()
-    assert terminal.getvalue() == "round 1\n"
-
-
-def test_ranks_behind_a_launcher_draw_if_it_forwards_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_behind_a_launcher_draw_if_it_forwards_to_a_terminal_and_rich_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("rich")
     assert not Display(io.StringIO()).has_room
     assert not Display(None).has_room
     monkeypatch.setenv("MPI_ATA_TERMINAL", "1")
     assert Display(io.StringIO()).has_room
+    monkeypatch.setattr(live, "find_spec", lambda name: None)
+    terminal = Terminal()
+    Display(terminal).show("round 1")
+    assert terminal.getvalue() == "round 1\n"
 
 
 def test_a_curve_ends_with_the_latest_value_and_skips_what_is_not_known() -> None:
@@ -149,26 +143,33 @@ def test_a_curve_ends_with_the_latest_value_and_skips_what_is_not_known() -> Non
     assert (len(many), many[0], many[-1]) == (40, "▁", "█")
 
 
-def test_the_closest_limit_says_how_much_is_done() -> None:
+@pytest.mark.parametrize(
+    ("stop", "done", "left", "shown"),
+    [
+        (Stop(rounds=100, elapsed=40.0), 0.5, 6.0, ", at most 6 s to go, "),
+        (Stop(rounds=1000, elapsed=40.0), 0.25, 30.0, ", at most 30 s to go, "),
+        (Stop(clock=6.0, rounds=1000), 0.5, 6.0, ", at most 6 s to go, "),
+        (Stop(rounds=25), 1.0, 0.0, ", at most 0 s to go, "),
+        (Stop(gap=1e-3), 0.0, math.inf, ""),
+    ],
+)
+def test_the_closest_limit_says_how_much_is_done(stop: Stop, done: float, left: float, shown: str) -> None:
     so_far: dict[str, Any] = {"rounds": 50, "clock": 3.0, "elapsed": 10.0, "setup_time": 4.0}
-    assert part_done(so_far, Stop(rounds=100, elapsed=40.0)) == 0.5
-    assert time_left(so_far, Stop(rounds=100, elapsed=40.0)) == 6.0
-    assert time_left(so_far, Stop(rounds=1000, elapsed=40.0)) == 30.0
-    assert time_left(so_far, Stop(rounds=25)) == 0.0
-    assert part_done(so_far, Stop(gap=1e-3)) == 0.0
-    assert time_left(so_far, Stop(gap=1e-3)) == math.inf
+    assert (part_done(so_far, stop), time_left(so_far, stop)) == (done, left)
+    assert shown in progress_text(so_far, stop)
+    assert ("to go" in progress_text(so_far, stop)) == bool(shown)
 
 
 def test_the_latest_losses_and_returns_of_workers_are_shown() -> None:
     problem = Quadratic(dimension=3)
-    cluster = VirtualCluster(problem, DrawnTimes(Sqrt(4)))
+    cluster = mpi_ata.VirtualCluster(problem, mpi_ata.DrawnTimes(Sqrt(4)))
     view = RunView("title", Stop(rounds=10), None)
-    view.on_start(SGD(problem.x0, UTA(4, 8), Plain(0.1)), cluster, Trace())
+    view.on_start(mpi_ata.SGD(problem.x0, mpi_ata.UTA(4, 8), Plain(0.1)), cluster, Trace())
     none = np.zeros(4, np.int64)
     cluster.available[3] = False
     for number in range(1, 6):
-        losses = (Lost(3, 1, f"it died {number} times"),)
-        view.on_round(Round(number, none, none, none, none, 0.0, 0.0, losses=losses), Trace())
+        losses = (mpi_ata.Lost(3, 1, f"it died {number} times"),)
+        view.on_round(mpi_ata.Round(number, none, none, none, none, 0.0, 0.0, losses=losses), Trace())
     lines = snapshot_text(view.snapshot(Trace())).splitlines()
     assert [line.split("worker 3 ")[1] for line in lines[-3:]] == [
         f"(host virtual, slot 3): it died {number} times" for number in (3, 4, 5)
@@ -200,9 +201,8 @@ def unfinished() -> Path:
     return Path("early.h5")
 
 
-@pytest.mark.parametrize("options", [[], ["--once"]])
-def test_a_run_that_was_stopped_is_printed_without_a_forecast(options: list[str]) -> None:
-    done = call("watch", str(unfinished()), *options)
+def test_a_run_that_was_stopped_is_printed_without_a_forecast() -> None:
+    done = call("watch", str(unfinished()))
     assert done.exit_code == 0
     assert "stopped early by SIGTERM; resume it with --resume\n" in done.stdout
     assert "1 of 40, 2.5 %, " in done.stdout
@@ -212,8 +212,10 @@ def test_a_run_that_was_stopped_is_printed_without_a_forecast(options: list[str]
 def test_watching_a_run_that_was_killed_ends_and_says_so() -> None:
     file = RunFile(unfinished())
     record, _ = load_record(file)
-    record.event(0.0, "resumed", "at round 1 on 5 workers")
-    assert "to go, until " in snapshot_text(snapshot_of_record(record, time.time())), "it runs"
+    record.event(0.0, "resumed", "at round 1 on 5 \x1b[2J workers")
+    shown = snapshot_text(snapshot_of_record(record, time.time()))
+    assert "to go, until " in shown, "it runs"
+    assert "\x1b" not in shown, "codes for terminals are not printed"
     file.save(*to_tree(record))
     long_ago = time.time() - 700  # runs are saved every five minutes, at least
     os.utime(file.path, (long_ago, long_ago))
@@ -270,13 +272,3 @@ def test_workers_that_do_nothing_any_more_are_listed() -> None:
     assert idle is not None
     assert int(idle[1]) >= 33, "seven tasks per round keep seven workers busy at most"
     assert 30 <= int(idle[2]) <= 36, "the last tenth of 40 rounds"
-
-
-def test_codes_for_terminals_in_names_are_not_printed() -> None:
-    record, _ = load_record(RunFile(unfinished()))
-    record.event(0.0, "started", "on \x1b[2J hosts")
-    assert "\x1b" not in snapshot_text(snapshot_of_record(record, 0.0))
-
-
-def test_a_file_that_is_no_run_is_named() -> None:
-    assert "nothing.h5: cannot be read: No such file or directory" in call("watch", "nothing.h5").output

@@ -50,23 +50,17 @@ def test_the_prediction_for_what_really_ran_is_within_3_per_cent(allocator: str)
 
 
 @pytest.mark.slow
-def test_the_prediction_for_a_greedy_run_is_within_5_per_cent_though_its_long_tasks_were_stopped() -> None:
-    ran = run_job("--set", "allocator.name=gta", "--set", "stop.rounds=1200")
-    (row,) = ask("--allocators", "own")["predicted"]
-    assert row["clock"] == pytest.approx(ran["clock"], rel=0.05)
-    assert row["worker_time"] == pytest.approx(ran["worker_time"], rel=0.05)
-    assert row["tasks_wasted"] == pytest.approx(ran["tasks_wasted"], rel=0.05)
-
-
-@pytest.mark.slow
 def test_the_prediction_for_another_allocator_is_what_that_one_takes() -> None:
     run_job("--set", "allocator.name=uta", "--set", "stop.rounds=1200")
     predicted = {row["allocator"]: row for row in ask("--allocators", "gta,ofta")["predicted"]}
-    for allocator in ("gta", "ofta"):
+    for allocator in ("ofta", "gta"):
         forget()
         ran = run_job("--set", f"allocator.name={allocator}", "--set", "stop.rounds=1200")
-        assert predicted[allocator]["clock"] == pytest.approx(ran["clock"], rel=0.03)
-        assert predicted[allocator]["worker_time"] == pytest.approx(ran["worker_time"], rel=0.03)
+        for name in ("clock", "worker_time"):
+            assert predicted[allocator][name] == pytest.approx(ran[name], rel=0.03)
+    (row,) = ask("--allocators", "own")["predicted"]  # from a greedy run, whose long tasks were stopped
+    for name in ("clock", "worker_time", "tasks_wasted"):
+        assert row[name] == pytest.approx(ran[name], rel=0.05)
 
 
 def test_budget_and_workers_can_be_changed() -> None:
@@ -156,10 +150,7 @@ def test_overhead_of_orders_counts_on_the_clock_but_not_as_worker_time() -> None
     [
         (["--workers", "9"], "--workers 9 must be from 1 to 5, the workers with recorded times"),
         (["--workers", "0,9"], "--workers 0,9: worker 9 has no recorded times; leave it out"),
-        (
-            ["--workers", "a-b"],
-            "--workers a-b is neither a number of workers nor a list of them such as 0-7,12",
-        ),
+        (["--workers", "a-b"], "--workers a-b is neither a number of workers nor a list of them"),
         (["--allocators", "gat"], "unknown name 'gat' in [allocator]; valid values: "),
     ],
 )
@@ -173,8 +164,8 @@ def test_what_cannot_be_replayed_is_rejected_in_one_sentence(options: list[str],
 
 def test_a_run_without_an_allocator_is_rejected() -> None:
     greedy = 'name = "ringmaster"\ndelay = 5\nbudget = 7'
-    own = '[allocator]\nname = "ata-empirical"\nbudget = 7\neta = 1.0\n'
-    Path("job.toml").write_text(JOB.replace('name = "sgd"', greedy).replace(own, ""))
+    before, _, after = JOB.partition('[allocator]\nname = "ata-empirical"\nbudget = 7\neta = 1.0\n')
+    Path("job.toml").write_text(before.replace('name = "sgd"', greedy) + after)
     assert call("run", "job.toml", "--virtual", "--out", "run.h5").exit_code == 0
     result = call("what-if", "run.h5", "--allocators", "uta")
     assert result.exit_code == 2
