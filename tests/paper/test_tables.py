@@ -34,10 +34,8 @@ RESULTS = [
     make_result(51, "gta", 2, worker_time=320.0, clock=11.0),
     make_result(51, "ata-half", 1, worker_time=100.0, clock=20.0),
     make_result(51, "ata-half", 2, worker_time=80.0, clock=33.0, gap=0.1),
-    make_result(17, "gta", 1, worker_time=6.0, clock=1.0),
-    make_result(17, "gta", 2, worker_time=6.0, clock=1.0),
-    make_result(17, "ata-half", 1, worker_time=5.0, clock=1.5),
-    make_result(17, "ata-half", 2, worker_time=5.0, clock=1.5),
+    *(make_result(17, "gta", seed, worker_time=6.0, clock=1.0) for seed in (1, 2)),
+    *(make_result(17, "ata-half", seed, worker_time=5.0, clock=1.5) for seed in (1, 2)),
 ]
 
 
