@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,38 +23,22 @@ LAUNCHER_MISMATCH = (
 )
 
 JOB = """
-[problem]
-name = "quadratic"
-dimension = 1000
-
-[method]
-name = "sgd"
-step_size = 0.4
-
-[allocator]
-name = "uta"
-budget = 2
-
-[times]
-law = "sqrt"
-scale = 0.001
-
-[stop]
-rounds = 3
-
-[run]
-workers = 1
-seed = 5
+problem = {name = "quadratic", dimension = 1000}
+method = {name = "sgd", step_size = 0.4}
+allocator = {name = "uta", budget = 2}
+times = {law = "sqrt", scale = 0.001}
+stop = {rounds = 3}
+run = {workers = 1, seed = 5}
 """
 COMPARED = ("rounds", "tasks_started", "tasks_used", "loss", "gap", "workers", "finished")
 
 
 def world() -> Finding:
     """Check whether a launcher started this process as a rank."""
+    found = "not under a launcher; mpi-ata run starts the ranks itself"
     if launch.under_launcher():
         found = f"rank {launch.rank()} of {launch.world_size()}, according to the launcher"
-        return Finding("world", found)
-    return Finding("world", "not under a launcher; mpi-ata run starts the ranks itself")
+    return Finding("world", found)
 
 
 def exchange_on_ranks(library: Library) -> Finding:
@@ -108,22 +93,16 @@ def tiny_job() -> Finding:
         began = time.perf_counter()
         real, error = run_job(job)
         seconds = time.perf_counter() - began
-    if real is None:
-        command = f"{launch.find_mpirun()} -n 2 {sys.executable} -m mpi4py.bench helloworld"
-        return Finding(
-            "exchange", f"two ranks failed: {error}", False, f"see what MPI itself says: {command}"
-        )
-    return compare(real, simulated or {}, seconds)
+    if real is not None:
+        return compare(real, simulated or {}, seconds)
+    command = f"{launch.find_mpirun()} -n 2 {sys.executable} -m mpi4py.bench helloworld"
+    return Finding("exchange", f"two ranks failed: {error}", False, f"see what MPI itself says: {command}")
 
 
 def compare(real: dict[str, Any], simulated: dict[str, Any], seconds: float) -> Finding:
     """Compare the summary of a run on two ranks with that of its simulation."""
-    wrong = [
-        f"{key} {real.get(key)} instead of {simulated.get(key)}"
-        for key in COMPARED
-        if real[key] != simulated.get(key)
-    ]
-    if wrong:
+    differing = [key for key in COMPARED if real[key] != simulated.get(key)]
+    if wrong := [f"{key} {real[key]} instead of {simulated.get(key)}" for key in differing]:
         remedy = "numbers were lost or changed in transit: please report this, with the lines above"
         return Finding("exchange", f"two ranks computed {', '.join(wrong)}", False, remedy)
     found = f"two ranks, {real['rounds']} rounds, correct results, {seconds:.1f} s from start to end"
@@ -135,8 +114,8 @@ def run_job(job: Path, *options: str) -> tuple[dict[str, Any] | None, str]:
     out = job.with_suffix(".virtual.h5" if options else ".h5")
     command = [sys.executable, "-m", "mpi_ata", "run", str(job), "--out", str(out), "--workers", "1"]
     result = launch.run_command([*command, "--json", *options])
-    try:
-        summary = json.loads(result.out.splitlines()[-1]) if result.code == 0 else None
-    except (IndexError, ValueError):
-        summary = None
-    return (summary, "") if isinstance(summary, dict) else (None, result.gist())
+    with suppress(IndexError, ValueError):
+        summary = json.loads(result.out.splitlines()[-1])
+        if result.code == 0 and isinstance(summary, dict):
+            return summary, ""
+    return None, result.gist()

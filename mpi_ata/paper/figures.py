@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -145,21 +145,14 @@ def ratios(results: Sequence[TrialResult], budget: int) -> list[Record]:
 def _record(trial: Trial, runs: Sequence[Record], greedy: Sequence[Record], budget: int) -> Record:
     """Return the record of one allocator, given its summary and that of greedy allocation for each seed."""
     pairs = list(zip(runs, greedy, strict=True))
-    worker_time = [base["worker_time"] / own["worker_time"] for own, base in pairs]
-    runtime = [own["clock"] / base["clock"] for own, base in pairs]
     paper = paper_ratios(trial, budget)
     gaps = [run["gap"] for run in runs]
     return {
-        "law": trial.law,
-        "n": trial.n,
-        "allocator": trial.allocator,
-        "rounds": round(fmean(run["rounds"] for run in runs)),
-        "worker_time_ratio": fmean(worker_time),
-        "runtime_ratio": fmean(runtime),
+        **described(trial, round(fmean(run["rounds"] for run in runs))),
+        **averaged("worker_time_ratio", [base["worker_time"] / own["worker_time"] for own, base in pairs]),
+        **averaged("runtime_ratio", [own["clock"] / base["clock"] for own, base in pairs]),
         "paper_worker_time_ratio": paper[0],
         "paper_runtime_ratio": paper[1],
-        "worker_time_ratio_deviation": deviation(worker_time),
-        "runtime_ratio_deviation": deviation(runtime),
         "seeds": len(runs),
         "prior": trial.prior,
         "loss": _mean([run["loss"] for run in runs]),
@@ -173,9 +166,15 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if len(known) == len(values) else None
 
 
-def deviation(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation; None for a single value."""
-    return stdev(values) if len(values) > 1 else None
+def described(trial: Trial, rounds: int) -> Record:
+    """Return how the record of a run begins; ratios are None unless there are some."""
+    known = {"law": trial.law, "n": trial.n, "allocator": trial.allocator, "rounds": rounds}
+    return known | dict.fromkeys((*RATIOS, *(f"paper_{key}" for key in RATIOS)))
+
+
+def averaged(name: str, values: Sequence[float]) -> Record:
+    """Return mean and sample standard deviation over the seeds; None for a single value."""
+    return {name: fmean(values), f"{name}_deviation": stdev(values) if len(values) > 1 else None}
 
 
 def total_time(results: Sequence[TrialResult]) -> str:
@@ -208,13 +207,14 @@ def run_cells(record: Record) -> list[str]:
     return [record["allocator"], str(record["n"]), f"{record['rounds']:,}"]
 
 
-def ratio_cells(record: Record) -> Iterator[str]:
+def ratio_cells(record: Record) -> list[str]:
     """Return both ratios without others to compare them with."""
-    return (with_deviation(record[key], record[f"{key}_deviation"]) for key in RATIOS)
+    return [with_deviation(record, key) for key in RATIOS]
 
 
-def with_deviation(mean: float, deviation: float | None, form: str = ".2f") -> str:
+def with_deviation(record: Record, key: str, form: str = ".2f") -> str:
     """Return a mean with its deviation, if there is one."""
+    mean, deviation = record[key], record[f"{key}_deviation"]
     return f"{mean:{form}}" + ("" if deviation is None else f" ± {deviation:{form}}")
 
 
@@ -232,15 +232,13 @@ class PaperReport:
 
     def with_figure(self, folder: Path | None, draw: Callable[[Path], None]) -> "PaperReport":
         """Draw the figure into a folder, and return the report with it, or with a note on what is missing."""
-        if folder is None:
-            return self._with_note("Use --out FOLDER to save the runs there and draw the figure.")
-        if not available():
-            return self._with_note("There is no figure: matplotlib is missing, pip install 'mpi-ata[plot]'.")
-        path = folder / f"{self.name}.png"
-        draw(path)
-        return replace(self, figure=path)
-
-    def _with_note(self, note: str) -> "PaperReport":
+        note = "Use --out FOLDER to save the runs there and draw the figure."
+        if folder is not None and available():
+            path = folder / f"{self.name}.png"
+            draw(path)
+            return replace(self, figure=path)
+        if folder is not None:
+            note = "There is no figure: matplotlib is missing, pip install 'mpi-ata[plot]'."
         return replace(self, notes=[*self.notes, note])
 
     def text(self) -> str:

@@ -1,18 +1,25 @@
 """All allocators on the recorded speeds of real machines, after few and many rounds, beside the oracle."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
+from itertools import product
 
 import numpy as np
 
-from mpi_ata.arrays import State
 from mpi_ata.errors import UsageError
 from mpi_ata.job.component import ALLOCATORS, LAWS, MACHINES
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import ATA_HALF, BUDGET, MINDFLAYER, Experiment, PaperRequest
-from mpi_ata.paper.figures import RATIOS, PaperReport, Record, deviation, grouped, total_time, with_deviation
+from mpi_ata.paper.figures import (
+    PaperReport,
+    Record,
+    averaged,
+    described,
+    grouped,
+    total_time,
+    with_deviation,
+)
 from mpi_ata.paper.trials import TrialResult, Watch, execute_trial, on_cores
 
 ORACLE = "ofta"
@@ -27,7 +34,6 @@ SIZES = {  # workers, and tasks per round
     "bytedance-se": (32, 128),
 }
 QUANTITIES = ("clock", "worker_time")
-Totals = Mapping[tuple[str, int, str, int], State]  # the history of runs by law, n, allocator, seed
 WORKER_TIME = figures.Panel(
     "round", "worker time per round", lambda c: (c["round"], c["worker_time"] / c["round"]), log_x=True
 )
@@ -66,10 +72,15 @@ def experiment_for(law: str) -> Experiment:
 
 def real_report(experiments: Sequence[Experiment], results: Sequence[TrialResult]) -> PaperReport:
     """Return clock and worker time of each allocator, divided by those of the oracle."""
-    totals = {(r.trial.law, r.trial.n, r.trial.allocator, r.trial.seed): r.history for r in results}
-    records = [record for experiment in experiments for record in _records(experiment, totals)]
-    marks = marks_until(experiments[0].rounds)
-    lines = [_line(records[i : i + len(marks)]) for i in range(0, len(records), len(marks))]
+    runs = grouped(results, lambda trial: (trial.law, trial.n, trial.allocator))
+    records, lines, marks = list[Record](), list[list[str]](), marks_until(experiments[0].rounds)
+    for each in experiments:
+        for n, name in product(each.workers, each.allocators):
+            own, oracle = runs[each.law, n, name], runs[each.law, n, ORACLE]
+            row = [_record(own, oracle, mark) | {"budget": each.budget} for mark in marks]
+            cells = [with_deviation(record, f"{key}_to_ofta") for key in QUANTITIES for record in row]
+            lines.append([each.law, str(n), str(each.budget), name, *cells])
+            records += row
     title = f"{experiments[0].title}: ratios to {ORACLE}, {experiments[0].repeats()}"
     columns = [f"{name}, {mark:,}" for name in ("clock", "worker time") for mark in marks]
     header, notes = ["law", "n", "B", "allocator", *columns], [*_notes(records), total_time(results)]
@@ -81,42 +92,18 @@ def marks_until(rounds: int) -> list[int]:
     return [*(mark for mark in MARKS if mark < rounds), rounds]
 
 
-def _records(experiment: Experiment, totals: Totals) -> Iterator[Record]:
-    """Yield one record for each number of workers, allocator and mark."""
-    law, seeds = experiment.law, experiment.seeds
-    for n in experiment.workers:
-        for name in experiment.allocators:
-            own, oracle = ([totals[law, n, who, seed] for seed in seeds] for who in (name, ORACLE))
-            for mark in marks_until(experiment.rounds):
-                pairs = [(after(mark, a), after(mark, b)) for a, b in zip(own, oracle, strict=True)]
-                known = {"law": law, "n": n, "budget": experiment.budget, "allocator": name, "rounds": mark}
-                yield known | _ratios(pairs) | {"seeds": len(seeds)}
-
-
-def after(mark: int, history: State) -> dict[str, float]:
-    """Return the totals of a run after so many rounds."""
-    row = int(np.searchsorted(history["round"], mark))
-    return {name: history[name].item(row) for name in QUANTITIES}
-
-
-def _ratios(pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]]) -> Record:
-    """Return mean and deviation of the ratios, given the totals of an allocator and the oracle per seed."""
-    # Ratios to greedy allocation, which every command of this group prints, do not exist here.
-    record: Record = dict.fromkeys((*RATIOS, *(f"paper_{key}" for key in RATIOS)))
+def _record(own: Sequence[TrialResult], oracle: Sequence[TrialResult], mark: int) -> Record:
+    """Return mean and deviation of the ratios after so many rounds, given the runs of each seed."""
+    record = described(own[0].trial, mark) | {"seeds": len(own)}
     for name in QUANTITIES:
-        ratios = [own[name] / oracle[name] for own, oracle in pairs]
-        record |= {f"{name}_to_ofta": fmean(ratios), f"{name}_to_ofta_deviation": deviation(ratios)}
+        pairs = zip(own, oracle, strict=True)
+        record |= averaged(f"{name}_to_ofta", [after(a, mark, name) / after(b, mark, name) for a, b in pairs])
     return record
 
 
-def _line(records: Sequence[Record]) -> list[str]:
-    """Return one row: an allocator at all marks."""
-    first = records[0]
-    keys = [(name, record) for name in QUANTITIES for record in records]
-    return [
-        *(str(first[key]) for key in ("law", "n", "budget", "allocator")),
-        *(with_deviation(r[f"{name}_to_ofta"], r[f"{name}_to_ofta_deviation"]) for name, r in keys),
-    ]
+def after(run: TrialResult, mark: int, name: str) -> float:
+    """Return a total of a run after so many rounds."""
+    return float(run.history[name][np.searchsorted(run.history["round"], mark)])
 
 
 def _notes(records: Sequence[Record]) -> Iterator[str]:

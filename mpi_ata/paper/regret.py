@@ -14,11 +14,11 @@ from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import has_numba, play_bandit
 from mpi_ata.paper.experiments import LEARNERS, Experiment, PaperRequest, Trial, learns
 from mpi_ata.paper.figures import (
-    RATIOS,
     PaperReport,
     Record,
+    averaged,
     by_workers,
-    deviation,
+    described,
     grouped,
     run_cells,
     total_time,
@@ -95,8 +95,8 @@ def regret_report(experiment: Experiment, results: Sequence[TrialResult]) -> Pap
     lines = [
         [
             *run_cells(r),
-            with_deviation(r["regret"], r["regret_deviation"], ",.0f"),
-            with_deviation(r["slope"], r["slope_deviation"], ",.0f"),
+            with_deviation(r, "regret", ",.0f"),
+            with_deviation(r, "slope", ",.0f"),
             f"{r['r2_log']:.4f}",
             f"{r['r2_linear']:.4f}",
         ]
@@ -108,18 +108,11 @@ def regret_report(experiment: Experiment, results: Sequence[TrialResult]) -> Pap
 
 def _record(results: Sequence[TrialResult]) -> Record:
     trial, histories = results[0].trial, [result.history for result in results]
-    regret = [float(history["regret"][-1]) for history in histories]
     slopes, logs, lines = zip(*map(fit, histories), strict=True)
     return {
-        "law": trial.law,
-        "n": trial.n,
-        "allocator": trial.allocator,
-        "rounds": int(histories[0]["round"][-1]),
-        **dict.fromkeys((*RATIOS, *(f"paper_{key}" for key in RATIOS))),  # there is no greedy baseline here
-        "regret": fmean(regret),
-        "regret_deviation": deviation(regret),
-        "slope": fmean(slopes),
-        "slope_deviation": deviation(slopes),
+        **described(trial, int(histories[0]["round"][-1])),  # there is no greedy baseline here
+        **averaged("regret", [float(history["regret"][-1]) for history in histories]),
+        **averaged("slope", slopes),
         "r2_log": fmean(logs),
         "r2_linear": fmean(lines),
         "seeds": len(results),

@@ -1,5 +1,6 @@
 """Figures of runs: curves of all of them together, then a row of pictures of the workers of each."""
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -56,11 +57,8 @@ class WorkerRows(NamedTuple):
 
     def averaged(self, values: Array) -> Array:
         """Return the mean of values of workers, along the first axis, for each row; NaN is ignored."""
-        known = ~np.isnan(values)
-        sums, counts = np.where(known, values, 0.0), known.astype(np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            rows = [sums[group].sum(axis=0) / counts[group].sum(axis=0) for group in self.groups]
-        return np.array(rows)
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of a row without any
+            return np.array([np.nanmean(values[group], axis=0) for group in self.groups])
 
 
 def plotted(record: Record, name: str) -> PlottedRun:
@@ -153,10 +151,8 @@ def check_figure_path(path: Path) -> None:
 
 def line_style(number: int) -> dict[str, Any]:
     """Return colour and dashes of a run."""
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
-    }
+    rows, column = divmod(number, len(COLOURS))
+    return {"color": COLOURS[column], "linestyle": DASHES[rows % len(DASHES)]}
 
 
 def whole_numbers(axis: "Axis", most: int = 8) -> None:

@@ -9,16 +9,8 @@ import pytest
 
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.view.plots import (
-    MOST,
-    PlottedRun,
-    histograms,
-    plotted,
-    round_times,
-    run_names,
-    task_rates,
-    worker_rows,
-)
+from mpi_ata.view import plots
+from mpi_ata.view.plots import PlottedRun, plotted, run_names
 from tests.cli.commands import JOB, call, use_metrics, use_own_problem
 from tests.marks import slow
 
@@ -92,21 +84,21 @@ def test_runs_of_every_allocator_can_be_drawn(allocator: str) -> None:
 
 def test_round_times_add_up_to_the_clock_and_the_map_shows_the_budget_in_every_round() -> None:
     run = run_job("a.h5")
-    round, length = round_times(run)
+    round, length = plots.round_times(run)
     assert np.isclose((np.diff(round, prepend=0) * length).sum(), run.column("clock")[-1])
-    _, rates, _ = task_rates(run)
+    _, rates, _ = plots.task_rates(run)
     assert rates.shape == (5, 50)
     assert np.allclose(rates.sum(axis=0), 7)
 
 
 def test_many_workers_become_groups_of_similar_speed_that_leave_nobody_out() -> None:
     run = run_job("a.h5", "--workers", "230", "--set", "allocator.name=uta", "--set", "allocator.budget=460")
-    rows = worker_rows(run)
-    assert len(rows.groups) == MOST
+    rows = plots.worker_rows(run)
+    assert len(rows.groups) == plots.MOST
     assert sorted(np.concatenate(rows.groups).tolist()) == list(range(230))
     assert run.workers is not None
     assert (np.diff(rows.averaged(run.workers.means)) >= 0).all()
-    _, shares = histograms(run.times, rows)
+    _, shares = plots.histograms(run.times, rows)
     assert np.allclose(shares.sum(axis=1), 1)
     assert call("plot", "a.h5", "-o", "x.png").exit_code == 0
 
