@@ -14,25 +14,17 @@ from mpi_ata.launch.exit_report import exit_code_of, note_exit
 from mpi_ata.layout import MANAGER
 from mpi_ata.version import __version__
 
-COMMANDS = {  # the module of each; only the one that is called is imported, since every rank does so
-    "batch": "batch",
-    "compare": "compare",
-    "doctor": "doctor",
-    "explain": "results",
-    "export": "run_files",
-    "new": "new",
-    "paper": "paper",
-    "plot": "results",
-    "report": "results",
-    "run": "runs",
-    "runs": "run_files",
-    "show": "results",
-    "status": "batch",
-    "stop": "batch",
-    "submit": "batch",
-    "watch": "results",
-    "what-if": "results",
+MODULES = {  # and the commands in each; only the one that is called is imported, since every rank does so
+    "batch": ("batch", "status", "stop", "submit"),
+    "compare": ("compare",),
+    "doctor": ("doctor",),
+    "new": ("new",),
+    "paper": ("paper",),
+    "results": ("explain", "plot", "report", "show", "watch", "what-if"),
+    "run_files": ("export", "runs"),
+    "runs": ("run",),
 }
+COMMANDS = {command: module for module, commands in MODULES.items() for command in commands}
 
 
 class WrongUsage(click.ClickException):
@@ -74,7 +66,7 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return list(COMMANDS)
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command and return it."""

@@ -155,7 +155,8 @@ def table1(request: PaperRequest, watch: Watch, mpi: bool, unit: float) -> Paper
     if starts_ranks(virtual=False):
         launch.start_ranks(experiment.workers[0], launch.rank_command(sys.argv[1:]))
     return ratios.make_table_on_ranks(
-        experiment, lambda trial: execute_with_progress(trial.plan_on_ranks(), False, f"{trial.allocator}: ")
+        experiment,
+        lambda trial: execute_with_progress(trial.plan(on_ranks=True), False, f"{trial.allocator}: "),
     )
 
 

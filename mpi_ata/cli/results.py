@@ -11,17 +11,9 @@ from mpi_ata.cli.options import PATH, json_option, run_argument, show
 from mpi_ata.runfile.load import SLURM_ENERGY, describe, load_named
 from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
+from mpi_ata.view import plots
 from mpi_ata.view.explain import explain, explanation_text
 from mpi_ata.view.live import Display, saved_run, snapshot_text, watch
-from mpi_ata.view.plots import (
-    PANELS,
-    check_figure_path,
-    check_output,
-    check_panels,
-    draw_runs,
-    plotted,
-    run_names,
-)
 from mpi_ata.view.report import write_report
 from mpi_ata.view.summaries import format_run
 from mpi_ata.view.what_if import what_if, what_if_table
@@ -69,7 +61,7 @@ def show_command(run: Path, as_json: bool) -> None:
 @click.command(name="plot")
 @runs_argument
 @click.option("-o", "--output", required=True, type=PATH, help="The figure: .png, .pdf or .svg.")
-@click.option("--panels", default=",".join(PANELS), show_default=True, help="Comma-separated names.")
+@click.option("--panels", default=",".join(plots.PANELS), show_default=True, help="Comma-separated names.")
 def plot_command(runs: tuple[Path, ...], output: Path, panels: str) -> None:
     """Draw runs, finished or still running, in one figure.
 
@@ -79,10 +71,10 @@ def plot_command(runs: tuple[Path, ...], output: Path, panels: str) -> None:
       mpi-ata plot runs/ata.h5 runs/gta.h5 -o both.pdf --panels clock,worker-time
     """
     names = [name.strip() for name in panels.split(",")]
-    check_panels(names)
-    check_figure_path(output)
-    labels = run_names(runs)
-    draw_runs([plotted(load_run(run), name) for run, name in zip(runs, labels, strict=True)], output, names)
+    plots.check_panels(names)
+    plots.check_figure_path(output)
+    labels = zip(runs, plots.run_names(runs), strict=True)
+    plots.draw_runs([plots.plotted(load_run(run), name) for run, name in labels], output, names)
     show(f"wrote {output}")
 
 
@@ -146,7 +138,7 @@ def report_command(runs: tuple[Path, ...], output: Path) -> None:
       mpi-ata report runs/mine.h5 -o mine.html
       mpi-ata report runs/*.h5 -o all.html
     """
-    check_output(output, "report", ".html")
+    plots.check_output(output, "report", ".html")
     write_report([load_with_energy(run) for run in runs], runs, output)
     show(f"wrote {output}")
 

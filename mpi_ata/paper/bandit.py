@@ -11,7 +11,6 @@ from mpi_ata.allocators.ata import LowerBoundAllocator
 from mpi_ata.arrays import Array, State
 from mpi_ata.clusters.accounts import TaskTimeStats
 from mpi_ata.driver.trace import Regret, Trace
-from mpi_ata.errors import UsageError
 from mpi_ata.job import Job
 from mpi_ata.job.build import build_allocator, build_law, build_times
 from mpi_ata.times import DrawnTimes, Exponential, Law, Linear, Sqrt
@@ -35,8 +34,9 @@ def play_bandit(
     n = job.run.workers or 1
     times = build_times(job, n)
     allocator = build_allocator(job, n, times)
-    if job.times is None or times is None or not isinstance(allocator, LowerBoundAllocator):
-        raise UsageError("the bandit needs a law of task times, and an allocator that learns from them")
+    assert job.times is not None
+    assert times is not None
+    assert isinstance(allocator, LowerBoundAllocator), "only these learn from task times"
     stats = TaskTimeStats(n)
     learned = BanditState(allocator, stats.state())
     trace = learned.trace

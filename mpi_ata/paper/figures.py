@@ -244,7 +244,8 @@ class PaperReport:
     def text(self) -> str:
         """Return the report for a terminal."""
         notes = [*self.notes, *([f"Figure: {self.figure}"] if self.figure else [])]
-        return "\n".join([f"{self.title}\n", table(self.lines, self.header), "", *map(_wrap, notes)])
+        wrapped = [textwrap.fill(note, 110, initial_indent="- ", subsequent_indent="  ") for note in notes]
+        return "\n".join([f"{self.title}\n", table(self.lines, self.header), "", *wrapped])
 
     def markdown(self) -> str:
         """Return the report for a Markdown document."""
@@ -255,7 +256,3 @@ class PaperReport:
     def json(self) -> str:
         """Return the records as a JSON list in one line."""
         return json.dumps(self.records)
-
-
-def _wrap(note: str) -> str:
-    return textwrap.fill(note, 110, initial_indent="- ", subsequent_indent="  ")

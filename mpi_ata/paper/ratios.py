@@ -14,18 +14,7 @@ from mpi_ata.job import build_parts
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import ATA_HALF, Experiment, PaperRequest, Trial
-from mpi_ata.paper.figures import (
-    RATIO_NAMES,
-    RATIOS,
-    PaperReport,
-    Record,
-    ratio_cells,
-    ratio_header,
-    ratio_lines,
-    ratios,
-    run_cells,
-    total_time,
-)
+from mpi_ata.paper.figures import PaperReport, Record
 from mpi_ata.paper.trials import TrialResult, Watch, execute_trial, finished_result, interrupted, on_cores
 
 TARGET = 1e-5  # f - f*
@@ -41,10 +30,10 @@ def make_table(experiment: Experiment, request: PaperRequest, watch: Watch) -> P
 
 def ratio_report(experiment: Experiment, results: Sequence[TrialResult]) -> PaperReport:
     """Return the ratios of an experiment, next to those of the paper."""
-    records = ratios(results, experiment.budget)
-    notes = [*_notes(experiment, records), total_time(results)]
+    records = figures.ratios(results, experiment.budget)
+    notes = [*_notes(experiment, records), figures.total_time(results)]
     title = experiment.heading(f"until f - f* < {TARGET:g}")
-    header, lines = ratio_header("paper"), ratio_lines(records, "paper")
+    header, lines = figures.ratio_header("paper"), figures.ratio_lines(records, "paper")
     return PaperReport(experiment.name, title, header, lines, notes, records)
 
 
@@ -91,7 +80,7 @@ def _closeness(records: Sequence[Record]) -> str:
     off = [
         abs(r[key] / r[f"paper_{key}"] - 1)
         for r in records
-        for key in RATIOS
+        for key in figures.RATIOS
         if r[f"paper_{key}"] is not None and r["allocator"] != "ata"
     ]
     if not off:
@@ -155,15 +144,16 @@ def ranks_report(
     experiment: Experiment, results: Sequence[TrialResult], virtual: Sequence[TrialResult]
 ) -> PaperReport:
     """Return ratios on ranks, next to the simulated ones."""
-    records = ratios(results, experiment.budget)
-    for record, other in zip(records, ratios(virtual, experiment.budget), strict=True):
-        record |= {f"virtual_{key}": other[key] for key in RATIOS}
+    records = figures.ratios(results, experiment.budget)
+    for record, other in zip(records, figures.ratios(virtual, experiment.budget), strict=True):
+        record |= {f"virtual_{key}": other[key] for key in figures.RATIOS}
     title = (
         f"{experiment.title}, on {experiment.workers[0]} worker ranks and a manager: {experiment.law} law in "
         f"units of {experiment.unit:g} s, B = {experiment.budget}, {experiment.rounds:,} rounds"
     )
-    header, lines = ratio_header("virtual"), ratio_lines(records, "virtual", ".2f")
-    return PaperReport(experiment.name, title, header, lines, [*RANKS_NOTES, total_time(results)], records)
+    header, lines = figures.ratio_header("virtual"), figures.ratio_lines(records, "virtual", ".2f")
+    notes = [*RANKS_NOTES, figures.total_time(results)]
+    return PaperReport(experiment.name, title, header, lines, notes, records)
 
 
 NETWORK = (
@@ -192,15 +182,13 @@ def make_cifar(experiment: Experiment, request: PaperRequest, data: Path | None,
 
 def plain_report(experiment: Experiment, results: Sequence[TrialResult]) -> PaperReport:
     """Return ratios for which the paper prints none, those of a network with its test loss and accuracy."""
-    records = ratios(results, experiment.budget)
-    header, lines = (
-        ["allocator", "n", "rounds", *RATIO_NAMES],
-        [[*run_cells(r), *ratio_cells(r)] for r in records],
-    )
+    records = figures.ratios(results, experiment.budget)
+    header = ["allocator", "n", "rounds", *figures.RATIO_NAMES]
+    lines = [[*figures.run_cells(r), *figures.ratio_cells(r)] for r in records]
     until = f"until f - f* < {TARGET:g}"
     if "accuracy" in records[0]:
         until, header = f"{experiment.rounds:,} rounds", [*header, "test loss", "accuracy"]
         for line, r in zip(lines, records, strict=True):
             line += [f"{r['loss']:.3f}", f"{100 * r['accuracy']:.1f} %"]
-    title, notes = experiment.heading(until), [total_time(results)]
+    title, notes = experiment.heading(until), [figures.total_time(results)]
     return PaperReport(experiment.name, title, header, lines, notes, records)

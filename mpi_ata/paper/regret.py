@@ -13,17 +13,7 @@ from mpi_ata.errors import UsageError
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import has_numba, play_bandit
 from mpi_ata.paper.experiments import LEARNERS, Experiment, PaperRequest, Trial, learns
-from mpi_ata.paper.figures import (
-    PaperReport,
-    Record,
-    averaged,
-    by_workers,
-    described,
-    grouped,
-    run_cells,
-    total_time,
-    with_deviation,
-)
+from mpi_ata.paper.figures import PaperReport, Record
 from mpi_ata.paper.pretrained import save_learned
 from mpi_ata.paper.trials import ReportRounds, TrialResult, Watch, on_cores
 from mpi_ata.runfile.load import load_record
@@ -85,18 +75,18 @@ def play(trial: Trial, report: ReportRounds, marks: Sequence[int]) -> TrialResul
 def by_kind(results: Sequence[TrialResult]) -> list[list[TrialResult]]:
     """Return the runs in groups that differ only in their seeds."""
     ordered = sorted(results, key=lambda result: result.trial.n)
-    return list(grouped(ordered, lambda trial: (trial.n, trial.allocator)).values())
+    return list(figures.grouped(ordered, lambda trial: (trial.n, trial.allocator)).values())
 
 
 def regret_report(experiment: Experiment, results: Sequence[TrialResult]) -> PaperReport:
     """Return regret and fits, with mean and deviation over the seeds."""
     records = [_record(group) for group in by_kind(results)]
-    notes = [*_notes(experiment), total_time(results)]
+    notes = [*_notes(experiment), figures.total_time(results)]
     lines = [
         [
-            *run_cells(r),
-            with_deviation(r, "regret", ",.0f"),
-            with_deviation(r, "slope", ",.0f"),
+            *figures.run_cells(r),
+            figures.with_deviation(r, "regret", ",.0f"),
+            figures.with_deviation(r, "slope", ",.0f"),
             f"{r['r2_log']:.4f}",
             f"{r['r2_linear']:.4f}",
         ]
@@ -110,9 +100,9 @@ def _record(results: Sequence[TrialResult]) -> Record:
     trial, histories = results[0].trial, [result.history for result in results]
     slopes, logs, lines = zip(*map(fit, histories), strict=True)
     return {
-        **described(trial, int(histories[0]["round"][-1])),  # there is no greedy baseline here
-        **averaged("regret", [float(history["regret"][-1]) for history in histories]),
-        **averaged("slope", slopes),
+        **figures.described(trial, int(histories[0]["round"][-1])),  # there is no greedy baseline here
+        **figures.averaged("regret", [float(history["regret"][-1]) for history in histories]),
+        **figures.averaged("slope", slopes),
         "r2_log": fmean(logs),
         "r2_linear": fmean(lines),
         "seeds": len(results),
@@ -134,7 +124,7 @@ def _notes(experiment: Experiment) -> Iterator[str]:
 
 def draw(results: Sequence[TrialResult], path: Path) -> None:
     """Draw the regret over the rounds, with bars of one standard deviation over the seeds."""
-    groups = by_workers(results)
+    groups = figures.by_workers(results)
     figure, [panels] = figures.new_figure(1, len(groups), width=6.0, height=4.0)
     for (title, group), axes in zip(groups.items(), panels, strict=True):
         for runs in by_kind(group):

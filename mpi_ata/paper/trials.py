@@ -183,7 +183,9 @@ def _in_pool(do: Do[T], trials: Sequence[Trial], processes: int, board: Board, w
     with StopRequest(math.inf) as stop:
         try:
             futures = _submit(pool, do, trials)
-            while not stop and _running(futures):
+            while (
+                not stop and wait(futures, POLL, FIRST_EXCEPTION).not_done and not any(map(_failed, futures))
+            ):
                 watch(board.progress([future.done() for future in futures]))
         finally:
             board.stop()
@@ -208,11 +210,6 @@ def _submit(pool: ProcessPoolExecutor, do: Do[T], trials: Sequence[Trial]) -> "l
         return [pool.submit(_run_trial, do, trial, number) for number, trial in enumerate(trials)]
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _running(futures: "Sequence[Future[Any]]") -> bool:
-    """Return, after a short wait, whether some trials are still running and none has failed."""
-    return bool(wait(futures, POLL, FIRST_EXCEPTION).not_done) and not any(map(_failed, futures))
 
 
 def _failed(future: "Future[Any]") -> bool:

@@ -19,21 +19,10 @@ from mpi_ata.layout import ranks_for
 from mpi_ata.runfile.hosts import flagged, report_hosts
 from mpi_ata.runfile.load import SLURM_ENERGY, describe, latest_metrics
 from mpi_ata.runfile.priors import counted, match_prior
-from mpi_ata.runfile.schema import Event, Record
+from mpi_ata.runfile.schema import Record
+from mpi_ata.view import plots
 from mpi_ata.view.explain import depends_on_means, planned
 from mpi_ata.view.learned import learned
-from mpi_ata.view.plots import (
-    WIDE_TIMES,
-    CurvePanel,
-    PlottedRun,
-    WorkerRows,
-    curve_panels,
-    histograms,
-    plotted,
-    run_names,
-    task_rates,
-    worker_rows,
-)
 from mpi_ata.view.text import duration, elapsed_shares, share, significant, when
 
 MOST_POINTS = 512  # of a curve
@@ -49,27 +38,26 @@ NO_PICTURE: dict[str, Any] = {"edges": [], "values": []}
 
 def report_data(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
     """Return what the page draws."""
-    runs = [plotted(record, name) for record, name in zip(records, names, strict=True)]
+    runs = [plots.plotted(record, name) for record, name in zip(records, names, strict=True)]
     return {
-        "panels": [_panel(panel, runs) for panel in curve_panels(runs).values()],
+        "panels": [_panel(panel, runs) for panel in plots.curve_panels(runs).values()],
         "runs": [_run(number, *pair) for number, pair in enumerate(zip(records, runs, strict=True))],
     }
 
 
-def _panel(panel: CurvePanel, runs: Sequence[PlottedRun]) -> dict[str, Any]:
-    curves = [_curve(number, *panel.points(run)) for number, run in enumerate(runs)]
+def _panel(panel: plots.CurvePanel, runs: Sequence[plots.PlottedRun]) -> dict[str, Any]:
+    curves = []
+    for number, (x, y) in enumerate(map(panel.points, runs)):
+        step = max(1, -(-len(x) // MOST_POINTS))
+        curves.append({"run": number, "x": numbers(x[::step]), "y": numbers(y[::step])})
     positive = all(value > 0 for curve in curves for value in curve["y"])
     return {"x": panel.x, "y": panel.y, "log": positive and panel.y.startswith("gap"), "curves": curves}
 
 
-def _curve(run: int, x: Array, y: Array) -> dict[str, Any]:
-    step = max(1, -(-len(x) // MOST_POINTS))
-    return {"run": run, "x": numbers(x[::step]), "y": numbers(y[::step])}
-
-
-def _run(number: int, record: Record, run: PlottedRun) -> dict[str, Any]:
+def _run(number: int, record: Record, run: plots.PlottedRun) -> dict[str, Any]:
     assert run.workers is not None
-    rows, known, described = worker_rows(run), run.workers, describe(record)
+    rows, known, described = plots.worker_rows(run), run.workers, describe(record)
+    events = [[when(e.time), e.worker if e.worker >= 0 else None, e.kind, e.text] for e in record.events]
     return {
         "number": number,
         "name": run.name,
@@ -81,23 +69,23 @@ def _run(number: int, record: Record, run: PlottedRun) -> dict[str, Any]:
         "times": _times(run, rows),
         "map": _map(run, rows),
         "table": _workers(described["workers_table"], known.quota),
-        "events": {"header": EVENT_HEADER, "rows": [_event(event) for event in record.events]},
+        "events": {"header": EVENT_HEADER, "rows": events},
         "job": "\n".join([record.job.text.strip(), *(f"--set {each}" for each in record.job.settings)]),
     }
 
 
-def _times(run: PlottedRun, rows: WorkerRows) -> dict[str, Any]:
+def _times(run: plots.PlottedRun, rows: plots.WorkerRows) -> dict[str, Any]:
     if not run.times.size:
         return NO_PICTURE
-    edges, shares = histograms(run.times, rows)
-    log, caption = bool(edges[-1] > WIDE_TIMES * edges[0]), "share of its tasks that took so long"
+    edges, shares = plots.histograms(run.times, rows)
+    log, caption = bool(edges[-1] > plots.WIDE_TIMES * edges[0]), "share of its tasks that took so long"
     return _heat(caption, "task time [s]", rows.label, row_names(rows), edges, shares, log)
 
 
-def _map(run: PlottedRun, rows: WorkerRows) -> dict[str, Any]:
+def _map(run: plots.PlottedRun, rows: plots.WorkerRows) -> dict[str, Any]:
     if not len(run.task_map.get("round", ())):
         return NO_PICTURE
-    clock, rates, label = task_rates(run)
+    clock, rates, label = plots.task_rates(run)
     names = row_names(rows) if len(rates) == len(rows.groups) else [f"row {row}" for row in range(len(rates))]
     return _heat("tasks per round over the run", "clock [s]", label, names, clock, rates)
 
@@ -111,7 +99,7 @@ def _heat(
     return texts | {"log": log, "rows": rows} | cells
 
 
-def row_names(rows: WorkerRows) -> list[str]:
+def row_names(rows: plots.WorkerRows) -> list[str]:
     """Return what each row of a picture shows."""
     return [
         f"worker {group[0]}" if len(group) == 1 else f"{len(group)} workers, such as {group[0]}"
@@ -131,10 +119,6 @@ def _workers(workers: Sequence[dict[str, Any]], quota: IntArray | None) -> dict[
     left = len(workers) - len(rows)
     note = f"{left:,} more workers, with fewer tasks, are not in the table." if left else ""
     return {"header": WORKER_HEADER, "rows": rows, "left_out": note}
-
-
-def _event(event: Event) -> list[Any]:
-    return [when(event.time), event.worker if event.worker >= 0 else None, event.kind, event.text]
 
 
 def numbers(values: Array) -> list[float | None]:
@@ -267,7 +251,7 @@ def listed(names: list[str]) -> str:
 
 def write_report(records: Sequence[Record], paths: Sequence[Path], output: Path) -> None:
     """Write a report of these runs."""
-    names = run_names(paths)
+    names = plots.run_names(paths)
     data = json.dumps(report_data(records, names), allow_nan=False, separators=(",", ":"))
     page = Template(_part("html")).substitute(
         title=escape(f"mpi-ata report: {', '.join(names)}"),

@@ -13,9 +13,8 @@ from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.clusters.accounts import TaskTimeStats
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import Plan
-from mpi_ata.errors import UsageError
 from mpi_ata.paper.bandit import BanditState, compiled_play, has_numba, play_bandit, python_play
-from mpi_ata.paper.experiments import REGRET, TABLE1, Experiment, PaperRequest
+from mpi_ata.paper.experiments import REGRET, TABLE1, PaperRequest
 from mpi_ata.times import Law
 
 SEED = 5
@@ -96,9 +95,3 @@ def test_progress_is_reported() -> None:
     regrets = [learned.trace.regret for learned in play_bandit(trial.job(), [1, 10, 450], reported.append)]
     assert regrets == sorted(regrets)
     assert (len(regrets), reported[-1], len(reported) > 3) == (3, 450, True)
-
-
-def test_an_allocator_that_does_not_learn_is_rejected() -> None:
-    trial = Experiment("x", "sqrt", (3,), "", allocators=("uta",)).trials()[0]
-    with pytest.raises(UsageError, match="an allocator that learns"):
-        next(play_bandit(trial.job(), [5]))

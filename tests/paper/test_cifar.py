@@ -20,7 +20,8 @@ SMALL = ["--workers", "3", "--budget", "4"]
 def test_each_allocator_trains_its_own_network(tmp_path: Path) -> None:
     data = write(tmp_path)
     arguments = ["--data", str(data), "--allocators", "ofta", "--rounds", "6", *SMALL]
-    greedy, oracle = records("cifar", *arguments)
+    greedy, oracle = records("cifar", *arguments, "--out", str(tmp_path / "runs"))
+    assert (tmp_path / "runs" / "cifar.png").exists() == figures.available()
     request = PaperRequest(workers=(3,), budget=4, allocators=("ofta",), rounds=6)
     for found, trial in zip(
         (greedy, oracle), CIFAR.with_request(request).on_cifar(data).trials(), strict=True
@@ -29,17 +30,6 @@ def test_each_allocator_trains_its_own_network(tmp_path: Path) -> None:
         assert (found["allocator"], found["rounds"]) == (trial.allocator, 6)
         assert (found["loss"], found["accuracy"]) == (trace.loss, trace.evaluation["accuracy"])
     assert greedy["loss"] != oracle["loss"], "they saw different images"
-
-
-@with_torch
-def test_a_longer_training_resumes_the_shorter_one(tmp_path: Path) -> None:
-    data, out = write(tmp_path), ["--out", str(tmp_path / "runs")]
-    command = ["cifar", "--data", str(data), "--allocators", "ata-half", *SMALL]
-    records(*command, *out, "--rounds", "3")
-    longer, fresh = (records(*command, *where, "--rounds", "6") for where in (out, []))
-    assert longer == fresh
-    assert (tmp_path / "runs" / "cifar100-linear-n3-B4-ata-half-seed1.h5").exists()
-    assert (tmp_path / "runs" / "cifar.png").exists() == figures.available()
 
 
 @with_torch

@@ -111,7 +111,8 @@ def test_rounds_saved_earlier_do_not_count_for_the_rate_and_a_stopped_run_ends(
 def running(folder: Path | None, processes: int) -> "Iterator[subprocess.Popen[str]]":
     """Start the command with two endless runs, and wait until all of its processes are at work."""
     out = ["--out", str(folder)] if folder else []
-    with started([*TABLE, "--cores", str(processes), *out, "--budget", "500"], processes) as process:
+    command = [*TABLE, "--cores", str(processes), *out, "--budget", "500"]
+    with started(command, 3 * (processes - 1)) as process:
         while process.poll() is None and folder and len(list(folder.glob("*.h5"))) < processes:
             time.sleep(0.05)
         time.sleep(0.5)
@@ -119,8 +120,11 @@ def running(folder: Path | None, processes: int) -> "Iterator[subprocess.Popen[s
 
 
 @contextmanager
-def started(command: Sequence[str], processes: int = 2) -> "Iterator[subprocess.Popen[str]]":
-    """Start a command in its own process group, and wait until it has so many processes, if several."""
+def started(command: Sequence[str], count: int = 3) -> "Iterator[subprocess.Popen[str]]":
+    """Start a command in its own process group, and wait until it has so many children.
+
+    One of them is the resource tracker.
+    """
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -131,8 +135,8 @@ def started(command: Sequence[str], processes: int = 2) -> "Iterator[subprocess.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         process_group=0,
     ) as process:
-        while process.poll() is None and len(children(process.pid)) < 3 * (processes - 1):
-            time.sleep(0.001)  # one of them is the resource tracker
+        while process.poll() is None and len(children(process.pid)) < count:
+            time.sleep(0.001)
         try:
             yield process
         finally:
@@ -172,9 +176,10 @@ def test_a_signal_saves_the_runs_and_ends_with_one_sentence(
     assert len(rounds_saved(tmp_path)) == saved * processes
 
 
-@pytest.mark.parametrize("command", [TABLE, PRIOR], ids=["unsaved", "saved-for-the-moment"])
-def test_ctrl_c_ends_with_one_sentence_even_while_processes_start(command: list[str]) -> None:
-    with started([*command, "--cores", "2"]) as process:
+@pytest.mark.parametrize(("command", "count"), [(TABLE, 2), (TABLE, 3), (PRIOR, 3)], ids=str)
+def test_ctrl_c_ends_with_one_sentence_even_while_processes_start(command: list[str], count: int) -> None:
+    """Runs of `prior` are saved for the moment only, so nothing can be resumed there either."""
+    with started([*command, "--cores", "2"], count) as process:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (1, acknowledged("SIGINT") + "Error: interrupted after 0 of 2 runs\n")
