@@ -65,7 +65,11 @@ def reported_experiment(command: Command) -> Command:
             if line.due():
                 line.show(progress)
 
-        create_folder(request.out)
+        try:
+            if request.out is not None:  # before time is spent on what it is for
+                request.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {request.out}: cannot create this folder: {error.strerror}") from None
         try:
             report: PaperReport | None = command(request, watch, **options)
         finally:
@@ -74,15 +78,6 @@ def reported_experiment(command: Command) -> Command:
             show(report.json() if as_json else report.markdown() if markdown else report.text())
 
     return wrapped
-
-
-def create_folder(folder: Path | None) -> None:
-    """Create the folder for results, before time is spent on them."""
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {folder}: cannot create this folder: {error.strerror}") from None
 
 
 shared_options = combine(

@@ -142,7 +142,7 @@ def export_command(
     saved = load(run)
     for target, columns in ((history, history_columns), (workers, worker_columns)):
         if target is not None:
-            write(target, table_bytes(columns(saved), target))
+            write_table(columns(saved), target)
     if point is not None:  # last, since it may be rejected
         write(point, npy_bytes(saved, run))
     if weights is not None:
@@ -192,11 +192,11 @@ def worker_columns(run: SavedRun) -> Table:
     return numbers | {name: [row[name] for row in run.workers] for name in run.workers[0]}
 
 
-def table_bytes(columns: Table, path: Path) -> bytes:
-    """Return a table in the format that the name of its file says."""
+def write_table(columns: Table, path: Path) -> None:
+    """Write a table in the format that the name of its file says."""
     if path.suffix not in (".csv", ".parquet"):
         raise UsageError(f"{path}: the name of a table must end in .csv or .parquet")
-    return parquet_bytes(columns) if path.suffix == ".parquet" else csv_text(columns).encode()
+    write(path, parquet_bytes(columns) if path.suffix == ".parquet" else csv_text(columns).encode())
 
 
 def csv_text(columns: Table) -> str:

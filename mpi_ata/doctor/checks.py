@@ -91,7 +91,10 @@ def launcher(library: Library) -> Finding:
     found = f"{version or result.gist()}: {mpirun}"
     if not under and not compatible(version, library.version):
         return Finding("launcher", found, False, MISMATCH)
-    return Finding("launcher", found, True, other_mpirun_first(mpirun))
+    first, remedy = shutil.which("mpirun"), None
+    if first is not None and Path(first).resolve() != Path(mpirun).resolve():
+        remedy = f"{first} comes first on PATH: leave out mpirun, or call this one by its full path"
+    return Finding("launcher", found, True, remedy)
 
 
 def dead_workers() -> Finding:
@@ -100,14 +103,6 @@ def dead_workers() -> Finding:
         if fault_tolerance(launch.find_mpirun()):
             return Finding("dead workers", "a run that mpi-ata starts continues without them")
     return Finding("dead workers", "this mpirun ends the whole run, which can then be resumed")
-
-
-def other_mpirun_first(mpirun: str) -> str | None:
-    """Return a warning if the shell would find another mpirun than ours."""
-    first = shutil.which("mpirun")
-    if first is None or Path(first).resolve() == Path(mpirun).resolve():
-        return None
-    return f"{first} comes first on PATH: leave out mpirun, or call this one by its full path"
 
 
 def compatible(launcher: str, library: str) -> bool:
@@ -203,20 +198,14 @@ def output_folder(folder: Path | None = None) -> Finding:
 def file_system(path: Path) -> str:
     """Return the type of the file system that a path is on."""
     try:
-        lines = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+        text = Path("/proc/mounts").read_text()
     except OSError:
         return "file system unknown"
-    points = [(Path(_unescape(point)), kind) for _, point, kind, *_ in lines]
-    above = [
-        (len(point.parts), j, kind) for j, (point, kind) in enumerate(points) if path.is_relative_to(point)
-    ]
+    mounts = [line.split()[1:3] for line in text.splitlines()]
+    points = [Path(re.sub(r"\\(\d{3})", lambda hit: chr(int(hit[1], 8)), point)) for point, _ in mounts]
+    above = [(len(point.parts), j) for j, point in enumerate(points) if path.is_relative_to(point)]
     # The deepest mount point, and there the latest mount; in a chroot / is no mount point.
-    return max(above)[2] if above else "file system unknown"
-
-
-def _unescape(text: str) -> str:
-    """Return a path from /proc/mounts, where blanks are written as octal numbers."""
-    return re.sub(r"\\(\d{3})", lambda hit: chr(int(hit[1], 8)), text)
+    return mounts[max(above)[1]][1] if above else "file system unknown"
 
 
 def bytes_text(count: float) -> str:

@@ -43,7 +43,11 @@ def world() -> Finding:
 
 def exchange_on_ranks(library: Library) -> Finding:
     """Check that the ranks of this MPI world reach each other; all of them must call this."""
-    ranks, starter = launch.world_size(), current_launcher()
+    ranks, starter = launch.world_size(), ""
+    if "OMPI_COMM_WORLD_SIZE" in os.environ:
+        starter = "Open MPI's mpirun"
+    elif "PMI_SIZE" in os.environ:
+        starter = "a launcher for MPICH"
     if not compatible(starter, library.version):  # MPICH would end everything in MPI_Init
         return Finding("exchange", f"not tried: {starter} started this rank", False, LAUNCHER_MISMATCH)
     try:
@@ -66,13 +70,6 @@ def _exchange_finding(ranks: int, hosts: list[str]) -> Finding:
     here = hosts.count(host_name())  # the manager among them: only its finding is printed
     found = f"{ranks} ranks reached each other, {here} of them on {host_name()}"
     return Finding("exchange", found, True, oversubscription(workers_in(here) * threads_per_rank()))
-
-
-def current_launcher() -> str:
-    """Return the kind of launcher that started this rank, empty if unknown."""
-    if "OMPI_COMM_WORLD_SIZE" in os.environ:
-        return "Open MPI's mpirun"
-    return "a launcher for MPICH" if "PMI_SIZE" in os.environ else ""
 
 
 def oversubscription(threads: int) -> str | None:

@@ -109,13 +109,12 @@ class Experiment:
     def trials(self) -> list[Trial]:
         """Return all runs, the longest first, so that no core is left with a long one at the end."""
         workers = sorted(self.workers, reverse=True)
-        kinds = product(workers, self.allocators, self.seeds)
-        return [self._trial(n, name, seed) for n, name, seed in kinds]
-
-    def _trial(self, n: int, name: str, seed: int) -> Trial:
-        file, settings = FOLDER / self.file, tuple(self._settings(n, name, seed))
-        out = self.out and self.out / f"{self.prefix}{self.law}-n{n}-B{self.budget}-{name}-seed{seed}.h5"
-        return Trial(self.law, n, name, seed, self.rounds, file, settings, out)
+        trials = []
+        for n, name, seed in product(workers, self.allocators, self.seeds):
+            file, settings = FOLDER / self.file, tuple(self._settings(n, name, seed))
+            out = self.out and self.out / f"{self.prefix}{self.law}-n{n}-B{self.budget}-{name}-seed{seed}.h5"
+            trials.append(Trial(self.law, n, name, seed, self.rounds, file, settings, out))
+        return trials
 
     def _settings(self, n: int, name: str, seed: int) -> Iterator[str]:
         yield f"times.law={self.law}"

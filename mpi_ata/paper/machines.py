@@ -42,7 +42,11 @@ PANELS = [figures.AVERAGE_TIME, WORKER_TIME]
 
 def make_real(laws: str | None, request: PaperRequest, watch: Watch) -> PaperReport:
     """Run all allocators under each law, and return the report."""
-    experiments = [experiment_for(law).with_request(request) for law in _law_names(laws)]
+    names = dict.fromkeys(MACHINES if laws is None else map(str.strip, laws.split(",")))
+    for name in names:
+        if name not in LAWS:
+            raise UsageError(f"unknown law {name!r} in --laws; valid names: {', '.join(LAWS)}")
+    experiments = [experiment_for(law).with_request(request) for law in names]
     if experiments[0].rounds > MAX_ROUNDS:
         raise UsageError(f"--rounds {experiments[0].rounds} must be at most {MAX_ROUNDS:,} here")
     trials = [trial for experiment in experiments for trial in experiment.trials()]
@@ -51,14 +55,6 @@ def make_real(laws: str | None, request: PaperRequest, watch: Watch) -> PaperRep
     groups = grouped(results, lambda trial: f"{trial.law}, n = {trial.n}")
     draw = partial(figures.draw_runs, groups, panels=PANELS)
     return real_report(experiments, results).with_figure(request.out, draw)
-
-
-def _law_names(laws: str | None) -> list[str]:
-    names = list(MACHINES) if laws is None else [name.strip() for name in laws.split(",")]
-    for name in names:
-        if name not in LAWS:
-            raise UsageError(f"unknown law {name!r} in --laws; valid names: {', '.join(LAWS)}")
-    return list(dict.fromkeys(names))
 
 
 def experiment_for(law: str) -> Experiment:

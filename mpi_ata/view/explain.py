@@ -92,25 +92,21 @@ def explain(record: Record, worker: int | None = None) -> dict[str, Any]:
     if worker is not None and not 0 <= worker < n:
         raise UsageError(f"--worker {worker} must be from 0 to {n - 1}: this run has {n} workers")
     rows = range(min(n, MOST)) if worker is None else [worker]
+    allocator, quota, bound, expected = known.allocator, known.quota, None, None
+    if isinstance(allocator, LowerBoundAllocator) and quota is not None:
+        bound = float((quota * known.bounds).max())
+    elif isinstance(allocator, ATAAuto):
+        expected = float(allocator.length)
     return {
         "allocator": known.name,
-        "rule": rule(known.allocator),
+        "rule": rule(allocator),
         "rounds": int(record.method["k"]),
         "workers_in_all": n,
-        "idle": None if known.quota is None else int(np.count_nonzero(known.quota == 0)),
-        **_round_lengths(known),
+        "idle": None if quota is None else int(np.count_nonzero(quota == 0)),
+        "bound_of_round": bound,  # how long the next round takes at least
+        "expected_round": expected,  # and is expected to take, by ata-auto
         "workers": [worker_facts(record, known, each) for each in rows],
     }
-
-
-def _round_lengths(known: Learned) -> dict[str, float | None]:
-    """Return how long the next round takes at least, by the bounds, or is expected to take by ata-auto."""
-    bound = expected = None
-    if isinstance(known.allocator, LowerBoundAllocator) and known.quota is not None:
-        bound = float((known.quota * known.bounds).max())
-    elif isinstance(known.allocator, ATAAuto):
-        expected = float(known.allocator.length)
-    return {"bound_of_round": bound, "expected_round": expected}
 
 
 def worker_facts(record: Record, known: Learned, worker: int) -> dict[str, Any]:

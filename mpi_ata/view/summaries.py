@@ -31,13 +31,11 @@ def hosts_text(hosts: Sequence[dict[str, Any]]) -> str:
     if not bad:
         return f"no slow or flaky hosts among {compared:,}" if compared else ""
     others = f"{counted(len(hosts) - len(bad), 'other host')} not flagged"
-    reasons = [f"{host['host']}: {host['reason']}" for host in bad]
-    return "\n".join([table([_host_cells(host) for host in bad], HOST_HEADER), "", *reasons, others])
-
-
-def _host_cells(host: dict[str, Any]) -> list[Any]:
-    ratios = [ratio(host[name], 1.0) for name in ("mean_ratio", "median_ratio")]
-    return [host["host"], host["verdict"], host["workers"], f"{host['tasks']:,}", *ratios]
+    reasons, rows = [f"{host['host']}: {host['reason']}" for host in bad], []
+    for host in bad:
+        ratios = [ratio(host[name], 1.0) for name in ("mean_ratio", "median_ratio")]
+        rows.append([host["host"], host["verdict"], host["workers"], f"{host['tasks']:,}", *ratios])
+    return "\n".join([table(rows, HOST_HEADER), "", *reasons, others])
 
 
 def flagged_text(hosts: Sequence[HostReport]) -> str:
@@ -162,17 +160,15 @@ def _event_row(event: dict[str, Any]) -> tuple[str, str]:
 
 def workers_table(workers: Sequence[dict[str, Any]]) -> str:
     """Return the tasks and times of each worker, and below them the hardware."""
-    rows = [_worker_cells(number, worker) for number, worker in enumerate(workers[:MAX_WORKERS])]
+    rows = []
+    for number, worker in enumerate(workers[:MAX_WORKERS]):
+        cells = [significant(worker[name], 3) for name in ("tasks", "mean", "spread", "overhead")]
+        rows.append([number, worker["host"], worker["slot"], *cells, share(worker["share"])])
     lines = [table(rows, WORKER_HEADER)]
     if len(workers) > len(rows):
         lines.append(f"... and {len(workers) - len(rows):,} more")
     kinds = Counter(worker["hardware"] for worker in workers).most_common(MAX_KINDS)
     return "\n".join([*lines, "", *(f"{count:,} x {kind}" for kind, count in kinds)])
-
-
-def _worker_cells(number: int, worker: dict[str, Any]) -> list[Any]:
-    cells = [significant(worker[name], 3) for name in ("tasks", "mean", "spread", "overhead")]
-    return [number, worker["host"], worker["slot"], *cells, share(worker["share"])]
 
 
 STATUS_HEADER = [
