@@ -26,14 +26,14 @@ def doctor_command(as_json: bool) -> None:
       mpi-ata doctor
       mpirun -n 5 mpi-ata doctor
     """
-    from mpi_ata import doctor
+    from mpi_ata.doctor.on_ranks import examine, exchange_on_ranks
     from mpi_ata.launch.mpirun import loaded_library
 
     if launch.under_launcher() and launch.rank() != MANAGER:
-        doctor.exchange_on_ranks(loaded_library())
+        exchange_on_ranks(loaded_library())
         return
     findings = []
-    for finding in doctor.examine():
+    for finding in examine():
         findings.append(finding)
         if not as_json:
             click.echo(finding_text(finding))

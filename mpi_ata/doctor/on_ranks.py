@@ -1,19 +1,21 @@
-"""Whether ranks can exchange messages: those that a launcher started, or two that run a tiny job."""
+"""All checks, the last of which is whether ranks can exchange messages."""
 
 import json
 import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mpi_ata import launch
+from mpi_ata.doctor import checks
 from mpi_ata.doctor.checks import Finding, compatible, threads_per_rank
 from mpi_ata.errors import RunError
 from mpi_ata.launch import host_name
-from mpi_ata.launch.mpirun import Library
+from mpi_ata.launch.mpirun import Library, loaded_library
 from mpi_ata.layout import workers_in
 
 FIX_MPI_FIRST = "fix the MPI problems above, then run mpi-ata doctor again"
@@ -31,6 +33,21 @@ stop = {rounds = 3}
 run = {workers = 1, seed = 5}
 """
 COMPARED = ("rounds", "tasks_started", "tasks_used", "loss", "gap", "workers", "finished")
+
+
+def examine() -> Iterator[Finding]:
+    """Yield all findings, the slow one last; under a launcher all ranks must take part in that one."""
+    loaded = loaded_library()
+    library, mpirun = checks.library_finding(loaded), checks.launcher(loaded)
+    yield from (checks.python(), checks.package(), library, checks.wheels(), mpirun, checks.dead_workers())
+    yield from (world(), checks.cores(), checks.threads(), checks.doorbell())
+    yield from (checks.shared_memory(), checks.output_folder(), checks.slurm())
+    if launch.under_launcher():
+        yield exchange_on_ranks(loaded)
+    elif library.ok and mpirun.ok:
+        yield tiny_job()
+    else:
+        yield Finding("exchange", "not tried", False, FIX_MPI_FIRST)
 
 
 def world() -> Finding:
