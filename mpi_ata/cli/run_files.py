@@ -140,9 +140,9 @@ def export_command(
     if weights is None and (averaged or base is not None):
         raise UsageError(f"{'--averaged' if averaged else '--base'} needs --weights FILE.pt")
     saved = load(run)
-    for target, columns in ((history, history_columns), (workers, worker_columns)):
-        if target is not None:
-            write_table(columns(saved), target)
+    for path, columns in ((history, history_columns), (workers, worker_columns)):
+        if path is not None:
+            write_table(columns(saved), path)
     if point is not None:  # last, since it may be rejected
         write(point, npy_bytes(saved, run))
     if weights is not None:

@@ -129,8 +129,8 @@ def draw(results: Sequence[TrialResult], path: Path) -> None:
     for (title, group), axes in zip(groups.items(), panels, strict=True):
         for runs in by_kind(group):
             name, regret = runs[0].trial.allocator, np.array([run.history["regret"] for run in runs])
-            style = {"color": figures.COLOURS.get(name), "label": name, "capsize": 2}
-            axes.errorbar(runs[0].history["round"], regret.mean(0), regret.std(0), **style)
+            rounds, colour = runs[0].history["round"], figures.COLOURS.get(name)
+            axes.errorbar(rounds, regret.mean(0), regret.std(0), color=colour, label=name, capsize=2)
         axes.set(title=title, xlabel="round k", ylabel="cumulative regret", xscale="log")
         axes.grid(alpha=0.3)
         axes.legend()

@@ -46,7 +46,7 @@ def report_data(records: Sequence[Record], names: Sequence[str]) -> dict[str, An
 
 
 def _panel(panel: plots.CurvePanel, runs: Sequence[plots.PlottedRun]) -> dict[str, Any]:
-    curves = []
+    curves = list[dict[str, Any]]()
     for number, (x, y) in enumerate(map(panel.points, runs)):
         step = max(1, -(-len(x) // MOST_POINTS))
         curves.append({"run": number, "x": numbers(x[::step]), "y": numbers(y[::step])})
