@@ -58,6 +58,7 @@ def test_options_override_the_job_file(job: str) -> None:
         (["--set", "problem.nois=3"], "unknown key 'nois' in [problem]; valid keys: dimension, noise"),
         (["--set", "allocator.budget=0"], "budget=0 must be at least 1"),
         (["--set", "stop.rounds=0"], "[stop] rounds=0 must be above 0"),
+        (["--set", "allocator.budgt=3"], "unknown key 'budgt' in [allocator]"),
         (["--set", "budget"], "is not table.key=value"),
         (["--workers", "0"], "--workers"),
         (["--workers", "many"], "--workers"),
