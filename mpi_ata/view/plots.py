@@ -184,7 +184,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def save_figure(figure: "Figure", path: Path, **options: Any) -> None:
-    """Write a figure in the format of its file name; the same figure gives the same bytes."""
+    """Write a figure in the format of its file name; the same figure gives the same bytes, except in SVG."""
     stamp = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[path.suffix.lower()]
     try:
         figure.savefig(path, metadata=stamp, **options)
