@@ -29,6 +29,7 @@ from mpi_ata import (
 )
 from mpi_ata.arrays import Array
 from mpi_ata.paper import figures
+from mpi_ata.view.plots import save_figure
 from mpi_ata.view.text import table
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def draw(settings: Sequence[Setting], points: Sequence[Sequence[Point]], path: P
     panels[0].set_ylabel("worker time / worker time of ofta")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize="small")
-    figures.save(figure, path)
+    save_figure(figure, path, dpi=figures.DPI)
 
 
 def _draw_allocator(axes: "Axes", name: str, points: Sequence[Point]) -> None:

@@ -1,43 +1,72 @@
 """The command line: each command parses, calls one function, prints."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import click
 
 from mpi_ata import launch
-from mpi_ata.errors import did_you_mean
+from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError, did_you_mean
 from mpi_ata.launch.exit_report import exit_code_of, note_exit
 from mpi_ata.layout import MANAGER
 from mpi_ata.version import __version__
 
-COMMANDS = {  # the module of each; only the one that is called is imported, since every rank does so
-    "batch": "batch",
-    "compare": "compare",
-    "doctor": "doctor",
-    "explain": "results",
-    "export": "run_files",
-    "new": "new",
-    "paper": "paper",
-    "plot": "results",
-    "report": "results",
-    "run": "runs",
-    "runs": "run_files",
-    "show": "results",
-    "status": "batch",
-    "stop": "batch",
-    "submit": "batch",
-    "watch": "results",
-    "what-if": "results",
+MODULES = {  # and the commands in each; only the one that is called is imported, since every rank does so
+    "batch": ("batch", "status", "stop", "submit"),
+    "compare": ("compare",),
+    "doctor": ("doctor",),
+    "new": ("new",),
+    "paper": ("paper",),
+    "results": ("explain", "plot", "report", "show", "watch", "what-if"),
+    "run_files": ("export", "runs"),
+    "runs": ("run",),
 }
+COMMANDS = {command: module for module, commands in MODULES.items() for command in commands}
+
+
+class WrongUsage(click.ClickException):
+    """Wrong usage, reported in one sentence without click's usage lines."""
+
+    exit_code = 2
+
+
+class StoppedEarly(click.ClickException):
+    """Stopped early; what was saved can be resumed."""
+
+    exit_code = CONTINUE
+
+
+def reported(error: click.ClickException) -> click.ClickException:
+    """Return the error; ranks other than 0 wait first, since rank 0 reports the same one and ends them."""
+    if launch.under_launcher() and launch.rank() != MANAGER:
+        time.sleep(1)
+    else:
+        launch.note_failure(error.message)
+    return error
+
+
+@contextmanager
+def one_sentence_errors() -> Iterator[None]:
+    """Turn errors that a user can cause into one sentence and an exit code."""
+    try:
+        yield
+    except UsageError as error:
+        raise reported(WrongUsage(str(error))) from None
+    except LossError as error:  # not reported as a failure: on other workers the run may continue
+        raise click.ClickException(str(error)) from None
+    except RunError as error:
+        raise reported((StoppedEarly if error.resumable else click.ClickException)(str(error))) from None
 
 
 class LazyGroup(click.Group):
-    """Imports a command when it is called, or shown in a list."""
+    """Imports a command when it is called, or shown in a list, and reports errors without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return list(COMMANDS)
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command and return it."""
@@ -54,6 +83,11 @@ class LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"No such command {args[0]!r}{_meant(args[0])}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call a command."""
+        with one_sentence_errors():
+            return super().invoke(ctx)
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run a command; a manager reports its exit code to the process that started the ranks."""

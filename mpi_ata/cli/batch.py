@@ -11,7 +11,6 @@ import click
 from mpi_ata import batch
 from mpi_ata.cli.options import (
     PATH,
-    errors_in_one_sentence,
     job_argument,
     json_option,
     lead_options,
@@ -65,7 +64,6 @@ from mpi_ata.view.summaries import status_table, submission_text
 @click.option("--no-check", is_flag=True, help="Do not build the problem here: its data is on the nodes.")
 @click.option("--dry-run", is_flag=True, help="Print the script and the command, and do nothing else.")
 @json_option
-@errors_in_one_sentence
 @passed_as("resources", batch.Resources)
 def submit_command(
     job: Path,
@@ -101,7 +99,6 @@ def submit_command(
 @click.command(name="status")
 @click.argument("which", required=False, metavar="[JOBID|RUN.h5]")
 @json_option
-@errors_in_one_sentence
 def status_command(which: str | None, as_json: bool) -> None:
     """Print the progress of submitted runs.
 
@@ -127,7 +124,6 @@ def status_command(which: str | None, as_json: bool) -> None:
 @click.command(name="stop")
 @click.argument("which", metavar="JOBID|RUN.h5")
 @json_option
-@errors_in_one_sentence
 def stop_command(which: str, as_json: bool) -> None:
     """Save a submitted run and end it for good.
 
@@ -151,7 +147,6 @@ def stop_command(which: str, as_json: bool) -> None:
 @click.option("--siblings", is_flag=True, help="Warm-start from finished runs of the same sweep.")
 @click.option("--requeue/--no-requeue", default=True, help="Whether Slurm may requeue the job.")
 @lead_options
-@errors_in_one_sentence
 @passed_as("options", batch.BatchOptions)
 def batch_command(job: Path, output: OutputOptions, options: batch.BatchOptions) -> None:
     """Run a job inside a batch script until it is finished.

@@ -1,20 +1,19 @@
 """The command that runs a job under several allocators."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from mpi_ata import launch
-from mpi_ata.cli.options import PATH, job_options, reported, show
+from mpi_ata.cli import reported
+from mpi_ata.cli.options import PATH, job_options, show
 from mpi_ata.cli.runs import execute_with_progress, resolve_here, start_ranks, starts_ranks
 from mpi_ata.driver.drive import Outcome
 from mpi_ata.driver.plan import OutputOptions, Plan, checked_together
-from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job
 from mpi_ata.job.build import greedy_counterpart
@@ -30,8 +29,17 @@ class Variant(NamedTuple):
     """One run of a comparison."""
 
     allocator: str
-    seed: int
+    seed: int | None  # None where all have the same
     plan: Plan
+
+    def named(self, separator: str) -> str:
+        """Return the allocator, and the seed where it matters."""
+        return self.allocator if self.seed is None else f"{self.allocator}{separator}{self.seed}"
+
+    def row(self, outcome: Outcome) -> dict[str, Any]:
+        """Return its result, with what it was run with."""
+        seed = {} if self.seed is None else {"seed": self.seed}
+        return {"allocator": self.allocator, **seed, **outcome.summary()}
 
 
 @click.command(name="compare")
@@ -75,7 +83,7 @@ def compare_command(
             check_figure_path(output)
         names, counterpart = compared_allocators(plan.job, allocators)
         variants = list_variants(plan, names, seeds)
-        variants = variants if out is None else recorded_in(out, variants)
+        variants = variants if out is None else list(recorded_in(out, variants))
     if starts_ranks(virtual):
         start_ranks([variant.plan for variant in variants])
     if virtual:
@@ -86,7 +94,11 @@ def compare_command(
     launch.take_job_age()  # no run of a comparison pays for the start of all
     outcomes = list(run_variants(variants, virtual))
     if outcomes:
-        report(variants, outcomes, output, virtual, as_json)
+        rows = [variant.row(outcome) for variant, outcome in zip(variants, outcomes, strict=False)]
+        if output is not None:
+            draw(variants, outcomes, output)
+        show(json.dumps(rows) if as_json else comparison_table(rows, billed=not virtual))
+        check_complete(variants, outcomes)
 
 
 def compared_allocators(job: Job, allocators: str | None) -> tuple[list[str], str]:
@@ -102,74 +114,44 @@ def list_variants(plan: Plan, names: Sequence[str], seeds: int) -> list[Variant]
     """Return the runs of a comparison: seed by seed, so that one that is interrupted compares the same."""
     first = plan.job.run.seed
     return [
-        Variant(name, seed, variant)
+        Variant(name, seed if seeds > 1 else None, variant)
         for seed in range(first, first + seeds)
         for name, variant in zip(names, plan.with_seed(seed).with_allocators(names), strict=True)
     ]
 
 
-def recorded_in(folder: Path, variants: Sequence[Variant]) -> list[Variant]:
-    """Return the runs, each recorded in a file of this folder that does not exist yet."""
-    several = len({variant.seed for variant in variants}) > 1
-    check_different(variants)
-    found = []
-    for variant in variants:
-        name = f"{variant.allocator}-{variant.seed}" if several else variant.allocator
+def recorded_in(folder: Path, variants: Sequence[Variant]) -> Iterator[Variant]:
+    """Yield the runs, each recorded in a file of this folder that does not exist yet."""
+    names = [variant.named("-") for variant in variants]
+    for name, variant in zip(names, variants, strict=True):
+        if names.count(name) > 1:
+            rule = "but --out has one run file for each"
+            raise UsageError(f"--allocators names {variant.allocator!r} more than once, {rule}; name it once")
         file = RunFile(folder / f"{name}.h5")
         if launch.rank() == MANAGER:
             OutputOptions(file.path).check()
-        found.append(variant._replace(plan=replace(variant.plan, file=file)))
-    return found
-
-
-def check_different(variants: Sequence[Variant]) -> None:
-    """Reject allocators that are named twice: their run files would have the same name."""
-    count = Counter((variant.allocator, variant.seed) for variant in variants)
-    if twice := [name for (name, _), times in count.items() if times > 1]:
-        rule = "but --out has one run file for each"
-        raise UsageError(f"--allocators names {twice[0]!r} more than once, {rule}; name it once")
+        yield variant._replace(plan=replace(variant.plan, file=file))
 
 
 def run_variants(variants: Sequence[Variant], virtual: bool) -> Iterator[Outcome]:
     """Run one after another, until one is interrupted; nothing is returned on the rank of a worker."""
-    several = len({variant.seed for variant in variants}) > 1
-    for name, seed, plan in variants:
-        label = f"{name}, seed {seed}: " if several else f"{name}: "
-        outcome = execute_with_progress(plan, virtual, label)
+    for variant in variants:
+        outcome = execute_with_progress(variant.plan, virtual, f"{variant.named(', seed ')}: ")
         if outcome is not None:
             yield outcome
             if outcome.reason is None:
                 return
 
 
-def report(
-    variants: Sequence[Variant],
-    outcomes: Sequence[Outcome],
-    output: Path | None,
-    virtual: bool,
-    as_json: bool,
-) -> None:
-    """Print and draw what was run."""
-    done = list(zip(variants, outcomes, strict=False))
-    several = len({variant.seed for variant in variants}) > 1
-    rows = [
-        {"allocator": variant.allocator} | ({"seed": variant.seed} if several else {}) | outcome.summary()
-        for variant, outcome in done
-    ]
-    if output is not None:
-        draw([(variant.allocator, outcome.trace) for variant, outcome in done], output)
-    show(json.dumps(rows) if as_json else comparison_table(rows, billed=not virtual))
-    check_complete(variants, outcomes)
-
-
-def draw(traces: Sequence[tuple[str, Trace]], output: Path) -> None:
+def draw(variants: Sequence[Variant], outcomes: Sequence[Outcome], output: Path) -> None:
     """Draw the runs of a comparison; what that needs is imported by the manager alone."""
-    from mpi_ata.view.plots import PlottedRun, draw_runs
+    from mpi_ata.view.plots import PlottedRun, draw_runs, with_metrics
 
-    runs = [
-        PlottedRun(name, trace.history(), trace.cores or None, metrics=trace.metric_columns())
-        for name, trace in traces
-    ]
+    runs = []
+    for variant, outcome in zip(variants, outcomes, strict=False):
+        trace = outcome.trace
+        history = with_metrics(trace.history(), trace.metric_columns())
+        runs.append(PlottedRun(variant.allocator, history, trace.cores or None))
     draw_runs(runs, output)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 
 import click
@@ -27,27 +26,21 @@ def doctor_command(as_json: bool) -> None:
       mpi-ata doctor
       mpirun -n 5 mpi-ata doctor
     """
-    from mpi_ata import doctor
+    from mpi_ata.doctor.on_ranks import examine, exchange_on_ranks
     from mpi_ata.launch.mpirun import loaded_library
 
     if launch.under_launcher() and launch.rank() != MANAGER:
-        doctor.exchange_on_ranks(loaded_library())
+        exchange_on_ranks(loaded_library())
         return
-    findings = print_findings(doctor.examine(), as_json)
-    if not all(finding.ok for finding in findings):
-        sys.exit(1)
-
-
-def print_findings(found: Iterable[Finding], as_json: bool) -> list[Finding]:
-    """Print each finding as soon as it is known, or all as JSON, and return them."""
     findings = []
-    for finding in found:
+    for finding in examine():
         findings.append(finding)
         if not as_json:
             click.echo(finding_text(finding))
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings]))
-    return findings
+    if not all(finding.ok for finding in findings):
+        sys.exit(1)
 
 
 def finding_text(finding: Finding) -> str:

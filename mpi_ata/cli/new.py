@@ -6,7 +6,7 @@ from shlex import quote
 
 import click
 
-from mpi_ata.cli.options import errors_in_one_sentence, show
+from mpi_ata.cli.options import show
 from mpi_ata.errors import UsageError
 from mpi_ata.view.text import aligned
 
@@ -15,7 +15,6 @@ TEMPLATES = {".toml": "job.toml", ".py": "problem.txt"}  # by the ending of the 
 
 @click.command(name="new")
 @click.argument("name", type=click.Path(path_type=Path))
-@errors_in_one_sentence
 def new_command(name: Path) -> None:
     """Write a commented job and problem file to start from.
 

@@ -1,8 +1,6 @@
-"""What commands share: options, each declared once, and errors in one sentence."""
+"""The options that commands share, each declared once."""
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -12,57 +10,11 @@ import click
 
 from mpi_ata import launch
 from mpi_ata.driver.plan import OutputOptions
-from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError
+from mpi_ata.errors import UsageError
 from mpi_ata.launch.signals import hold_stop_signals
-from mpi_ata.layout import MANAGER
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
-
-
-class WrongUsage(click.ClickException):
-    """Wrong usage, reported in one sentence without click's usage lines."""
-
-    exit_code = 2
-
-
-class StoppedEarly(click.ClickException):
-    """Stopped early; what was saved can be resumed."""
-
-    exit_code = CONTINUE
-
-
-def reported(error: click.ClickException) -> click.ClickException:
-    """Return the error; ranks other than 0 wait first, since rank 0 reports the same one and ends them."""
-    if launch.under_launcher() and launch.rank() != MANAGER:
-        time.sleep(1)
-    else:
-        launch.note_failure(error.message)
-    return error
-
-
-@contextmanager
-def one_sentence_errors() -> Iterator[None]:
-    """Turn errors that a user can cause into one sentence and an exit code."""
-    try:
-        yield
-    except UsageError as error:
-        raise reported(WrongUsage(str(error))) from None
-    except LossError as error:  # not reported as a failure: on other workers the run may continue
-        raise click.ClickException(str(error)) from None
-    except RunError as error:
-        raise reported((StoppedEarly if error.resumable else click.ClickException)(str(error))) from None
-
-
-def errors_in_one_sentence(command: Command) -> Command:
-    """Let a command report errors without a traceback."""
-
-    @wraps(command)
-    def wrapped(*arguments: Any, **options: Any) -> Any:
-        with one_sentence_errors():
-            return command(*arguments, **options)
-
-    return wrapped
 
 
 def combine(*decorators: Decorator) -> Decorator:
@@ -147,12 +99,11 @@ def job_options(command: Command) -> Command:
     def wrapped(job: Path, workers: int | None, settings: tuple[str, ...], **options: Any) -> None:
         if launch.under_launcher():
             hold_stop_signals()
-        with one_sentence_errors():
-            if options["virtual"] and launch.world_size() > 1:
-                raise UsageError("--virtual simulates all workers in one process: leave out mpirun or srun")
-            if workers is not None:
-                settings = (*settings, f"run.workers={workers}")
-            command(job, settings, **options)
+        if options["virtual"] and launch.world_size() > 1:
+            raise UsageError("--virtual simulates all workers in one process: leave out mpirun or srun")
+        if workers is not None:
+            settings = (*settings, f"run.workers={workers}")
+        command(job, settings, **options)
 
     return wrapped
 

@@ -4,23 +4,24 @@ import sys
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from mpi_ata import launch
-from mpi_ata.cli.options import Command, combine, errors_in_one_sentence, json_option, passed_as, show
+from mpi_ata.cli.options import Command, combine, json_option, passed_as, show
 from mpi_ata.cli.runs import execute_with_progress, starts_ranks
 from mpi_ata.errors import UsageError
 from mpi_ata.job.component import LAWS
 from mpi_ata.limits import usable_cores
-from mpi_ata.paper import experiments
+from mpi_ata.paper import experiments, ratios
 from mpi_ata.paper.experiments import PaperRequest
-from mpi_ata.paper.trials import RunsProgress, Watch
+from mpi_ata.paper.figures import PaperReport
+from mpi_ata.paper.machines import make_real
+from mpi_ata.paper.pretrained import make_prior
+from mpi_ata.paper.regret import make_regret
+from mpi_ata.paper.trials import Watch
 from mpi_ata.view.live import Display
-
-if TYPE_CHECKING:
-    from mpi_ata.paper.figures import PaperReport
 
 
 def split_names(_: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
@@ -60,11 +61,15 @@ def reported_experiment(command: Command) -> Command:
     def wrapped(request: PaperRequest, markdown: bool, as_json: bool, **options: Any) -> None:
         line = Display(sys.stderr)
 
-        def watch(progress: RunsProgress) -> None:
+        def watch(progress: str) -> None:
             if line.due():
-                line.show(progress.text())
+                line.show(progress)
 
-        create_folder(request.out)
+        try:
+            if request.out is not None:  # before time is spent on what it is for
+                request.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {request.out}: cannot create this folder: {error.strerror}") from None
         try:
             report: PaperReport | None = command(request, watch, **options)
         finally:
@@ -73,15 +78,6 @@ def reported_experiment(command: Command) -> Command:
             show(report.json() if as_json else report.markdown() if markdown else report.text())
 
     return wrapped
-
-
-def create_folder(folder: Path | None) -> None:
-    """Create the folder for results, before time is spent on them."""
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {folder}: cannot create this folder: {error.strerror}") from None
 
 
 shared_options = combine(
@@ -113,7 +109,6 @@ shared_options = combine(
     ),
     click.option("--markdown", is_flag=True, help="Print the table as Markdown."),
     json_option,
-    errors_in_one_sentence,
     passed_as("request", PaperRequest),
     reported_experiment,
 )
@@ -139,7 +134,7 @@ data_option = click.option(
     default=1e-4,
     help="With --mpi: seconds per unit of the law.",
 )
-def table1(request: PaperRequest, watch: Watch, mpi: bool, unit: float) -> "PaperReport | None":
+def table1(request: PaperRequest, watch: Watch, mpi: bool, unit: float) -> PaperReport | None:
     """Ratios to greedy allocation under the square-root law: Table 1.
 
     With --mpi, runs 1,000 rounds for one number of workers, each on a rank of its own.
@@ -149,57 +144,50 @@ def table1(request: PaperRequest, watch: Watch, mpi: bool, unit: float) -> "Pape
       mpi-ata paper table1 --seeds 5 --out results
       mpi-ata paper table1 --mpi --workers 17
     """
-    from mpi_ata.paper import ratios
-
     if not mpi:
         return ratios.make_table(experiments.TABLE1, request, watch)
     experiment = ratios.for_ranks(experiments.TABLE1, request, unit)
     if starts_ranks(virtual=False):
         launch.start_ranks(experiment.workers[0], launch.rank_command(sys.argv[1:]))
     return ratios.make_table_on_ranks(
-        experiment, lambda trial: execute_with_progress(trial.plan_on_ranks(), False, f"{trial.allocator}: ")
+        experiment,
+        lambda trial: execute_with_progress(trial.plan(on_ranks=True), False, f"{trial.allocator}: "),
     )
 
 
 @paper_command.command()
 @experiment_options
-def table2(request: PaperRequest, watch: Watch) -> "PaperReport":
+def table2(request: PaperRequest, watch: Watch) -> PaperReport:
     """Ratios to greedy allocation under the linear law: Table 2.
 
     \b
     Examples:
       mpi-ata paper table2 --workers 17,51 --out results
     """
-    from mpi_ata.paper import ratios
-
     return ratios.make_table(experiments.TABLE2, request, watch)
 
 
 @paper_command.command()
 @experiment_options
-def mix(request: PaperRequest, watch: Watch) -> "PaperReport":
+def mix(request: PaperRequest, watch: Watch) -> PaperReport:
     """Ratios to greedy allocation under a mix of five laws.
 
     \b
     Examples:
       mpi-ata paper mix --budget 10 --json
     """
-    from mpi_ata.paper import ratios
-
     return ratios.make_table(experiments.MIX, request, watch)
 
 
 @paper_command.command()
 @experiment_options
-def regret(request: PaperRequest, watch: Watch) -> "PaperReport":
+def regret(request: PaperRequest, watch: Watch) -> PaperReport:
     """Growth of the regret with the rounds, and a fit against ln k.
 
     \b
     Examples:
       mpi-ata paper regret --out results
     """
-    from mpi_ata.paper.regret import make_regret
-
     return make_regret(experiments.REGRET, request, watch)
 
 
@@ -207,19 +195,15 @@ def regret(request: PaperRequest, watch: Watch) -> "PaperReport":
 @experiment_options
 @data_option
 @click.option("--full", is_flag=True, help="Run 25,000 rounds instead of 3,000.")
-def cifar(request: PaperRequest, watch: Watch, data: Path | None, full: bool) -> "PaperReport":
+def cifar(request: PaperRequest, watch: Watch, data: Path | None, full: bool) -> PaperReport:
     """A network on CIFAR-100 under each allocator; needs PyTorch.
 
     \b
     Examples:
       mpi-ata paper cifar --data cifar-100-binary --workers 17 --out results
     """
-    from mpi_ata.paper.ratios import make_cifar
-
-    experiment = experiments.CIFAR
-    return make_cifar(
-        replace(experiment, rounds=experiments.FULL_ROUNDS) if full else experiment, request, data, watch
-    )
+    experiment = replace(experiments.CIFAR, rounds=experiments.FULL_ROUNDS) if full else experiments.CIFAR
+    return ratios.make_cifar(experiment, request, data, watch)
 
 
 @paper_command.command()
@@ -233,7 +217,7 @@ def cifar(request: PaperRequest, watch: Watch, data: Path | None, full: bool) ->
     default="0,500000,5000000",
     help="Pretraining rounds, of the bandit alone.",
 )
-def prior(request: PaperRequest, watch: Watch, data: Path | None, priors: tuple[int, ...]) -> "PaperReport":
+def prior(request: PaperRequest, watch: Watch, data: Path | None, priors: tuple[int, ...]) -> PaperReport:
     """Runs that start with prior knowledge of the workers.
 
     The prior comes from rounds of the bandit alone: it decides quotas and learns times, without gradients.
@@ -245,8 +229,6 @@ def prior(request: PaperRequest, watch: Watch, data: Path | None, priors: tuple[
       mpi-ata paper prior --out results
       mpi-ata paper prior --prior 0,50000 --workers 17
     """
-    from mpi_ata.paper.pretrained import make_prior
-
     experiment = experiments.PRIOR if data is None else experiments.PRIOR_ON_CIFAR
     return make_prior(experiment, request, priors, data, watch)
 
@@ -254,7 +236,7 @@ def prior(request: PaperRequest, watch: Watch, data: Path | None, priors: tuple[
 @paper_command.command()
 @shared_options
 @click.option("--laws", help="Laws of task times, comma-separated.  [default: all real machines]")
-def real(request: PaperRequest, watch: Watch, laws: str | None) -> "PaperReport":
+def real(request: PaperRequest, watch: Watch, laws: str | None) -> PaperReport:
     """All allocators on real machines, against the oracle.
 
     Clock and worker time after 100, 1,000 and 26,000 rounds without gradients, divided by those of ofta,
@@ -265,6 +247,4 @@ def real(request: PaperRequest, watch: Watch, laws: str | None) -> "PaperReport"
       mpi-ata paper real --rounds 1000
       mpi-ata paper real --laws lonestar6,gpu-generations --allocators uta,ata-empirical --seeds 3
     """
-    from mpi_ata.paper.machines import make_real
-
     return make_real(laws, request, watch)

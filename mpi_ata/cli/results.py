@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
-from mpi_ata.cli.options import PATH, errors_in_one_sentence, json_option, run_argument, show
+from mpi_ata.cli.options import PATH, json_option, run_argument, show
 from mpi_ata.runfile.load import SLURM_ENERGY, describe, load_named
 from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
+from mpi_ata.view import plots
 from mpi_ata.view.explain import explain, explanation_text
 from mpi_ata.view.live import Display, saved_run, snapshot_text, watch
-from mpi_ata.view.plots import PANELS, check_figure_path, check_panels, draw_runs, plotted, run_names
-from mpi_ata.view.report import check_report_path, write_report
+from mpi_ata.view.report import write_report
 from mpi_ata.view.summaries import format_run
-from mpi_ata.view.what_if import Question, what_if, what_if_table
+from mpi_ata.view.what_if import what_if, what_if_table
 
 
 def load_run(path: Path) -> Record:
@@ -43,7 +43,6 @@ runs_argument = click.argument("runs", nargs=-1, required=True, type=PATH)
 @click.command(name="show")
 @run_argument
 @json_option
-@errors_in_one_sentence
 def show_command(run: Path, as_json: bool) -> None:
     """Print the contents of a run file.
 
@@ -62,8 +61,7 @@ def show_command(run: Path, as_json: bool) -> None:
 @click.command(name="plot")
 @runs_argument
 @click.option("-o", "--output", required=True, type=PATH, help="The figure: .png, .pdf or .svg.")
-@click.option("--panels", default=",".join(PANELS), show_default=True, help="Comma-separated names.")
-@errors_in_one_sentence
+@click.option("--panels", default=",".join(plots.PANELS), show_default=True, help="Comma-separated names.")
 def plot_command(runs: tuple[Path, ...], output: Path, panels: str) -> None:
     """Draw runs, finished or still running, in one figure.
 
@@ -73,10 +71,10 @@ def plot_command(runs: tuple[Path, ...], output: Path, panels: str) -> None:
       mpi-ata plot runs/ata.h5 runs/gta.h5 -o both.pdf --panels clock,worker-time
     """
     names = [name.strip() for name in panels.split(",")]
-    check_panels(names)
-    check_figure_path(output)
-    labels = run_names(runs)
-    draw_runs([plotted(load_run(run), name) for run, name in zip(runs, labels, strict=True)], output, names)
+    plots.check_panels(names)
+    plots.check_figure_path(output)
+    labels = zip(runs, plots.run_names(runs), strict=True)
+    plots.draw_runs([plots.plotted(load_run(run), name) for run, name in labels], output, names)
     show(f"wrote {output}")
 
 
@@ -86,7 +84,6 @@ def plot_command(runs: tuple[Path, ...], output: Path, panels: str) -> None:
 @click.option("--budget", type=click.IntRange(min=1), help="Tasks per round.  [default: that of the run]")
 @click.option("--workers", help="A list such as 0-7,12, or a number: that many, the fastest.  [default: all]")
 @json_option
-@errors_in_one_sentence
 def what_if_command(
     run: Path, allocators: str, budget: int | None, workers: str | None, as_json: bool
 ) -> None:
@@ -100,14 +97,14 @@ def what_if_command(
       mpi-ata what-if runs/mine.h5 --allocators ata-auto,ofta --budget 64
       mpi-ata what-if runs/mine.h5 --allocators own --workers 0-7,12
     """
-    question = Question([name.strip() for name in allocators.split(",")], budget, workers)
+    names = [name.strip() for name in allocators.split(",")]
     line = Display(sys.stderr)
 
     def begins(name: str) -> None:
         if line.due():
             line.show(f"replaying {name}")
 
-    answer = what_if(load_run(run), run, question, begins)
+    answer = what_if(load_run(run), run, names, budget, workers, begins)
     line.clear()
     show(json.dumps(answer) if as_json else what_if_table(answer))
 
@@ -116,7 +113,6 @@ def what_if_command(
 @run_argument
 @click.option("--worker", type=int, help="Explain this worker only, in whole sentences.")
 @json_option
-@errors_in_one_sentence
 def explain_command(run: Path, worker: int | None, as_json: bool) -> None:
     """Explain why workers get as many tasks as they do, or none.
 
@@ -132,7 +128,6 @@ def explain_command(run: Path, worker: int | None, as_json: bool) -> None:
 @click.command(name="report")
 @runs_argument
 @click.option("-o", "--output", required=True, type=PATH, help="The page: a .html file.")
-@errors_in_one_sentence
 def report_command(runs: tuple[Path, ...], output: Path) -> None:
     """Write a page about runs for the browser.
 
@@ -143,7 +138,7 @@ def report_command(runs: tuple[Path, ...], output: Path) -> None:
       mpi-ata report runs/mine.h5 -o mine.html
       mpi-ata report runs/*.h5 -o all.html
     """
-    check_report_path(output)
+    plots.check_output(output, "report", ".html")
     write_report([load_with_energy(run) for run in runs], runs, output)
     show(f"wrote {output}")
 
@@ -152,7 +147,6 @@ def report_command(runs: tuple[Path, ...], output: Path) -> None:
 @run_argument
 @click.option("--once", is_flag=True, help="Print it once, as it is now.")
 @click.option("--follow", is_flag=True, help="Wait for a run that was stopped to be resumed.")
-@errors_in_one_sentence
 def watch_command(run: Path, once: bool, follow: bool) -> None:
     """Show a run while it runs elsewhere, until it ends.
 

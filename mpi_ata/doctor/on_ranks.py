@@ -1,18 +1,21 @@
-"""Whether ranks can exchange messages: those that a launcher started, or two that run a tiny job."""
+"""All checks, the last of which is whether ranks can exchange messages."""
 
 import json
 import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mpi_ata import launch
+from mpi_ata.doctor import checks
 from mpi_ata.doctor.checks import Finding, compatible, threads_per_rank
 from mpi_ata.errors import RunError
 from mpi_ata.launch import host_name
-from mpi_ata.launch.mpirun import Library
+from mpi_ata.launch.mpirun import Library, loaded_library
 from mpi_ata.layout import workers_in
 
 FIX_MPI_FIRST = "fix the MPI problems above, then run mpi-ata doctor again"
@@ -22,43 +25,46 @@ LAUNCHER_MISMATCH = (
 )
 
 JOB = """
-[problem]
-name = "quadratic"
-dimension = 1000
-
-[method]
-name = "sgd"
-step_size = 0.4
-
-[allocator]
-name = "uta"
-budget = 2
-
-[times]
-law = "sqrt"
-scale = 0.001
-
-[stop]
-rounds = 3
-
-[run]
-workers = 1
-seed = 5
+problem = {name = "quadratic", dimension = 1000}
+method = {name = "sgd", step_size = 0.4}
+allocator = {name = "uta", budget = 2}
+times = {law = "sqrt", scale = 0.001}
+stop = {rounds = 3}
+run = {workers = 1, seed = 5}
 """
 COMPARED = ("rounds", "tasks_started", "tasks_used", "loss", "gap", "workers", "finished")
 
 
+def examine() -> Iterator[Finding]:
+    """Yield all findings, the slow one last; under a launcher all ranks must take part in that one."""
+    loaded = loaded_library()
+    library, mpirun = checks.library_finding(loaded), checks.launcher(loaded)
+    yield from (checks.python(), checks.package(), library, checks.wheels(), mpirun, checks.dead_workers())
+    yield from (world(), checks.cores(), checks.threads(), checks.doorbell())
+    yield from (checks.shared_memory(), checks.output_folder(), checks.slurm())
+    if launch.under_launcher():
+        yield exchange_on_ranks(loaded)
+    elif library.ok and mpirun.ok:
+        yield tiny_job()
+    else:
+        yield Finding("exchange", "not tried", False, FIX_MPI_FIRST)
+
+
 def world() -> Finding:
     """Check whether a launcher started this process as a rank."""
+    found = "not under a launcher; mpi-ata run starts the ranks itself"
     if launch.under_launcher():
         found = f"rank {launch.rank()} of {launch.world_size()}, according to the launcher"
-        return Finding("world", found)
-    return Finding("world", "not under a launcher; mpi-ata run starts the ranks itself")
+    return Finding("world", found)
 
 
 def exchange_on_ranks(library: Library) -> Finding:
     """Check that the ranks of this MPI world reach each other; all of them must call this."""
-    ranks, starter = launch.world_size(), current_launcher()
+    ranks, starter = launch.world_size(), ""
+    if "OMPI_COMM_WORLD_SIZE" in os.environ:
+        starter = "Open MPI's mpirun"
+    elif "PMI_SIZE" in os.environ:
+        starter = "a launcher for MPICH"
     if not compatible(starter, library.version):  # MPICH would end everything in MPI_Init
         return Finding("exchange", f"not tried: {starter} started this rank", False, LAUNCHER_MISMATCH)
     try:
@@ -83,13 +89,6 @@ def _exchange_finding(ranks: int, hosts: list[str]) -> Finding:
     return Finding("exchange", found, True, oversubscription(workers_in(here) * threads_per_rank()))
 
 
-def current_launcher() -> str:
-    """Return the kind of launcher that started this rank, empty if unknown."""
-    if "OMPI_COMM_WORLD_SIZE" in os.environ:
-        return "Open MPI's mpirun"
-    return "a launcher for MPICH" if "PMI_SIZE" in os.environ else ""
-
-
 def oversubscription(threads: int) -> str | None:
     """Return a warning if this node would run more threads than it has cores."""
     cores = os.cpu_count() or 1
@@ -108,22 +107,16 @@ def tiny_job() -> Finding:
         began = time.perf_counter()
         real, error = run_job(job)
         seconds = time.perf_counter() - began
-    if real is None:
-        command = f"{launch.find_mpirun()} -n 2 {sys.executable} -m mpi4py.bench helloworld"
-        return Finding(
-            "exchange", f"two ranks failed: {error}", False, f"see what MPI itself says: {command}"
-        )
-    return compare(real, simulated or {}, seconds)
+    if real is not None:
+        return compare(real, simulated or {}, seconds)
+    command = f"{launch.find_mpirun()} -n 2 {sys.executable} -m mpi4py.bench helloworld"
+    return Finding("exchange", f"two ranks failed: {error}", False, f"see what MPI itself says: {command}")
 
 
 def compare(real: dict[str, Any], simulated: dict[str, Any], seconds: float) -> Finding:
     """Compare the summary of a run on two ranks with that of its simulation."""
-    wrong = [
-        f"{key} {real.get(key)} instead of {simulated.get(key)}"
-        for key in COMPARED
-        if real[key] != simulated.get(key)
-    ]
-    if wrong:
+    differing = [key for key in COMPARED if real[key] != simulated.get(key)]
+    if wrong := [f"{key} {real[key]} instead of {simulated.get(key)}" for key in differing]:
         remedy = "numbers were lost or changed in transit: please report this, with the lines above"
         return Finding("exchange", f"two ranks computed {', '.join(wrong)}", False, remedy)
     found = f"two ranks, {real['rounds']} rounds, correct results, {seconds:.1f} s from start to end"
@@ -135,8 +128,8 @@ def run_job(job: Path, *options: str) -> tuple[dict[str, Any] | None, str]:
     out = job.with_suffix(".virtual.h5" if options else ".h5")
     command = [sys.executable, "-m", "mpi_ata", "run", str(job), "--out", str(out), "--workers", "1"]
     result = launch.run_command([*command, "--json", *options])
-    try:
-        summary = json.loads(result.out.splitlines()[-1]) if result.code == 0 else None
-    except (IndexError, ValueError):
-        summary = None
-    return (summary, "") if isinstance(summary, dict) else (None, result.gist())
+    with suppress(IndexError, ValueError):
+        summary = json.loads(result.out.splitlines()[-1])
+        if result.code == 0 and isinstance(summary, dict):
+            return summary, ""
+    return None, result.gist()

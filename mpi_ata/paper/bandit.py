@@ -1,7 +1,7 @@
 """The bandit alone: rounds in which an allocator decides and learns from drawn times, without gradients."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 import numpy as np
@@ -10,8 +10,7 @@ from mpi_ata.allocators import ATA, ATAEmpirical
 from mpi_ata.allocators.ata import LowerBoundAllocator
 from mpi_ata.arrays import Array, State
 from mpi_ata.clusters.accounts import TaskTimeStats
-from mpi_ata.driver.trace import Regret
-from mpi_ata.errors import UsageError
+from mpi_ata.driver.trace import Regret, Trace
 from mpi_ata.job import Job
 from mpi_ata.job.build import build_allocator, build_law, build_times
 from mpi_ata.times import DrawnTimes, Exponential, Law, Linear, Sqrt
@@ -21,12 +20,11 @@ Play = Callable[[int], tuple[float, float]]  # plays that many more rounds; retu
 
 @dataclass
 class BanditState:
-    """What an allocator has learned so far, with the clock and the regret of the rounds it took."""
+    """What an allocator has learned so far, and the totals of the rounds it took."""
 
     allocator: LowerBoundAllocator
     stats: State  # task times of each worker, as in TaskTimeStats
-    clock: float = 0.0
-    regret: float = 0.0
+    trace: Trace = field(default_factory=Trace)
 
 
 def play_bandit(
@@ -36,20 +34,26 @@ def play_bandit(
     n = job.run.workers or 1
     times = build_times(job, n)
     allocator = build_allocator(job, n, times)
-    if job.times is None or times is None or not isinstance(allocator, LowerBoundAllocator):
-        raise UsageError("the bandit needs a law of task times, and an allocator that learns from them")
+    assert job.times is not None
+    assert times is not None
+    assert isinstance(allocator, LowerBoundAllocator), "only these learn from task times"
     stats = TaskTimeStats(n)
     learned = BanditState(allocator, stats.state())
+    trace = learned.trace
+    trace.regret = 0.0
     law = build_law(job.times, n, job.run.seed) if job.times.unit == 1.0 else None
     fast = compiled_play(learned, law, job.run.seed)
     play, step = (fast, 20_000) if fast else (python_play(allocator, times, stats), 100)
     for mark in marks:
         while allocator.k < mark:
             clock, regret = play(min(step, mark - allocator.k))
-            learned.clock += clock
-            learned.regret += regret
+            trace.clock += clock
+            trace.regret += regret
             report(allocator.k)
         stats.state()
+        trace.round, trace.used = allocator.k, int(allocator.K.sum())
+        trace.worker_time = float(allocator.T.sum())
+        trace.record()
         yield learned
 
 

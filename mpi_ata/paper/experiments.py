@@ -47,21 +47,14 @@ class Trial:
         """Return the job of this run."""
         return load_job(self.file, self.settings)
 
-    def plan(self) -> Plan:
-        """Decide how to run it."""
-        return resolve(self.file, self.settings, self.output_options())
-
-    def plan_on_ranks(self) -> Plan:
-        """Decide how to run it, on all ranks of this MPI world."""
-        return resolve_on_ranks(self.file, self.settings, self.output_options())
-
-    def output_options(self) -> OutputOptions | None:
-        """Return where the run is saved and resumed from; None if it is not saved."""
-        if self.out is None:
-            return None
-        resume = RunFile(self.out).exists()
-        prior = (self.warm_start,) if self.warm_start and not resume else ()
-        return OutputOptions(self.out, resume, prior)
+    def plan(self, on_ranks: bool = False) -> Plan:
+        """Decide how to run it, alone or on all ranks of this MPI world; a saved run is resumed."""
+        output = None
+        if self.out is not None:
+            resume = RunFile(self.out).exists()
+            prior = (self.warm_start,) if self.warm_start and not resume else ()
+            output = OutputOptions(self.out, resume, prior)
+        return (resolve_on_ranks if on_ranks else resolve)(self.file, self.settings, output)
 
 
 @dataclass(frozen=True)
@@ -116,13 +109,12 @@ class Experiment:
     def trials(self) -> list[Trial]:
         """Return all runs, the longest first, so that no core is left with a long one at the end."""
         workers = sorted(self.workers, reverse=True)
-        kinds = product(workers, self.allocators, self.seeds)
-        return [self._trial(n, name, seed) for n, name, seed in kinds]
-
-    def _trial(self, n: int, name: str, seed: int) -> Trial:
-        file, settings = FOLDER / self.file, tuple(self._settings(n, name, seed))
-        out = self.out and self.out / f"{self.prefix}{self.law}-n{n}-B{self.budget}-{name}-seed{seed}.h5"
-        return Trial(self.law, n, name, seed, self.rounds, file, settings, out)
+        trials = []
+        for n, name, seed in product(workers, self.allocators, self.seeds):
+            file, settings = FOLDER / self.file, tuple(self._settings(n, name, seed))
+            out = self.out and self.out / f"{self.prefix}{self.law}-n{n}-B{self.budget}-{name}-seed{seed}.h5"
+            trials.append(Trial(self.law, n, name, seed, self.rounds, file, settings, out))
+        return trials
 
     def _settings(self, n: int, name: str, seed: int) -> Iterator[str]:
         yield f"times.law={self.law}"

@@ -2,19 +2,19 @@
 
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from mpi_ata.arrays import Array
-from mpi_ata.errors import UsageError
 from mpi_ata.paper.experiments import GREEDY, Trial, paper_ratios
 from mpi_ata.paper.trials import TrialResult
+from mpi_ata.view import plots
 from mpi_ata.view.text import duration, markdown_table, table
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ COLOURS = {
     "ata-half": "tab:cyan",
     "ata-empirical": "tab:green",
 }
+DPI = 120
 Columns = dict[str, Array]  # of a trace, by name
+Key = TypeVar("Key")  # of a group of runs
 
 
 class Panel(NamedTuple):
@@ -69,25 +71,28 @@ def new_figure(
     rows: int, columns: int, width: float = 4.0, height: float = 3.0
 ) -> "tuple[Figure, list[list[Axes]]]":
     """Return an empty figure, which needs no display, and its axes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width * columns, height * rows + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = plots.new_figure(width * columns, height * rows + 0.5)
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
+
+
+def grouped(results: Sequence[TrialResult], key: Callable[[Trial], Key]) -> dict[Key, list[TrialResult]]:
+    """Return the runs in groups of the same key."""
+    groups: dict[Key, list[TrialResult]] = {}
+    for result in results:
+        groups.setdefault(key(result.trial), []).append(result)
+    return groups
 
 
 def by_workers(results: Sequence[TrialResult]) -> dict[str, list[TrialResult]]:
     """Return the runs grouped by number of workers."""
-    workers = sorted({result.trial.n for result in results})
-    return {f"n = {n}": [result for result in results if result.trial.n == n] for n in workers}
+    return grouped(sorted(results, key=lambda result: result.trial.n), lambda trial: f"n = {trial.n}")
 
 
 def draw_runs(
     groups: Mapping[str, Sequence[TrialResult]], path: Path, panels: Sequence[Panel] = PANELS
 ) -> None:
     """Draw groups of runs into a file."""
-    save(make_figure(groups, panels), path)
+    plots.save_figure(make_figure(groups, panels), path, dpi=DPI)
 
 
 def make_figure(groups: Mapping[str, Sequence[TrialResult]], panels: Sequence[Panel] = PANELS) -> "Figure":
@@ -105,8 +110,7 @@ def make_figure(groups: Mapping[str, Sequence[TrialResult]], panels: Sequence[Pa
 
 def _draw(axes: "Axes", panel: Panel, results: Sequence[TrialResult]) -> None:
     for result in results:
-        columns = dict(zip(result.rows[0]._fields, np.array(result.rows[1:]).T, strict=True))
-        x, y = panel.select(columns)
+        x, y = panel.select({name: column[1:] for name, column in result.history.items()})
         shown = np.isfinite(y) & ((y > 0) | (not panel.log_y))
         if shown.any():
             name = result.trial.allocator
@@ -118,14 +122,6 @@ def _draw(axes: "Axes", panel: Panel, results: Sequence[TrialResult]) -> None:
     axes.set_xscale("log" if panel.log_x else "linear")
     axes.set_yscale("log" if panel.log_y else "linear")
     axes.grid(alpha=0.3)
-
-
-def save(figure: "Figure", path: Path) -> None:
-    """Write a figure in the format of its file name."""
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: the figure cannot be written: {error}") from None
 
 
 Record = dict[str, Any]
@@ -149,21 +145,14 @@ def ratios(results: Sequence[TrialResult], budget: int) -> list[Record]:
 def _record(trial: Trial, runs: Sequence[Record], greedy: Sequence[Record], budget: int) -> Record:
     """Return the record of one allocator, given its summary and that of greedy allocation for each seed."""
     pairs = list(zip(runs, greedy, strict=True))
-    worker_time = [base["worker_time"] / own["worker_time"] for own, base in pairs]
-    runtime = [own["clock"] / base["clock"] for own, base in pairs]
     paper = paper_ratios(trial, budget)
     gaps = [run["gap"] for run in runs]
     return {
-        "law": trial.law,
-        "n": trial.n,
-        "allocator": trial.allocator,
-        "rounds": round(fmean(run["rounds"] for run in runs)),
-        "worker_time_ratio": fmean(worker_time),
-        "runtime_ratio": fmean(runtime),
+        **described(trial, round(fmean(run["rounds"] for run in runs))),
+        **averaged("worker_time_ratio", [base["worker_time"] / own["worker_time"] for own, base in pairs]),
+        **averaged("runtime_ratio", [own["clock"] / base["clock"] for own, base in pairs]),
         "paper_worker_time_ratio": paper[0],
         "paper_runtime_ratio": paper[1],
-        "worker_time_ratio_deviation": deviation(worker_time),
-        "runtime_ratio_deviation": deviation(runtime),
         "seeds": len(runs),
         "prior": trial.prior,
         "loss": _mean([run["loss"] for run in runs]),
@@ -177,19 +166,21 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if len(known) == len(values) else None
 
 
-def deviation(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation; None for a single value."""
-    return stdev(values) if len(values) > 1 else None
+def described(trial: Trial, rounds: int) -> Record:
+    """Return how the record of a run begins; ratios are None unless there are some."""
+    known = {"law": trial.law, "n": trial.n, "allocator": trial.allocator, "rounds": rounds}
+    return known | dict.fromkeys((*RATIOS, *(f"paper_{key}" for key in RATIOS)))
+
+
+def averaged(name: str, values: Sequence[float]) -> Record:
+    """Return mean and sample standard deviation over the seeds; None for a single value."""
+    return {name: fmean(values), f"{name}_deviation": stdev(values) if len(values) > 1 else None}
 
 
 def total_time(results: Sequence[TrialResult]) -> str:
     """Return a note on the total wall time of the runs."""
-    return total_time_text([result.summary["elapsed"] for result in results])
-
-
-def total_time_text(seconds: Sequence[float]) -> str:
-    """Return a note on the total wall time, given the seconds of each run."""
-    return f"The {len(seconds)} runs took {duration(sum(seconds))} in total."
+    seconds = sum(result.summary["elapsed"] for result in results)
+    return f"The {len(results)} runs took {duration(seconds)} in total."
 
 
 def ratio_header(other: str) -> list[str]:
@@ -216,13 +207,14 @@ def run_cells(record: Record) -> list[str]:
     return [record["allocator"], str(record["n"]), f"{record['rounds']:,}"]
 
 
-def ratio_cells(record: Record) -> Iterator[str]:
+def ratio_cells(record: Record) -> list[str]:
     """Return both ratios without others to compare them with."""
-    return (with_deviation(record[key], record[f"{key}_deviation"]) for key in RATIOS)
+    return [with_deviation(record, key) for key in RATIOS]
 
 
-def with_deviation(mean: float, deviation: float | None, form: str = ".2f") -> str:
+def with_deviation(record: Record, key: str, form: str = ".2f") -> str:
     """Return a mean with its deviation, if there is one."""
+    mean, deviation = record[key], record[f"{key}_deviation"]
     return f"{mean:{form}}" + ("" if deviation is None else f" ± {deviation:{form}}")
 
 
@@ -240,21 +232,20 @@ class PaperReport:
 
     def with_figure(self, folder: Path | None, draw: Callable[[Path], None]) -> "PaperReport":
         """Draw the figure into a folder, and return the report with it, or with a note on what is missing."""
-        if folder is None:
-            return self._with_note("Use --out FOLDER to save the runs there and draw the figure.")
-        if not available():
-            return self._with_note("There is no figure: matplotlib is missing, pip install 'mpi-ata[plot]'.")
-        path = folder / f"{self.name}.png"
-        draw(path)
-        return replace(self, figure=path)
-
-    def _with_note(self, note: str) -> "PaperReport":
+        note = "Use --out FOLDER to save the runs there and draw the figure."
+        if folder is not None and available():
+            path = folder / f"{self.name}.png"
+            draw(path)
+            return replace(self, figure=path)
+        if folder is not None:
+            note = "There is no figure: matplotlib is missing, pip install 'mpi-ata[plot]'."
         return replace(self, notes=[*self.notes, note])
 
     def text(self) -> str:
         """Return the report for a terminal."""
         notes = [*self.notes, *([f"Figure: {self.figure}"] if self.figure else [])]
-        return "\n".join([f"{self.title}\n", table(self.lines, self.header), "", *map(_wrap, notes)])
+        wrapped = [textwrap.fill(note, 110, initial_indent="- ", subsequent_indent="  ") for note in notes]
+        return "\n".join([f"{self.title}\n", table(self.lines, self.header), "", *wrapped])
 
     def markdown(self) -> str:
         """Return the report for a Markdown document."""
@@ -265,7 +256,3 @@ class PaperReport:
     def json(self) -> str:
         """Return the records as a JSON list in one line."""
         return json.dumps(self.records)
-
-
-def _wrap(note: str) -> str:
-    return textwrap.fill(note, 110, initial_indent="- ", subsequent_indent="  ")

@@ -1,17 +1,26 @@
 """All allocators on the recorded speeds of real machines, after few and many rounds, beside the oracle."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
+from itertools import product
+
+import numpy as np
 
 from mpi_ata.errors import UsageError
 from mpi_ata.job.component import ALLOCATORS, LAWS, MACHINES
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import ATA_HALF, BUDGET, MINDFLAYER, Experiment, PaperRequest
-from mpi_ata.paper.figures import RATIOS, PaperReport, Record, deviation, total_time, with_deviation
+from mpi_ata.paper.figures import (
+    PaperReport,
+    Record,
+    averaged,
+    described,
+    grouped,
+    total_time,
+    with_deviation,
+)
 from mpi_ata.paper.trials import TrialResult, Watch, execute_trial, on_cores
-from mpi_ata.runfile.schema import HistoryRow
 
 ORACLE = "ofta"
 MARKS = (100, 1_000, 26_000)  # rounds
@@ -25,7 +34,6 @@ SIZES = {  # workers, and tasks per round
     "bytedance-se": (32, 128),
 }
 QUANTITIES = ("clock", "worker_time")
-Totals = Mapping[tuple[str, int, str, int], Mapping[int, HistoryRow]]  # by law, n, allocator, seed; by round
 WORKER_TIME = figures.Panel(
     "round", "worker time per round", lambda c: (c["round"], c["worker_time"] / c["round"]), log_x=True
 )
@@ -34,22 +42,19 @@ PANELS = [figures.AVERAGE_TIME, WORKER_TIME]
 
 def make_real(laws: str | None, request: PaperRequest, watch: Watch) -> PaperReport:
     """Run all allocators under each law, and return the report."""
-    experiments = [experiment_for(law).with_request(request) for law in _law_names(laws)]
+    names = dict.fromkeys(MACHINES if laws is None else map(str.strip, laws.split(",")))
+    for name in names:
+        if name not in LAWS:
+            raise UsageError(f"unknown law {name!r} in --laws; valid names: {', '.join(LAWS)}")
+    experiments = [experiment_for(law).with_request(request) for law in names]
     if experiments[0].rounds > MAX_ROUNDS:
         raise UsageError(f"--rounds {experiments[0].rounds} must be at most {MAX_ROUNDS:,} here")
     trials = [trial for experiment in experiments for trial in experiment.trials()]
     trials.sort(key=lambda trial: trial.n, reverse=True)  # the longest first
     results = on_cores(execute_trial, trials, request.cores, watch)
-    draw = partial(figures.draw_runs, _groups(results), panels=PANELS)
+    groups = grouped(results, lambda trial: f"{trial.law}, n = {trial.n}")
+    draw = partial(figures.draw_runs, groups, panels=PANELS)
     return real_report(experiments, results).with_figure(request.out, draw)
-
-
-def _law_names(laws: str | None) -> list[str]:
-    names = list(MACHINES) if laws is None else [name.strip() for name in laws.split(",")]
-    for name in names:
-        if name not in LAWS:
-            raise UsageError(f"unknown law {name!r} in --laws; valid names: {', '.join(LAWS)}")
-    return list(dict.fromkeys(names))
 
 
 def experiment_for(law: str) -> Experiment:
@@ -61,25 +66,17 @@ def experiment_for(law: str) -> Experiment:
     return replace(chosen, rounds=MARKS[-1])
 
 
-def _groups(results: Sequence[TrialResult]) -> dict[str, list[TrialResult]]:
-    """Return the runs by law and number of workers."""
-    groups: dict[str, list[TrialResult]] = {}
-    for result in results:
-        groups.setdefault(f"{result.trial.law}, n = {result.trial.n}", []).append(result)
-    return groups
-
-
 def real_report(experiments: Sequence[Experiment], results: Sequence[TrialResult]) -> PaperReport:
     """Return clock and worker time of each allocator, divided by those of the oracle."""
-    totals = {
-        (run.trial.law, run.trial.n, run.trial.allocator, run.trial.seed): {
-            row.round: row for row in run.rows
-        }
-        for run in results
-    }
-    records = [record for experiment in experiments for record in _records(experiment, totals)]
-    marks = marks_until(experiments[0].rounds)
-    lines = [_line(records[i : i + len(marks)]) for i in range(0, len(records), len(marks))]
+    runs = grouped(results, lambda trial: (trial.law, trial.n, trial.allocator))
+    records, lines, marks = list[Record](), list[list[str]](), marks_until(experiments[0].rounds)
+    for each in experiments:
+        for n, name in product(each.workers, each.allocators):
+            own, oracle = runs[each.law, n, name], runs[each.law, n, ORACLE]
+            row = [_record(own, oracle, mark) | {"budget": each.budget} for mark in marks]
+            cells = [with_deviation(record, f"{key}_to_ofta") for key in QUANTITIES for record in row]
+            lines.append([each.law, str(n), str(each.budget), name, *cells])
+            records += row
     title = f"{experiments[0].title}: ratios to {ORACLE}, {experiments[0].repeats()}"
     columns = [f"{name}, {mark:,}" for name in ("clock", "worker time") for mark in marks]
     header, notes = ["law", "n", "B", "allocator", *columns], [*_notes(records), total_time(results)]
@@ -91,36 +88,18 @@ def marks_until(rounds: int) -> list[int]:
     return [*(mark for mark in MARKS if mark < rounds), rounds]
 
 
-def _records(experiment: Experiment, totals: Totals) -> Iterator[Record]:
-    """Yield one record for each number of workers, allocator and mark."""
-    law, seeds = experiment.law, experiment.seeds
-    for n in experiment.workers:
-        for name in experiment.allocators:
-            own, oracle = ([totals[law, n, who, seed] for seed in seeds] for who in (name, ORACLE))
-            for mark in marks_until(experiment.rounds):
-                pairs = [(a[mark], b[mark]) for a, b in zip(own, oracle, strict=True)]
-                known = {"law": law, "n": n, "budget": experiment.budget, "allocator": name, "rounds": mark}
-                yield known | _ratios(pairs) | {"seeds": len(seeds)}
-
-
-def _ratios(pairs: Sequence[tuple[HistoryRow, HistoryRow]]) -> Record:
-    """Return mean and deviation of the ratios, given the totals of an allocator and the oracle per seed."""
-    # Ratios to greedy allocation, which every command of this group prints, do not exist here.
-    record: Record = dict.fromkeys((*RATIOS, *(f"paper_{key}" for key in RATIOS)))
+def _record(own: Sequence[TrialResult], oracle: Sequence[TrialResult], mark: int) -> Record:
+    """Return mean and deviation of the ratios after so many rounds, given the runs of each seed."""
+    record = described(own[0].trial, mark) | {"seeds": len(own)}
     for name in QUANTITIES:
-        ratios = [getattr(own, name) / getattr(oracle, name) for own, oracle in pairs]
-        record |= {f"{name}_to_ofta": fmean(ratios), f"{name}_to_ofta_deviation": deviation(ratios)}
+        pairs = zip(own, oracle, strict=True)
+        record |= averaged(f"{name}_to_ofta", [after(a, mark, name) / after(b, mark, name) for a, b in pairs])
     return record
 
 
-def _line(records: Sequence[Record]) -> list[str]:
-    """Return one row: an allocator at all marks."""
-    first = records[0]
-    keys = [(name, record) for name in QUANTITIES for record in records]
-    return [
-        *(str(first[key]) for key in ("law", "n", "budget", "allocator")),
-        *(with_deviation(r[f"{name}_to_ofta"], r[f"{name}_to_ofta_deviation"]) for name, r in keys),
-    ]
+def after(run: TrialResult, mark: int, name: str) -> float:
+    """Return a total of a run after so many rounds."""
+    return float(run.history[name][np.searchsorted(run.history["round"], mark)])
 
 
 def _notes(records: Sequence[Record]) -> Iterator[str]:

@@ -10,14 +10,13 @@ from tempfile import TemporaryDirectory
 from mpi_ata.clusters import VirtualCluster
 from mpi_ata.driver.plan import Plan
 from mpi_ata.driver.recorder import RunRecorder
-from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import UsageError
 from mpi_ata.job import build_parts
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import BanditState, has_numba, play_bandit
 from mpi_ata.paper.experiments import LEARNERS, Experiment, PaperRequest, Trial, learns
-from mpi_ata.paper.figures import RATIO_NAMES, PaperReport, Record, ratio_cells, ratios, total_time
-from mpi_ata.paper.ratios import NETWORK, TARGET, evaluation_cells, unreached
+from mpi_ata.paper.figures import PaperReport, Record
+from mpi_ata.paper.ratios import NETWORK, plain_report, unreached
 from mpi_ata.paper.trials import (
     ReportRounds,
     RunsInterruptedError,
@@ -29,20 +28,7 @@ from mpi_ata.paper.trials import (
 from mpi_ata.runfile.store import RunFile
 
 
-def play_plan(
-    trial: Trial, marks: Sequence[int], report: ReportRounds
-) -> Iterator[tuple[BanditState, Trace]]:
-    """Play the bandit of a trial, and yield what it learned after each of `marks` rounds, with its trace."""
-    trace = Trace()
-    for learned in play_bandit(trial.job(), marks, report):
-        allocator = learned.allocator
-        trace.round, trace.clock, trace.regret = allocator.k, learned.clock, learned.regret
-        trace.used, trace.worker_time = int(allocator.K.sum()), float(allocator.T.sum())
-        trace.record()
-        yield learned, trace
-
-
-def save_learned(learned: BanditState, trace: Trace, trial: Trial, path: Path) -> None:
+def save_learned(learned: BanditState, trial: Trial, path: Path) -> None:
     """Save what was learned in a run file."""
     problem, times, method = build_parts(trial.job())
     assert times is not None
@@ -53,14 +39,13 @@ def save_learned(learned: BanditState, trace: Trace, trial: Trial, path: Path) -
     with closing(VirtualCluster(problem, times)) as cluster:
         cluster.ledger.worker_time[:] = allocator.T
         cluster.ledger.stats.restore(learned.stats)
-        recorder = RunRecorder(Plan(trial.job()), RunFile(path), method, cluster, trace)
+        recorder = RunRecorder(Plan(trial.job()), RunFile(path), method, cluster, learned.trace)
         recorder.begin([])
         recorder.finish(f"{allocator.k:,} rounds of the bandit alone")
         recorder.save_summary()
 
 
 SEED_OFFSET = 1_000_000  # of pretraining, so that it draws other times than the runs after it
-HEADER = ["allocator", "n", "prior rounds", "rounds", *RATIO_NAMES]
 
 
 def make_prior(
@@ -119,28 +104,23 @@ def pretrain(trial: Trial, report: ReportRounds, marks: Sequence[int]) -> None:
     """Play the bandit of a trial, and save what it learned after each of `marks` rounds."""
     if all(pretraining_file(trial, mark).exists() for mark in marks):
         return
-    for learned, trace in play_plan(trial, marks, report):
-        path = pretraining_file(trial, trace.round)
+    for learned in play_bandit(trial.job(), marks, report):
+        path = pretraining_file(trial, learned.trace.round)
         if not path.exists():
-            save_learned(learned, trace, trial, path)
+            save_learned(learned, trial, path)
 
 
 def prior_report(experiment: Experiment, results: Sequence[TrialResult]) -> PaperReport:
     """Return ratios by prior rounds, runs without any first."""
-    records = ratios(results, experiment.budget)
-    network = "accuracy" in records[0]
-    header = [*HEADER, "test loss", "accuracy"] if network else HEADER
-    title = experiment.heading(f"{experiment.rounds:,} rounds" if network else f"until f - f* < {TARGET:g}")
-    lines = [_cells(record, network) for record in records]
-    notes = [*_notes(network, records), total_time(results)]
-    return PaperReport(experiment.name, title, header, lines, notes, records)
-
-
-def _cells(record: Record, network: bool) -> list[str]:
-    name, n = record["allocator"], str(record["n"])
-    prior = f"{record['prior']:,}" if learns(name) else "-"
-    cells = [name, n, prior, f"{record['rounds']:,}", *ratio_cells(record)]
-    return [*cells, *evaluation_cells(record)] if network else cells
+    report = plain_report(experiment, results)
+    network = "accuracy" in report.records[0]
+    rounds = [f"{r['prior']:,}" if learns(r["allocator"]) else "-" for r in report.records]
+    return replace(
+        report,
+        header=[*report.header[:2], "prior rounds", *report.header[2:]],
+        lines=[[*line[:2], prior, *line[2:]] for line, prior in zip(report.lines, rounds, strict=True)],
+        notes=[*_notes(network, report.records), *report.notes],
+    )
 
 
 def _notes(network: bool, records: Sequence[Record]) -> Iterator[str]:

@@ -14,17 +14,7 @@ from mpi_ata.job import build_parts
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import ATA_HALF, Experiment, PaperRequest, Trial
-from mpi_ata.paper.figures import (
-    RATIO_NAMES,
-    RATIOS,
-    PaperReport,
-    Record,
-    ratio_cells,
-    ratio_header,
-    ratio_lines,
-    ratios,
-    total_time,
-)
+from mpi_ata.paper.figures import PaperReport, Record
 from mpi_ata.paper.trials import TrialResult, Watch, execute_trial, finished_result, interrupted, on_cores
 
 TARGET = 1e-5  # f - f*
@@ -40,10 +30,10 @@ def make_table(experiment: Experiment, request: PaperRequest, watch: Watch) -> P
 
 def ratio_report(experiment: Experiment, results: Sequence[TrialResult]) -> PaperReport:
     """Return the ratios of an experiment, next to those of the paper."""
-    records = ratios(results, experiment.budget)
-    notes = [*_notes(experiment, records), total_time(results)]
+    records = figures.ratios(results, experiment.budget)
+    notes = [*_notes(experiment, records), figures.total_time(results)]
     title = experiment.heading(f"until f - f* < {TARGET:g}")
-    header, lines = ratio_header("paper"), ratio_lines(records, "paper")
+    header, lines = figures.ratio_header("paper"), figures.ratio_lines(records, "paper")
     return PaperReport(experiment.name, title, header, lines, notes, records)
 
 
@@ -90,7 +80,7 @@ def _closeness(records: Sequence[Record]) -> str:
     off = [
         abs(r[key] / r[f"paper_{key}"] - 1)
         for r in records
-        for key in RATIOS
+        for key in figures.RATIOS
         if r[f"paper_{key}"] is not None and r["allocator"] != "ata"
     ]
     if not off:
@@ -125,7 +115,7 @@ def for_ranks(experiment: Experiment, request: PaperRequest, unit: float) -> Exp
     experiment = experiment.with_request(replace(request, rounds=request.rounds or ROUNDS))
     experiment = replace(experiment, unit=unit, prefix=f"ranks-{unit:g}-")
     for trial in experiment.trials():  # reports errors before any rank is started
-        finished_result(trial)
+        finished_result(trial, trial.plan())
         build_parts(trial.job())
     return replace(experiment, name=f"{experiment.name}-mpi")
 
@@ -136,16 +126,16 @@ def make_table_on_ranks(experiment: Experiment, run: Callable[[Trial], Outcome |
 
     trials, results = experiment.trials(), list[TrialResult]()
     for trial in trials:
-        earlier = finished_result(trial) if launch.rank() == MANAGER else None
+        earlier = finished_result(trial, trial.plan()) if launch.rank() == MANAGER else None
         if bcast_text("finished" if earlier else ""):
             results += [earlier] if earlier else []
         elif outcome := run(trial):
             if outcome.reason is None:
                 raise interrupted(len(results), trials)
-            results.append(TrialResult(trial, outcome.summary(), outcome.trace.rows))
+            results.append(TrialResult(trial, outcome.summary(), outcome.trace.history()))
     if not results:
         return None
-    virtual = [TrialResult(trial, execute(Plan(trial.job())).summary(), []) for trial in trials]
+    virtual = [TrialResult(trial, execute(Plan(trial.job())).summary(), {}) for trial in trials]
     draw = partial(figures.draw_runs, figures.by_workers(results))
     return ranks_report(experiment, results, virtual).with_figure(experiment.out, draw)
 
@@ -154,15 +144,16 @@ def ranks_report(
     experiment: Experiment, results: Sequence[TrialResult], virtual: Sequence[TrialResult]
 ) -> PaperReport:
     """Return ratios on ranks, next to the simulated ones."""
-    records = ratios(results, experiment.budget)
-    for record, other in zip(records, ratios(virtual, experiment.budget), strict=True):
-        record |= {f"virtual_{key}": other[key] for key in RATIOS}
+    records = figures.ratios(results, experiment.budget)
+    for record, other in zip(records, figures.ratios(virtual, experiment.budget), strict=True):
+        record |= {f"virtual_{key}": other[key] for key in figures.RATIOS}
     title = (
         f"{experiment.title}, on {experiment.workers[0]} worker ranks and a manager: {experiment.law} law in "
         f"units of {experiment.unit:g} s, B = {experiment.budget}, {experiment.rounds:,} rounds"
     )
-    header, lines = ratio_header("virtual"), ratio_lines(records, "virtual", ".2f")
-    return PaperReport(experiment.name, title, header, lines, [*RANKS_NOTES, total_time(results)], records)
+    header, lines = figures.ratio_header("virtual"), figures.ratio_lines(records, "virtual", ".2f")
+    notes = [*RANKS_NOTES, figures.total_time(results)]
+    return PaperReport(experiment.name, title, header, lines, notes, records)
 
 
 NETWORK = (
@@ -174,7 +165,6 @@ NETWORK_NOTES = [
     "times. Ratios are taken after the same number of rounds; the paper prints none, only curves.",
     NETWORK,
 ]
-NETWORK_HEADER = ["allocator", "n", "rounds", *RATIO_NAMES, "test loss", "accuracy"]
 
 
 def make_cifar(experiment: Experiment, request: PaperRequest, data: Path | None, watch: Watch) -> PaperReport:
@@ -186,21 +176,19 @@ def make_cifar(experiment: Experiment, request: PaperRequest, data: Path | None,
     build_parts(experiment.trials()[0].job())  # reports missing data or a missing PyTorch at once
     results = on_cores(execute_trial, experiment.trials(), request.cores, watch)
     draw = partial(figures.draw_runs, figures.by_workers(results), panels=figures.LOSS_PANELS)
-    return cifar_report(experiment, results).with_figure(request.out, draw)
+    report = plain_report(experiment, results)
+    return replace(report, notes=[*NETWORK_NOTES, *report.notes]).with_figure(request.out, draw)
 
 
-def cifar_report(experiment: Experiment, results: Sequence[TrialResult]) -> PaperReport:
-    """Return ratios after the same number of rounds, and the test loss and accuracy by then."""
-    records = ratios(results, experiment.budget)
-    title = experiment.heading(f"{experiment.rounds:,} rounds")
-    lines = [
-        [r["allocator"], str(r["n"]), f"{r['rounds']:,}", *ratio_cells(r), *evaluation_cells(r)]
-        for r in records
-    ]
-    notes = [*NETWORK_NOTES, total_time(results)]
-    return PaperReport(experiment.name, title, NETWORK_HEADER, lines, notes, records)
-
-
-def evaluation_cells(record: Record) -> list[str]:
-    """Return the test loss and accuracy of a network."""
-    return [f"{record['loss']:.3f}", f"{100 * record['accuracy']:.1f} %"]
+def plain_report(experiment: Experiment, results: Sequence[TrialResult]) -> PaperReport:
+    """Return ratios for which the paper prints none, those of a network with its test loss and accuracy."""
+    records = figures.ratios(results, experiment.budget)
+    header = ["allocator", "n", "rounds", *figures.RATIO_NAMES]
+    lines = [[*figures.run_cells(r), *figures.ratio_cells(r)] for r in records]
+    until = f"until f - f* < {TARGET:g}"
+    if "accuracy" in records[0]:
+        until, header = f"{experiment.rounds:,} rounds", [*header, "test loss", "accuracy"]
+        for line, r in zip(lines, records, strict=True):
+            line += [f"{r['loss']:.3f}", f"{100 * r['accuracy']:.1f} %"]
+    title, notes = experiment.heading(until), [figures.total_time(results)]
+    return PaperReport(experiment.name, title, header, lines, notes, records)

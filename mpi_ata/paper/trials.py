@@ -18,47 +18,37 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from mpi_ata import launch
+from mpi_ata.arrays import State
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.observers import Observer
+from mpi_ata.driver.plan import Plan
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job import resume_job
 from mpi_ata.launch.signals import StopRequest
 from mpi_ata.methods import Round
 from mpi_ata.paper.experiments import Trial
-from mpi_ata.runfile.load import describe, load_record
-from mpi_ata.runfile.schema import HistoryRow
-from mpi_ata.runfile.store import RunFile
+from mpi_ata.runfile.load import describe
 from mpi_ata.view.text import duration, rate
 
 BAR = 20  # characters
 
 
-@dataclass(frozen=True)
-class RunsProgress:
-    """The progress of several runs."""
-
-    rounds: Sequence[int]  # done, of each run
-    finished: Sequence[bool]
-    max_rounds: int  # of a run
-    new_rounds: int  # by this command, without those saved earlier,
-    elapsed: float  # in this many seconds
-
-    def text(self) -> str:
-        """Return the progress in one line."""
-        runs, done = list(zip(self.rounds, self.finished, strict=True)), sum(self.rounds)
-        ended = [rounds for rounds, finished in runs if finished]
-        expected = fmean(ended) if any(ended) else self.max_rounds  # all take as long as those that ended
-        left = sum(max(expected - rounds, 0) for rounds, finished in runs if not finished)
-        parts = [f"{len(ended)} of {len(runs)} runs", f"{done:,} rounds"]
-        if self.new_rounds:
-            about, to_go = "about" if ended else "at most", left * self.elapsed / self.new_rounds
-            parts += [rate(self.new_rounds, self.elapsed), f"{about} {duration(to_go)} to go"]
-        full = int(BAR * done / max(done + left, 1))
-        return f"[{'#' * full}{'.' * (BAR - full)}] {', '.join(parts)}"
+Watch = Callable[[str], object]  # called now and then with the progress of all runs in one line
 
 
-Watch = Callable[[RunsProgress], object]
+def progress_text(
+    rounds: Sequence[int], finished: Sequence[bool], max_rounds: int, new_rounds: int, elapsed: float
+) -> str:
+    """Return the progress of runs with at most `max_rounds`, of which `new_rounds` took `elapsed` seconds."""
+    ended = [count for count, done in zip(rounds, finished, strict=True) if done]
+    expected = fmean(ended) if any(ended) else max_rounds  # all take as long as those that ended
+    left = sum(max(expected - count, 0) for count, done in zip(rounds, finished, strict=True) if not done)
+    parts = [f"{len(ended)} of {len(rounds)} runs", f"{sum(rounds):,} rounds"]
+    if new_rounds:
+        about, to_go = "about" if ended else "at most", left * elapsed / new_rounds
+        parts += [rate(new_rounds, elapsed), f"{about} {duration(to_go)} to go"]
+    full = int(BAR * sum(rounds) / max(sum(rounds) + left, 1))
+    return f"[{'#' * full}{'.' * (BAR - full)}] {', '.join(parts)}"
 
 
 class Board:
@@ -69,11 +59,11 @@ class Board:
         self._stop = RawArray(c_int64, 1)
         self._max_rounds, self._began = max_rounds, time.monotonic()
 
-    def progress(self, finished: Sequence[bool]) -> RunsProgress:
-        """Return the progress of all runs, given which of them have ended."""
+    def progress(self, finished: Sequence[bool]) -> str:
+        """Return the progress of all runs, given which of them have ended; earlier rounds are not new."""
         rounds = list(self._latest)
         new = sum(now - first for now, first in zip(rounds, self._first, strict=True) if first >= 0)
-        return RunsProgress(rounds, finished, self._max_rounds, new, time.monotonic() - self._began)
+        return progress_text(rounds, finished, self._max_rounds, new, time.monotonic() - self._began)
 
     def stop(self) -> None:
         """Ask all runs to stop."""
@@ -106,7 +96,7 @@ class TrialResult:
 
     trial: Trial
     summary: dict[str, Any]
-    rows: list[HistoryRow]
+    history: State
 
 
 class RunsInterruptedError(RunError):
@@ -139,29 +129,23 @@ class _Reporting(Observer):
 
 def execute_trial(trial: Trial, report: ReportRounds) -> TrialResult:
     """Do one run, resuming it if it is saved, and return its result."""
-    if (earlier := finished_result(trial)) is not None:
+    plan = trial.plan()
+    if (earlier := finished_result(trial, plan)) is not None:
         report(earlier.summary["rounds"])
         return earlier
-    outcome = execute(trial.plan(), [_Reporting(report)])
+    outcome = execute(plan, [_Reporting(report)])
     if outcome.reason is None:
         raise KeyboardInterrupt
-    return TrialResult(trial, outcome.summary(), outcome.trace.rows)
+    return TrialResult(trial, outcome.summary(), outcome.trace.history())
 
 
-def finished_result(trial: Trial) -> TrialResult | None:
+def finished_result(trial: Trial, plan: Plan) -> TrialResult | None:
     """Return the saved result of a run; None if there is none, or it has to be resumed."""
-    if trial.out is None or not RunFile(trial.out).exists():
-        return None
-    record, _ = load_record(RunFile(trial.out))
-    trace = Trace()
-    trace.restore(record.totals, record.trace, record.metrics)
-    if trace.round > trial.rounds:
-        rule = f"has {trace.round:,} rounds, but at most {trial.rounds:,} were asked for"
+    record = plan.earlier
+    if record is not None and (done := int(record.totals["round"])) > trial.rounds:
+        rule = f"has {done:,} rounds, but at most {trial.rounds:,} were asked for"
         raise UsageError(f"{trial.out}: {rule}; choose another folder")
-    job, _ = resume_job(trial.file, record.job, trial.settings)
-    if record.reason and job.stop.reached(trace):
-        return TrialResult(trial, describe(record), trace.rows)
-    return None
+    return TrialResult(trial, describe(record), record.trace) if record and plan.finished else None
 
 
 def on_cores(do: Do[T], trials: Sequence[Trial], processes: int, watch: Watch = id) -> list[T]:
@@ -192,20 +176,16 @@ def _in_sequence(do: Do[T], trials: Sequence[Trial], board: Board, watch: Watch)
     return results
 
 
-def _in_pool(
-    do: Do[T],
-    trials: Sequence[Trial],
-    processes: int,
-    board: Board,
-    watch: Watch,
-) -> list[T]:
+def _in_pool(do: Do[T], trials: Sequence[Trial], processes: int, board: Board, watch: Watch) -> list[T]:
     """Do the trials in a pool of processes."""
     launch.one_thread_per_rank(os.environ)  # of the processes, of which there is one per core already
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _init_process, (board,))
     with StopRequest(math.inf) as stop:
         try:
             futures = _submit(pool, do, trials)
-            while not stop and _running(futures):
+            while (
+                not stop and wait(futures, POLL, FIRST_EXCEPTION).not_done and not any(map(_failed, futures))
+            ):
                 watch(board.progress([future.done() for future in futures]))
         finally:
             board.stop()
@@ -230,11 +210,6 @@ def _submit(pool: ProcessPoolExecutor, do: Do[T], trials: Sequence[Trial]) -> "l
         return [pool.submit(_run_trial, do, trial, number) for number, trial in enumerate(trials)]
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _running(futures: "Sequence[Future[Any]]") -> bool:
-    """Return, after a short wait, whether some trials are still running and none has failed."""
-    return bool(wait(futures, POLL, FIRST_EXCEPTION).not_done) and not any(map(_failed, futures))
 
 
 def _failed(future: "Future[Any]") -> bool:

@@ -1,6 +1,7 @@
 """Why each worker gets as many tasks as it does: mean, bound, what it would need, when it was tried last."""
 
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,38 +13,31 @@ from mpi_ata.errors import UsageError
 from mpi_ata.runfile.priors import counted
 from mpi_ata.runfile.schema import Record
 from mpi_ata.view.learned import Learned, learned
-from mpi_ata.view.text import share, table
+from mpi_ata.view.text import share, significant, table
 
 STEPS = 24  # of a bisection: the ratio of the ends shrinks to 1.00002
 REACH = 1000.0  # means are changed by up to this factor
+MOST = 100  # workers that are listed where none is named
+
+
+RULES = {  # what decides the quotas, the special kinds of allocators before the general ones
+    Bandit: "bandit gives equal shares to the {0.picks} workers with the least lower bounds.",
+    LowerBoundAllocator: "Quotas minimise the longest time of a worker, quota x lower bound; "
+    "workers whose bound is still 0 are explored first and share the whole round.",
+    ATAAuto: "ata-auto chooses the quotas of the shortest expected round, "
+    "and now and then tries a worker that might turn out faster.",
+    OFTA: "ofta knows the true means; its quotas minimise the longest time, quota x mean.",
+    UTA: "uta gives everyone the same share, and the remainder at random; speeds do not matter.",
+    GTA: "gta lets everyone work until {0.budget} results are in; speeds do not matter.",
+    MSync: "m-sync gives everyone the same quota and uses the first results; speeds do not matter.",
+    Proportional: "proportional gives shares by measured speed, rounded at random; everyone has one.",
+    object: "The run file alone does not say how tasks are divided.",
+}
 
 
 def rule(allocator: Allocator | None) -> str:
     """Return in one sentence what decides the quotas."""
-    match allocator:
-        case Bandit():
-            return f"bandit gives equal shares to the {allocator.picks} workers with the least lower bounds."
-        case LowerBoundAllocator():
-            return (
-                "Quotas minimise the longest time of a worker, quota x lower bound; "
-                "workers whose bound is still 0 are explored first and share the whole round."
-            )
-        case ATAAuto():
-            return (
-                "ata-auto chooses the quotas of the shortest expected round, "
-                "and now and then tries a worker that might turn out faster."
-            )
-        case OFTA():
-            return "ofta knows the true means; its quotas minimise the longest time, quota x mean."
-        case UTA():
-            return "uta gives everyone the same share, and the remainder at random; speeds do not matter."
-        case GTA():
-            return f"gta lets everyone work until {allocator.budget} results are in; speeds do not matter."
-        case MSync():
-            return "m-sync gives everyone the same quota and uses the first results; speeds do not matter."
-        case Proportional():
-            return "proportional gives shares by measured speed, rounded at random; everyone has one."
-    return "The run file alone does not say how tasks are divided."
+    return next(text for kind, text in RULES.items() if isinstance(allocator, kind)).format(allocator)
 
 
 def depends_on_means(allocator: Allocator | None) -> bool:
@@ -74,10 +68,9 @@ def with_mean(allocator: Allocator, worker: int, mean: float) -> Allocator:
     return changed
 
 
-def mean_to_be_used(
-    allocator: Allocator | None, available: BoolArray, worker: int, mean: float
-) -> float | None:
+def mean_to_be_used(known: Learned, worker: int) -> float | None:
     """Return the largest mean at which a worker still gets a task; None where means do not decide that."""
+    allocator, available, mean = known.allocator, known.available, known.means.item(worker)
     if allocator is None or not depends_on_means(allocator) or np.isnan(mean) or not available[worker]:
         return None
 
@@ -93,40 +86,33 @@ def mean_to_be_used(
     return low
 
 
-MOST = 100  # workers that are listed where none is named
-
-
 def explain(record: Record, worker: int | None = None) -> dict[str, Any]:
     """Return what decides the quotas of one worker, or of the first hundred."""
     n, known = len(record.identities), learned(record)
     if worker is not None and not 0 <= worker < n:
         raise UsageError(f"--worker {worker} must be from 0 to {n - 1}: this run has {n} workers")
     rows = range(min(n, MOST)) if worker is None else [worker]
+    allocator, quota, bound, expected = known.allocator, known.quota, None, None
+    if isinstance(allocator, LowerBoundAllocator) and quota is not None:
+        bound = float((quota * known.bounds).max())
+    elif isinstance(allocator, ATAAuto):
+        expected = float(allocator.length)
     return {
         "allocator": known.name,
-        "rule": rule(known.allocator),
+        "rule": rule(allocator),
         "rounds": int(record.method["k"]),
         "workers_in_all": n,
-        "idle": None if known.quota is None else int(np.count_nonzero(known.quota == 0)),
-        **_round_lengths(known),
+        "idle": None if quota is None else int(np.count_nonzero(quota == 0)),
+        "bound_of_round": bound,  # how long the next round takes at least
+        "expected_round": expected,  # and is expected to take, by ata-auto
         "workers": [worker_facts(record, known, each) for each in rows],
     }
-
-
-def _round_lengths(known: Learned) -> dict[str, float | None]:
-    """Return how long the next round takes at least, by the bounds, or is expected to take by ata-auto."""
-    bound = expected = None
-    if isinstance(known.allocator, LowerBoundAllocator) and known.quota is not None:
-        bound = float((known.quota * known.bounds).max())
-    elif isinstance(known.allocator, ATAAuto):
-        expected = float(known.allocator.length)
-    return {"bound_of_round": bound, "expected_round": expected}
 
 
 def worker_facts(record: Record, known: Learned, worker: int) -> dict[str, Any]:
     """Return what decides about one worker; None where something is not known or does not matter."""
     identity, tasks = record.identities[worker], int(known.tasks[worker])
-    mean, bound = known.means.item(worker), known.bounds.item(worker)
+    mean, bound = (None if x[worker] != x[worker] else x.item(worker) for x in (known.means, known.bounds))
     after, by = last_tried(record, known, worker)
     return {
         "worker": worker,
@@ -134,10 +120,10 @@ def worker_facts(record: Record, known: Learned, worker: int) -> dict[str, Any]:
         "slot": identity.local_index,
         "tasks": tasks,  # that it has finished
         "share": tasks / max(int(known.tasks.sum()), 1),
-        "mean": None if np.isnan(mean) else mean,  # seconds
-        "bound": None if np.isnan(bound) else bound,  # lower confidence bound on that
+        "mean": mean,  # seconds
+        "bound": bound,  # lower confidence bound on that
         "quota": None if known.quota is None else int(known.quota[worker]),  # of the next round
-        "mean_to_be_used": mean_to_be_used(known.allocator, known.available, worker, mean),
+        "mean_to_be_used": mean_to_be_used(known, worker),
         "tried_after": after,  # its last task was in a round after this one,
         "tried_by": by,  # and not after this one
         "available": bool(known.available[worker]),
@@ -162,7 +148,7 @@ HEADER = [
     *("used up to mean [s]", "last task in round"),
 ]
 
-TAKES, WOULD_TAKE = ("its tasks take", "the round"), ("one would take", "the round without it")
+NUMBERS = ("tasks", "mean", "bound", "quota", "mean_to_be_used")
 
 
 def explanation_text(answer: dict[str, Any], one: bool) -> str:
@@ -184,7 +170,7 @@ def _done(worker: dict[str, Any]) -> str:
     who = f"Worker {worker['worker']} on {worker['host']}"
     if not worker["tasks"]:
         return f"{who} has not finished any task."
-    text = f"{who} has finished {counted(worker['tasks'], 'task')}, {share(worker['share'], 1.0)} of all"
+    text = f"{who} has finished {counted(worker['tasks'], 'task')}, {share(worker['share'])} of all"
     if worker["mean"] is not None:
         text += f"; they take {seconds(worker['mean'])} s on average"
         text += "" if worker["bound"] is None else f", with a lower bound of {seconds(worker['bound'])} s"
@@ -207,24 +193,25 @@ def _by_bound(worker: dict[str, Any], length: float | None) -> str:
         return ""
     if bound == 0.0:
         return ": its bound is still 0, so it is explored" if quota else ": others are explored first"
-    tasks, others = TAKES if quota else WOULD_TAKE
-    least = f"at least {seconds(max(quota, 1) * bound)} s by its bound"
-    return f": {tasks} {least}, {others} at least {seconds(length)} s"
+    takes = "its tasks take" if quota else "one would take"
+    others = "the round" if quota else "the round without it"
+    least = seconds(max(quota, 1) * bound)
+    return f": {takes} at least {least} s by its bound, {others} at least {seconds(length)} s"
 
 
 def _by_mean(worker: dict[str, Any], length: float | None) -> str:
-    if length is None or worker["mean"] is None:
+    quota, mean = worker["quota"], worker["mean"]
+    if length is None or mean is None:
         return ""
-    if worker["quota"]:
-        took = seconds(worker["quota"] * worker["mean"])
-        return f": its tasks take {took} s on average, and the round is expected to take {seconds(length)} s"
-    longer = f"would make the expected round of {seconds(length)} s longer"
-    return f": a task, which takes it {seconds(worker['mean'])} s on average, {longer}"
+    takes = f"{seconds(max(quota, 1) * mean)} s on average"
+    if quota:
+        return f": its tasks take {takes}, and the round is expected to take {seconds(length)} s"
+    return f": a task, which takes it {takes}, would make the expected round of {seconds(length)} s longer"
 
 
 def _needs(worker: dict[str, Any]) -> str:
     needed, mean = worker["mean_to_be_used"], worker["mean"]
-    if needed is None or mean is None:
+    if needed is None:
         return ""
     if needed >= mean:
         return f"It would get none if its mean were above {seconds(needed)} s."
@@ -247,19 +234,8 @@ def last_round(worker: dict[str, Any]) -> str:
 
 
 def _cells(worker: dict[str, Any]) -> list[Any]:
-    return [
-        worker["worker"],
-        worker["host"],
-        f"{worker['tasks']:,}",
-        share(worker["share"], 1.0),
-        seconds(worker["mean"]),
-        seconds(worker["bound"]),
-        "-" if worker["quota"] is None else f"{worker['quota']:,}",
-        seconds(worker["mean_to_be_used"]),
-        last_round(worker),
-    ]
+    tasks, *others = (seconds(worker[name]) for name in NUMBERS)
+    return [worker["worker"], worker["host"], tasks, share(worker["share"]), *others, last_round(worker)]
 
 
-def seconds(value: float | None) -> str:
-    """Return a time with three digits."""
-    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+seconds = partial(significant, digits=3)

@@ -25,19 +25,13 @@ SUSPENDED = ("lost", "overdue", "failed", "bad-result", "excluded")
 class Learned:
     """What a run knows about its workers, one entry for each; NaN where nothing is known."""
 
-    tables: Tables  # the job
+    name: str  # of the allocator, or of its class if it is the user's own; empty without one
     allocator: Allocator | None  # as it was saved; None: the method has none, or it is the user's own
     available: BoolArray  # who can be given tasks
     tasks: IntArray  # that each worker has finished
     means: Array  # of the times that decide the quotas
     bounds: Array  # lower confidence bounds on those: the allocator's own, or of 95 %
     quota: IntArray | None  # of the next round
-
-    @property
-    def name(self) -> str:
-        """The name of the allocator, or of its class if it is the user's own; empty without one."""
-        keys = self.tables.get("allocator", {})
-        return str(keys.get("name", keys.get("class", "")))
 
 
 def learned(record: Record) -> Learned:
@@ -50,9 +44,19 @@ def learned(record: Record) -> Learned:
         bounds = allocator.bounds()
     elif isinstance(allocator, ATAAuto):
         means, bounds = _estimates(allocator)
-    quota = None if allocator is None else next_quota(allocator, available)
-    tasks = record.workers["tasks"]
-    return Learned(named_tables(record), allocator, available, tasks, means, bounds, quota)
+    quota = None
+    if allocator is not None:  # asked without changing it
+        quota = (
+            deepcopy(allocator).allocate(available) if available.any() else np.zeros(allocator.n, np.int64)
+        )
+    name = allocator_name(named_tables(record))
+    return Learned(name, allocator, available, record.workers["tasks"], means, bounds, quota)
+
+
+def allocator_name(tables: Tables) -> str:
+    """Return the name of a job's allocator, or of its class if it is the user's own; empty without one."""
+    keys = tables.get("allocator", {})
+    return str(keys.get("name", keys.get("class", "")))
 
 
 def named_tables(record: Record) -> Tables:
@@ -80,11 +84,6 @@ def restored(record: Record) -> Allocator | None:
     except (UsageError, ValueError):  # written by another version of mpi_ata
         return None
     return allocator
-
-
-def next_quota(allocator: Allocator, available: BoolArray) -> IntArray:
-    """Return the quotas that an allocator would decide on next, and leave it as it is."""
-    return deepcopy(allocator).allocate(available) if available.any() else np.zeros(allocator.n, np.int64)
 
 
 def true_means(record: Record) -> Array:

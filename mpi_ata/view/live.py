@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
-from mpi_ata.arrays import Array, BoolArray, IntArray
+from mpi_ata.arrays import Array, BoolArray, IntArray, State
 from mpi_ata.clusters import Back, Cluster, Lost, WorkerIdentity
 from mpi_ata.clusters.interface import named
 from mpi_ata.driver.observers import Observer
@@ -51,8 +51,7 @@ class Display:
         self._console = console_on(self._stream)
         self._live: Live | None = None
         self._interval = FIRST_SECONDS if self._console is None else REDRAW_SECONDS
-        self._next = time.monotonic() + self._interval
-        self._began = 0.0  # processor time when an update was found due
+        self._next, self._began = time.monotonic() + self._interval, 0.0  # of processor time, when last due
 
     @property
     def has_room(self) -> bool:
@@ -80,14 +79,14 @@ class Display:
         from rich.live import Live
         from rich.text import Text
 
-        first = self._live is None
         if self._live is None:
             options = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
             self._live = Live(console=self._console, auto_refresh=False, **options)
             self._live.start()
+            self._began = time.thread_time()  # that rich is imported does not count
         shown = Text(text, no_wrap=True, overflow="ellipsis") if isinstance(text, str) else text
         self._live.update(Group(shown, ""), refresh=True)  # some launchers forward whole lines only
-        spent = 0.0 if first else time.thread_time() - self._began  # the first time, rich is imported
+        spent = time.thread_time() - self._began
         self._next = max(self._next, time.monotonic() + spent / DRAWING_SHARE)
 
     def clear(self) -> None:
@@ -110,7 +109,8 @@ def console_on(stream: TextIO) -> "Console | None":
 
 
 EVENTS = 3  # that are shown, the latest
-QUIET = "not saved since"  # the state of a run that should have been saved again by now
+QUIET = "not saved since"  # begins the state of a run that should have been saved again by now
+AT_REST = ("finished", "failed", "stopped", QUIET)
 PATIENCE = 2.0  # times the longest pause between two saves
 IDLE_SECONDS = 10.0  # without a finished task, at least, after which a worker counts as idle
 
@@ -122,9 +122,8 @@ class Workers:
     identities: Sequence[WorkerIdentity]
     available: BoolArray  # who can be given tasks
     seconds: Array  # spent on tasks, stopped ones included
-    means: Array  # of the times of their tasks; NaN where none is known
-    tasks: IntArray  # finished
-    before: IntArray | None  # finished by round `since`; None: not known
+    stats: State  # as TaskTimeStats has them
+    before: IntArray | None  # tasks finished by round `since`; None: not known
     since: int = 0
 
 
@@ -141,15 +140,9 @@ class Snapshot:
     state: str = ""  # of a run that is read from its file: finished, failed, stopped, or when it was saved
     quiet_at: float = math.inf  # when it should have been saved again
 
-    @property
-    def over(self) -> bool:
-        """Return whether a run is finished or has failed: it will not be requeued."""
-        return self.state.startswith(("finished", "failed"))
-
-    @property
-    def at_rest(self) -> bool:
-        """Return whether a run does not change any more, unless it is resumed."""
-        return self.over or self.state.startswith(("stopped", QUIET))
+    def at_rest(self, for_good: bool = False) -> bool:
+        """Return whether a run does not change any more; one that was stopped may be resumed."""
+        return self.state.startswith(("finished", "failed") if for_good else AT_REST)
 
 
 class RunView(Display, Observer):
@@ -173,27 +166,26 @@ class RunView(Display, Observer):
         for change in changes:
             who = named(change.worker, self._identities[change.worker])
             self._events.append(f"round {round.number:,}: {who}: {change.why}")
-        if self.due():
-            one_line = self._label or not self.has_room
-            line = self._label + progress_text(trace.summary(), self._stop)
-            self.show(line if one_line else run_panel(self.snapshot(trace)))
+        if not self.due():
+            return
+        if self._label or not self.has_room:
+            self.show(self._label + progress_text(trace.summary(), self._stop))
+        else:
+            self.show(run_panel(self.snapshot(trace)))
 
     def snapshot(self, trace: Trace) -> Snapshot:
         """Return the run as it is now."""
         assert self._cluster is not None
-        gaps = not math.isnan(trace.gap)
-        losses = [row.gap if gaps else row.loss for row in trace.rows]
-        workers = self._workers(self._cluster, trace.round)
-        return Snapshot(self._title, self._stop, trace.summary(), losses, workers, self._events)
-
-    def _workers(self, cluster: Cluster, round: int) -> Workers:
-        stats, now = cluster.ledger.stats.state(), time.monotonic()
+        ledger, now = self._cluster.ledger, time.monotonic()
+        stats = ledger.stats.state()
         if not self._tasks or now - self._tasks[-1][0] > IDLE_SECONDS:
-            self._tasks.append((now, round, stats["tasks"].copy()))
+            self._tasks.append((now, trace.round, stats["tasks"].copy()))
         began, since, tasks = self._tasks[0]
         before = tasks if now - began > IDLE_SECONDS else None
-        seconds, means = cluster.ledger.worker_time, measured(stats)[0]
-        return Workers(self._identities, cluster.available, seconds, means, stats["tasks"], before, since)
+        spent, available = ledger.worker_time, self._cluster.available
+        workers = Workers(self._identities, available, spent, stats, before, since)
+        losses = [row.loss if math.isnan(trace.gap) else row.gap for row in trace.rows]
+        return Snapshot(self._title, self._stop, trace.summary(), losses, workers, self._events)
 
 
 def view_of(tables: Tables, stop: Stop, stream: TextIO | None, label: str = "") -> RunView:
@@ -207,7 +199,7 @@ LOOK_SECONDS = 1.0  # between looks at a run file
 def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> None:
     """Show a run whenever it is saved, until it has ended; with `follow`, until nobody would resume it."""
     display, saved, run = Display(stream), _saved_at(path), saved_run(path)
-    while not (run.over if follow else run.at_rest):
+    while not run.at_rest(for_good=follow):
         display.show(run_panel(run) if display.has_room else progress_text(run.summary, run.stop))
         while _saved_at(path) == saved and time.time() <= run.quiet_at:
             time.sleep(look)
@@ -231,28 +223,13 @@ def _saved_at(path: Path) -> float:
 
 def snapshot_of_record(record: Record, saved: float) -> Snapshot:
     """Return a run as it was when its file was saved, at this Unix time."""
-    tables = record.job.tables
-    gaps, quiet_at = record.trace["gap"], _quiet_at(record, saved)
-    known = bool(len(gaps)) and not math.isnan(gaps[-1])
-    workers, (before, since) = record.workers, _earlier_tasks(record)
-    return Snapshot(
-        job_title(tables),
-        build_table("stop", Stop, tables.get("stop", {})),
-        record.summary,
-        (gaps if known else record.trace["loss"]).tolist(),
-        Workers(
-            record.identities,
-            available_workers(record),
-            workers["seconds"] + workers["unfinished"],
-            measured(workers)[0],
-            workers["tasks"],
-            before,
-            since,
-        ),
-        [f"{when(e.time)} {e.kind}: {''.join(e.text.splitlines()[:1])}" for e in record.events[-EVENTS:]],
-        _state(record, saved, quiet_at),
-        quiet_at,
-    )
+    tables, gaps, columns = record.job.tables, record.trace["gap"], record.workers
+    curve = gaps if len(gaps) and not math.isnan(gaps[-1]) else record.trace["loss"]
+    spent = columns["seconds"] + columns["unfinished"]
+    workers = Workers(record.identities, available_workers(record), spent, columns, *_earlier_tasks(record))
+    latest = [f"{when(e.time)} {e.kind}: {''.join(e.text.splitlines()[:1])}" for e in record.events[-EVENTS:]]
+    stop, state = build_table("stop", Stop, tables.get("stop", {})), _state(record, saved)
+    return Snapshot(job_title(tables), stop, record.summary, curve.tolist(), workers, latest, *state)
 
 
 def _earlier_tasks(record: Record) -> tuple[IntArray | None, int]:
@@ -264,27 +241,23 @@ def _earlier_tasks(record: Record) -> tuple[IntArray | None, int]:
     return (tasks[rows[-1]], int(rounds[rows[-1]])) if len(rows) else (None, 0)
 
 
-def _state(record: Record, saved: float, quiet_at: float) -> str:
+def _state(record: Record, saved: float) -> tuple[str, float]:
+    """Return the state of a run, and when it would have been saved again, if it is alive."""
+    summary = record.summary
     if record.failure:
-        return f"failed: {record.failure}"
+        return f"failed: {record.failure}", math.inf
     if record.reason:
-        return f"finished at {record.reason}"
+        return f"finished at {record.reason}", math.inf
     if record.events and (last := record.events[-1]).kind == "ended":  # "early, by Ctrl-C"
-        return f"stopped {last.text.replace(',', '', 1)}; resume it with --resume"
+        return f"stopped {last.text.replace(',', '', 1)}; resume it with --resume", math.inf
+    longest = max(LONGEST, record.job.tables.get("run", {}).get("checkpoint_seconds") or 0.0)
+    quiet_at = saved + PATIENCE * (longest + summary["elapsed"] / max(summary["rounds"], 1))
+    state = f"as saved at {when(saved)}"
     if time.time() > quiet_at:
-        return f"{QUIET} {when(saved)}: it was killed, or waits; resume it with --resume if it was"
-    if not int(record.summary["rounds"]):
-        return f"saved at {when(saved)}, before the first round; progress is shown once it is saved again"
-    return f"as saved at {when(saved)}"
-
-
-def _quiet_at(record: Record, saved: float) -> float:
-    """Return when a run that is alive would have been saved again; one at rest has no such time."""
-    if record.reason or record.failure or (record.events and record.events[-1].kind == "ended"):
-        return math.inf
-    given = record.job.tables.get("run", {}).get("checkpoint_seconds") or 0.0
-    round = float(record.summary["elapsed"]) / max(int(record.summary["rounds"]), 1)
-    return saved + PATIENCE * (max(LONGEST, given) + round)
+        state = f"{QUIET} {when(saved)}: it was killed, or waits; resume it with --resume if it was"
+    elif not summary["rounds"]:
+        state = f"saved at {when(saved)}, before the first round; progress is shown once it is saved again"
+    return state, quiet_at
 
 
 def progress_text(summary: Mapping[str, Any], stop: Stop) -> str:
@@ -358,7 +331,7 @@ def snapshot_text(run: Snapshot) -> str:
 
 
 def _title(run: Snapshot) -> str:
-    return _printable(f"{run.title} on {counted(len(run.workers.means), 'worker')}")
+    return _printable(f"{run.title} on {counted(len(run.workers.identities), 'worker')}")
 
 
 def snapshot_rows(run: Snapshot) -> Rows:
@@ -381,22 +354,21 @@ def _round(run: Snapshot) -> str:
     if done := part_done(summary, stop):
         parts.append(f"{100 * done:.1f} %")
     parts.append(rate(summary["rounds"], _after_setup(summary)))
-    if not run.at_rest and (left := time_left(summary, stop)) < math.inf:
+    if not run.at_rest() and (left := time_left(summary, stop)) < math.inf:
         parts.append(f"at most {duration(left)} to go, until {when(time.time() + left)}")
     return ", ".join(parts)
 
 
 def curve(values: Sequence[float], width: int) -> str:
     """Return values as a row of blocks, the latest to the right; positive ones by their logarithm."""
-    finite = [value for value in values if math.isfinite(value)]
+    finite = np.array([value for value in values if math.isfinite(value)])
     if len(finite) < 2:
         return ""
-    scaled = [math.log(value) for value in finite] if min(finite) > 0 else finite
-    count = min(width, len(scaled))
-    chosen = [scaled[(len(scaled) - 1) * i // (count - 1)] for i in range(count)]
-    low, high = min(chosen), max(chosen)
-    step = (high - low) / (len(BLOCKS) - 1) or 1.0
-    return "".join(BLOCKS[round((value - low) / step)] for value in chosen)
+    count = min(width, len(finite))
+    chosen = finite[(len(finite) - 1) * np.arange(count) // (count - 1)]
+    scaled = np.log(chosen) if finite.min() > 0 else chosen
+    step = np.ptp(scaled) / (len(BLOCKS) - 1) or 1.0
+    return "".join(BLOCKS[round((value - scaled.min()) / step)] for value in scaled)
 
 
 def _times(summary: Mapping[str, Any]) -> Rows:
@@ -412,20 +384,21 @@ def _times(summary: Mapping[str, Any]) -> Rows:
 
 def _worker_rows(workers: Workers) -> Rows:
     """Return the busiest, the slowest, the idle and the missing workers."""
-    known = np.flatnonzero(~np.isnan(workers.means))
-    idle = workers.available & (False if workers.before is None else workers.tasks == workers.before)
+    tasks, (means, _) = workers.stats["tasks"], measured(workers.stats)
+    known = np.flatnonzero(tasks)
+    idle = workers.available & (False if workers.before is None else tasks == workers.before)
+
+    def text(worker: int) -> str:
+        part = share(workers.seconds.item(worker), workers.seconds.sum())
+        who = f"worker {worker} ({workers.identities[worker].host})"
+        return f"{who}: {duration(means[worker])} per task, {part} of worker time"
+
     rows = []
-    for name, values in (("busiest", workers.seconds), ("slowest", workers.means)):
+    for name, values in (("busiest", workers.seconds), ("slowest", means)):
         largest = known[np.argsort(-values[known], kind="stable")[:LISTED]].tolist()
-        rows += [("" if i else name, _worker(workers, worker)) for i, worker in enumerate(largest)]
+        rows += [("" if i else name, text(worker)) for i, worker in enumerate(largest)]
     since = f", since round {workers.since}"
     return [*rows, *_numbers("idle", idle, since), *_numbers("missing", ~workers.available)]
-
-
-def _worker(workers: Workers, worker: int) -> str:
-    part = share(workers.seconds.item(worker), workers.seconds.sum())
-    mean, host = duration(workers.means[worker]), workers.identities[worker].host
-    return f"worker {worker} ({host}): {mean} per task, {part} of worker time"
 
 
 def _numbers(name: str, which: BoolArray, since: str = "") -> Rows:

@@ -1,8 +1,8 @@
 """Figures of runs: curves of all of them together, then a row of pictures of the workers of each."""
 
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST = 100  # rows of workers in a picture; more workers are averaged in groups of similar speed
 MOST_ROUNDS = 512  # points of a curve over rounds
+METRICS = "metrics"  # begins the names of columns and panels of what evaluate() of the problem returned
+STYLE = Path(__file__).parent / "page" / "figure.mplstyle"
 
 
 @dataclass(frozen=True)
@@ -34,22 +36,17 @@ class PlottedRun:
     """One run in a figure; `workers` is None where only its curves are known."""
 
     name: str
-    history: State
+    history: State  # with what else was evaluated along it, see with_metrics()
     cores: float | None = None  # billed while it lasts
     workers: Learned | None = None
     times: Array = field(default_factory=lambda: np.zeros((0, 0)))  # sampled task times, a row per worker
     task_map: State = field(default_factory=dict)
-    metrics: State = field(default_factory=dict)  # what else was evaluated, along the history
-
-    def metric(self, name: str) -> Array:
-        """Return what was evaluated under a name at each row of the history; NaN where nothing was."""
-        return np.asarray(self.metrics.get(name, np.full(len(self.history["round"]), np.nan)), np.float64)
 
     def column(self, name: str) -> Array:
-        """Return a column of the history, as floats; `billed` is cores x elapsed."""
+        """Return a column of the history, as floats, NaN where it has none; `billed` is cores x elapsed."""
         if name == "billed":
             return self.column("elapsed") * (np.nan if self.cores is None else self.cores)
-        return np.asarray(self.history[name], np.float64)
+        return np.asarray(self.history.get(name, np.full(len(self.history["round"]), np.nan)), np.float64)
 
 
 class WorkerRows(NamedTuple):
@@ -60,11 +57,8 @@ class WorkerRows(NamedTuple):
 
     def averaged(self, values: Array) -> Array:
         """Return the mean of values of workers, along the first axis, for each row; NaN is ignored."""
-        known = ~np.isnan(values)
-        sums, counts = np.where(known, values, 0.0), known.astype(np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            rows = [sums[group].sum(axis=0) / counts[group].sum(axis=0) for group in self.groups]
-        return np.array(rows)
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of a row without any
+            return np.array([np.nanmean(values[group], axis=0) for group in self.groups])
 
 
 def plotted(record: Record, name: str) -> PlottedRun:
@@ -72,13 +66,18 @@ def plotted(record: Record, name: str) -> PlottedRun:
     billed, elapsed = record.summary.get("billed"), record.summary["elapsed"]
     return PlottedRun(
         name,
-        record.trace,
+        with_metrics(record.trace, record.metrics),
         billed / elapsed if billed and elapsed else None,
         learned(record),
         record.workers.get("times", np.zeros((0, 0))),
         record.task_map,
-        {name: values for name, values in record.metrics.items() if not name.startswith(LATEST)},
     )
+
+
+def with_metrics(history: State, metrics: State) -> State:
+    """Return the columns of a history, and those of what else was evaluated under names of their own."""
+    known = {name: values for name, values in metrics.items() if not name.startswith(LATEST)}
+    return history | {f"{METRICS}:{name}": values for name, values in known.items()}
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
@@ -130,57 +129,30 @@ def task_rates(run: PlottedRun) -> tuple[Array, Array, str]:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 DASHES = ("-", "--", ":", "-.")  # for more runs than colours
 GREY = "#666666"
-FORMATS = (".png", ".pdf", ".svg")
 NARROW = 200.0  # a range up to this ratio has ticks at 1, 2 and 5
 WIDTH, HEIGHT = 9.6, 2.4  # inches: of a figure, of a row of panels
-STYLE = {
-    "font.size": 8,
-    "axes.labelsize": 8,
-    "axes.titlesize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.5,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "lines.linewidth": 1.3,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.formatter.limits": (-3, 4),
-    "axes.formatter.use_mathtext": True,
-    "svg.fonttype": "none",
-    "pdf.fonttype": 42,
-}
+
+
+def check_output(path: Path, what: str, *endings: str) -> None:
+    """Reject a file that cannot be written, before time is spent on what it shows."""
+    if path.suffix.lower() not in endings:
+        known = " or ".join(filter(None, [", ".join(endings[:-1]), endings[-1]]))
+        raise UsageError(f"-o {path}: the name of a {what} must end in {known}")
+    if not path.parent.is_dir():
+        raise UsageError(f"-o {path}: there is no folder {path.parent}; create it, or choose another file")
 
 
 def check_figure_path(path: Path) -> None:
     """Reject a figure that cannot be drawn, before time is spent on what it shows."""
-    if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"-o {path}: the name of a figure must end in .png, .pdf or .svg")
-    if not path.parent.is_dir():
-        raise UsageError(f"-o {path}: there is no folder {path.parent}; create it, or choose another file")
+    check_output(path, "figure", ".png", ".pdf", ".svg")
     if find_spec("matplotlib") is None:
         raise UsageError("figures need matplotlib; install it with: pip install 'mpi-ata[plot]'")
 
 
 def line_style(number: int) -> dict[str, Any]:
     """Return colour and dashes of a run."""
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
-    }
-
-
-@contextmanager
-def styled() -> Iterator[None]:
-    """Draw with the settings of this file, whatever those of the user are."""
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
-        yield
+    rows, column = divmod(number, len(COLOURS))
+    return {"color": COLOURS[column], "linestyle": DASHES[rows % len(DASHES)]}
 
 
 def whole_numbers(axis: "Axis", most: int = 8) -> None:
@@ -201,28 +173,27 @@ def plain_log_ticks(axis: "Axis") -> None:
         axis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
-def new_figure(rows: int) -> "Figure":
-    """Return an empty figure for rows of panels, which needs no display."""
+def new_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure of so many inches, which needs no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, HEIGHT * rows + 0.3), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def save_figure(figure: "Figure", path: Path) -> None:
-    """Write a figure in the format of its file name; the same figure gives the same bytes."""
+def save_figure(figure: "Figure", path: Path, **options: Any) -> None:
+    """Write a figure in the format of its file name; the same figure gives the same bytes, except in SVG."""
     stamp = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[path.suffix.lower()]
     try:
-        figure.savefig(path, dpi=110, bbox_inches="tight", pad_inches=0.05, metadata=stamp)
+        figure.savefig(path, metadata=stamp, **options)
     except OSError as error:
         raise UsageError(f"{path}: the figure cannot be written: {error.strerror}") from None
 
 
 Curve = tuple[Array, Array]
 GetCurve = Callable[[PlottedRun], Curve]
-METRICS = "metrics"  # begins the names of panels of what evaluate() of the problem returned
 WIDE = 30.0  # a range beyond this ratio is drawn on a logarithmic axis
 
 
@@ -247,25 +218,26 @@ def curve_panels(runs: Sequence[PlottedRun]) -> dict[str, CurvePanel]:
     def columns(x: str, y: str) -> GetCurve:
         return lambda run: (run.column(x), run.column(y))
 
-    def metric(name: str) -> GetCurve:
-        return lambda run: (run.column("clock"), run.metric(name))
-
     loss = "gap" if any(np.isfinite(run.column("gap")).any() for run in runs) else "loss"
     name = "gap f − f*" if loss == "gap" else "loss"
-    metrics = dict.fromkeys(name for run in runs for name in run.metrics)
+    found = dict.fromkeys(column for run in runs for column in run.history)
+    metrics = [column for column in found if column.startswith(METRICS)]
     panels = {
         "clock": CurvePanel("clock [s]", name, columns("clock", loss)),
         "worker-time": CurvePanel("worker time [s]", name, columns("worker_time", loss)),
         "billed": CurvePanel("billed time [core s]", name, columns("billed", loss)),
         "rounds": CurvePanel("round", "time of a round [s]", round_times),
         "regret": CurvePanel("round", "regret, total [s]", columns("round", "regret")),
-        **{f"{METRICS}:{name}": CurvePanel("clock [s]", name, metric(name)) for name in metrics},
+        **{key: CurvePanel("clock [s]", key.partition(":")[2], columns("clock", key)) for key in metrics},
     }
     return {key: panel for key, panel in panels.items() if any(len(panel.points(run)[0]) for run in runs)}
 
 
-def draw_curves(axes: "Axes", panel: CurvePanel, runs: Sequence[PlottedRun]) -> None:
+def draw_curves(
+    panel: CurvePanel, runs: Sequence[PlottedRun], figure: "Figure", place: "SubplotSpec"
+) -> None:
     """Draw one curve for each run; runs with the same name are repetitions, drawn as mean and spread."""
+    axes = figure.add_subplot(place)
     names = list(dict.fromkeys(run.name for run in runs))
     for number, name in enumerate(names):
         found = [panel.points(run) for run in runs if run.name == name]
@@ -378,20 +350,21 @@ Drawing = Callable[["Figure", "SubplotSpec"], None]
 
 def draw_runs(runs: Sequence[PlottedRun], path: Path, panels: Sequence[str] = PANELS) -> None:
     """Draw runs into a file: those of the panels for which anything is known."""
-    check_panels(panels)
     rows = [*_curve_rows(runs, panels), *_worker_rows(runs, panels)]
     if not rows:
         rule = "can be drawn: the runs have no such data yet"
         raise UsageError(f"none of the panels {', '.join(panels)} {rule}")
-    with styled():
-        figure = new_figure(len(rows))
+    from matplotlib import style
+
+    with style.context(STYLE, after_reset=True):  # whatever the settings of the user are
+        figure = new_figure(WIDTH, HEIGHT * len(rows) + 0.3)
         grid = figure.add_gridspec(len(rows), 1)
         for i, row in enumerate(rows):
             places = grid[i].subgridspec(1, len(row))
             for j, draw in enumerate(row):
                 draw(figure, places[j])
         _add_legend(figure, dict.fromkeys(run.name for run in runs))
-        save_figure(figure, path)
+        save_figure(figure, path, dpi=110, bbox_inches="tight", pad_inches=0.05)
 
 
 def check_panels(panels: Sequence[str]) -> None:
@@ -403,13 +376,9 @@ def check_panels(panels: Sequence[str]) -> None:
 
 def _curve_rows(runs: Sequence[PlottedRun], panels: Sequence[str]) -> list[list[Drawing]]:
     """Return the panels about all runs together, up to four in a row, in rows of similar length."""
-
-    def draw(panel: CurvePanel, figure: "Figure", place: "SubplotSpec") -> None:
-        draw_curves(figure.add_subplot(place), panel, runs)
-
     chosen = [panel for name, panel in curve_panels(runs).items() if name.partition(":")[0] in panels]
     rows = np.array_split(np.arange(len(chosen)), -(-len(chosen) // COLUMNS)) if chosen else []
-    return [[partial(draw, chosen[i]) for i in row.tolist()] for row in rows]
+    return [[partial(draw_curves, chosen[i], runs) for i in row.tolist()] for row in rows]
 
 
 def _worker_rows(runs: Sequence[PlottedRun], panels: Sequence[str]) -> list[list[Drawing]]:

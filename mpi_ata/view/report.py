@@ -2,9 +2,10 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -19,20 +20,9 @@ from mpi_ata.runfile.hosts import flagged, report_hosts
 from mpi_ata.runfile.load import SLURM_ENERGY, describe, latest_metrics
 from mpi_ata.runfile.priors import counted, match_prior
 from mpi_ata.runfile.schema import Record
+from mpi_ata.view import plots
 from mpi_ata.view.explain import depends_on_means, planned
 from mpi_ata.view.learned import learned
-from mpi_ata.view.plots import (
-    WIDE_TIMES,
-    CurvePanel,
-    PlottedRun,
-    WorkerRows,
-    curve_panels,
-    histograms,
-    plotted,
-    run_names,
-    task_rates,
-    worker_rows,
-)
 from mpi_ata.view.text import duration, elapsed_shares, share, significant, when
 
 MOST_POINTS = 512  # of a curve
@@ -43,32 +33,31 @@ WORKER_HEADER = [
     *("share of worker time [%]", "next quota"),
 ]
 EVENT_HEADER = ["time", "worker", "kind", "text"]
+NO_PICTURE: dict[str, Any] = {"edges": [], "values": []}
 
 
 def report_data(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
     """Return what the page draws."""
-    runs = [plotted(record, name) for record, name in zip(records, names, strict=True)]
+    runs = [plots.plotted(record, name) for record, name in zip(records, names, strict=True)]
     return {
-        "panels": [_panel(panel, runs) for panel in curve_panels(runs).values()],
+        "panels": [_panel(panel, runs) for panel in plots.curve_panels(runs).values()],
         "runs": [_run(number, *pair) for number, pair in enumerate(zip(records, runs, strict=True))],
     }
 
 
-def _panel(panel: CurvePanel, runs: Sequence[PlottedRun]) -> dict[str, Any]:
-    curves = [_curve(number, *panel.points(run)) for number, run in enumerate(runs)]
+def _panel(panel: plots.CurvePanel, runs: Sequence[plots.PlottedRun]) -> dict[str, Any]:
+    curves = list[dict[str, Any]]()
+    for number, (x, y) in enumerate(map(panel.points, runs)):
+        step = max(1, -(-len(x) // MOST_POINTS))
+        curves.append({"run": number, "x": numbers(x[::step]), "y": numbers(y[::step])})
     positive = all(value > 0 for curve in curves for value in curve["y"])
     return {"x": panel.x, "y": panel.y, "log": positive and panel.y.startswith("gap"), "curves": curves}
 
 
-def _curve(run: int, x: Array, y: Array) -> dict[str, Any]:
-    step = max(1, -(-len(x) // MOST_POINTS))
-    return {"run": run, "x": numbers(x[::step]), "y": numbers(y[::step])}
-
-
-def _run(number: int, record: Record, run: PlottedRun) -> dict[str, Any]:
+def _run(number: int, record: Record, run: plots.PlottedRun) -> dict[str, Any]:
     assert run.workers is not None
-    rows, known, described = worker_rows(run), run.workers, describe(record)
-    quota = None if known.quota is None else numbers(rows.averaged(known.quota.astype(np.float64)))
+    rows, known, described = plots.worker_rows(run), run.workers, describe(record)
+    events = [[when(e.time), e.worker if e.worker >= 0 else None, e.kind, e.text] for e in record.events]
     return {
         "number": number,
         "name": run.name,
@@ -76,48 +65,41 @@ def _run(number: int, record: Record, run: PlottedRun) -> dict[str, Any]:
         "row_names": row_names(rows),
         "means": numbers(rows.averaged(known.means)),
         "bounds": numbers(rows.averaged(known.bounds)),
-        "quota": quota,
+        "quota": None if known.quota is None else numbers(rows.averaged(known.quota.astype(np.float64))),
         "times": _times(run, rows),
         "map": _map(run, rows),
         "table": _workers(described["workers_table"], known.quota),
-        "events": {"header": EVENT_HEADER, "rows": [_event(event) for event in described["events"]]},
+        "events": {"header": EVENT_HEADER, "rows": events},
         "job": "\n".join([record.job.text.strip(), *(f"--set {each}" for each in record.job.settings)]),
     }
 
 
-def _times(run: PlottedRun, rows: WorkerRows) -> dict[str, Any]:
+def _times(run: plots.PlottedRun, rows: plots.WorkerRows) -> dict[str, Any]:
     if not run.times.size:
-        return {"edges": [], "values": []}
-    edges, shares = histograms(run.times, rows)
-    texts = ("share of its tasks that took so long", "task time [s]", rows.label)
-    return _heat(texts, row_names(rows), edges, shares, log=bool(edges[-1] > WIDE_TIMES * edges[0]))
+        return NO_PICTURE
+    edges, shares = plots.histograms(run.times, rows)
+    log, caption = bool(edges[-1] > plots.WIDE_TIMES * edges[0]), "share of its tasks that took so long"
+    return _heat(caption, "task time [s]", rows.label, row_names(rows), edges, shares, log)
 
 
-def _map(run: PlottedRun, rows: WorkerRows) -> dict[str, Any]:
+def _map(run: plots.PlottedRun, rows: plots.WorkerRows) -> dict[str, Any]:
     if not len(run.task_map.get("round", ())):
-        return {"edges": [], "values": []}
-    clock, rates, label = task_rates(run)
+        return NO_PICTURE
+    clock, rates, label = plots.task_rates(run)
     names = row_names(rows) if len(rates) == len(rows.groups) else [f"row {row}" for row in range(len(rates))]
-    return _heat(("tasks per round over the run", "clock [s]", label), names, clock, rates, log=False)
+    return _heat("tasks per round over the run", "clock [s]", label, names, clock, rates)
 
 
 def _heat(
-    texts: tuple[str, str, str], rows: list[str], edges: Array, values: Array, log: bool
+    caption: str, x: str, y: str, rows: list[str], edges: Array, values: Array, log: bool = False
 ) -> dict[str, Any]:
-    """Return a picture of coloured cells, given its caption and the names of its axes."""
-    caption, x, y = texts
-    return {
-        "caption": f"{caption}: the brighter, the more",
-        "x": x,
-        "y": y.replace("\n", " "),
-        "log": log,
-        "rows": rows,
-        "edges": numbers(edges),
-        "values": [numbers(row) for row in values],
-    }
+    """Return a picture of coloured cells, given its caption and the names of its axes and rows."""
+    texts = {"caption": f"{caption}: the brighter, the more", "x": x, "y": y.replace("\n", " ")}
+    cells = {"edges": numbers(edges), "values": [numbers(row) for row in values]}
+    return texts | {"log": log, "rows": rows} | cells
 
 
-def row_names(rows: WorkerRows) -> list[str]:
+def row_names(rows: plots.WorkerRows) -> list[str]:
     """Return what each row of a picture shows."""
     return [
         f"worker {group[0]}" if len(group) == 1 else f"{len(group)} workers, such as {group[0]}"
@@ -139,11 +121,6 @@ def _workers(workers: Sequence[dict[str, Any]], quota: IntArray | None) -> dict[
     return {"header": WORKER_HEADER, "rows": rows, "left_out": note}
 
 
-def _event(event: dict[str, Any]) -> list[Any]:
-    worker = event["worker"] if event["worker"] >= 0 else None
-    return [when(event["time"]), worker, event["kind"], event["text"]]
-
-
 def numbers(values: Array) -> list[float | None]:
     """Return numbers with few digits, None for those that are not known."""
     return [float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None for value in values.tolist()]
@@ -156,67 +133,50 @@ ENOUGH = 30  # tasks, then and now, to compare
 SHOWN = 8  # workers or hosts in a sentence
 
 
-def run_summary(record: Record) -> list[str]:
-    """Return the summary of a run in plain words."""
-    parts = (_metrics, _worker_time, _elapsed, _billed, _energy, _idle, _hosts, _history)
-    return [_state(record), *(sentence for part in parts for sentence in part(record))]
-
-
-def _state(record: Record) -> str:
+def run_summary(record: Record) -> Iterator[str]:
+    """Yield the summary of a run in plain words."""
     summary = record.summary
+    spent, waste, rounds = summary["worker_time"], summary["waste"], counted(summary["rounds"], "round")
     known = [f", {name} {summary[name]:.4g}" for name in ("gap", "loss") if summary.get(name) is not None]
-    rounds = counted(summary["rounds"], "round")
     limit = "" if record.reason == rounds else f" at {record.reason}"
     state = f"is finished{limit}" if record.reason else "is not finished"
-    return f"The run {state}: {rounds} in {duration(summary['clock'])} on the clock{''.join(known[:1])}."
+    yield f"The run {state}: {rounds} in {duration(summary['clock'])} on the clock{''.join(known[:1])}."
+    latest = latest_metrics(record).items()
+    if metrics := [f"{name} {value:.4g}" for name, value in latest if value is not None]:
+        yield f"Evaluated last: {listed(metrics)}."
+    if spent:
+        used = (
+            f"{share(spent - waste, spent)} went into finished tasks, {share(waste, spent)} into stopped ones"
+        )
+        busy = f"workers computed during {share(spent, summary['workers'] * summary['clock'])} of the clock"
+        yield f"Of {duration(spent)} of worker time, {used}; {busy}."
+    if shares := elapsed_shares(summary):
+        yield f"Of {duration(summary['elapsed'])} elapsed: {shares}."
+    yield from (*_costs(record), *_idle(record))
+    for host in flagged(report_hosts(record))[:SHOWN]:
+        yield f"Host {host.host} was {host.verdict}: {host.reason}."
+    if record.prior:
+        yield from islice(_slower_hosts(record), SHOWN)
 
 
-def _metrics(record: Record) -> list[str]:
-    """Return what evaluate() of the problem said last."""
-    known = [f"{name} {value:.4g}" for name, value in latest_metrics(record).items() if value is not None]
-    return [f"Evaluated last: {listed(known)}."] if known else []
-
-
-def _worker_time(record: Record) -> list[str]:
-    summary = record.summary
-    spent, waste = summary["worker_time"], summary["waste"]
-    if not spent:
-        return []
-    capacity = summary["workers"] * summary["clock"]
-    used = f"{share(spent - waste, spent)} went into finished tasks, {share(waste, spent)} into stopped ones"
-    busy = f"workers computed during {share(spent, capacity)} of the clock"
-    return [f"Of {duration(spent)} of worker time, {used}; {busy}."]
-
-
-def _elapsed(record: Record) -> list[str]:
-    """Return where the wall time went, if the run used real ranks."""
-    parts = elapsed_shares(record.summary)
-    shares = ", ".join(f"{what} {part}" for what, part in parts)
-    return [f"Of {duration(record.summary['elapsed'])} elapsed: {shares}."] if parts else []
-
-
-def _billed(record: Record) -> list[str]:
-    """Return where billed time went: into tasks, waiting, the manager, and everything outside of rounds."""
-    summary, billed = record.summary, record.summary.get("billed")
-    if not billed:
-        return ["The workers were simulated, so no core time was billed."] if _simulated(record) else []
-    waiting = max(summary["workers"] * summary["clock"] - summary["worker_time"], 0.0)
-    rest = max(billed - summary["worker_time"] - waiting, 0.0)
-    parts = [
-        f"{share(summary['worker_time'], billed)} was spent on tasks",
-        f"{share(waiting, billed)} by workers that waited or were idle during rounds",
-        f"{share(rest, billed)} by the manager, and by everyone during start, evaluations and saving",
-    ]
-    return [f"Of {duration(billed)} of billed core time, {'; '.join(parts)}."]
-
-
-def _energy(record: Record) -> list[str]:
-    """Return the joules of the run's Slurm jobs, where Slurm knows them."""
-    if (joules := record.summary.get(SLURM_ENERGY)) is None:
-        return []
-    who = f"Its Slurm jobs ({listed([*record.slurm_jobs])})"
-    per_task = significant(joules / max(record.summary["tasks_used"], 1), 3)
-    return [f"{who} used {significant(joules, 4)} J, {per_task} J per used task, idle cores included."]
+def _costs(record: Record) -> Iterator[str]:
+    """Yield where billed time went, and the joules of the Slurm jobs, where these are known."""
+    summary, billed, joules = record.summary, record.summary.get("billed"), record.summary.get(SLURM_ENERGY)
+    if billed:
+        waiting = max(summary["workers"] * summary["clock"] - summary["worker_time"], 0.0)
+        rest = max(billed - summary["worker_time"] - waiting, 0.0)
+        yield (
+            f"Of {duration(billed)} of billed core time, "
+            f"{share(summary['worker_time'], billed)} was spent on tasks; "
+            f"{share(waiting, billed)} by workers that waited or were idle during rounds; "
+            f"{share(rest, billed)} by the manager, and by everyone during start, evaluations and saving."
+        )
+    elif _simulated(record):
+        yield "The workers were simulated, so no core time was billed."
+    if joules is not None:
+        who = f"Its Slurm jobs ({listed([*record.slurm_jobs])})"
+        per_task = significant(joules / max(summary["tasks_used"], 1), 3)
+        yield f"{who} used {significant(joules, 4)} J, {per_task} J per used task, idle cores included."
 
 
 def _simulated(record: Record) -> bool:
@@ -232,33 +192,22 @@ def not_worth_using(record: Record) -> IntArray:
     return np.flatnonzero(rarely & known.available)
 
 
-def _idle(record: Record) -> list[str]:
-    workers = not_worth_using(record)
-    if not len(workers) or not record.workers["tasks"].any():
-        return []
-    part = share(record.workers["tasks"][workers].sum(), record.workers["tasks"].sum())
-    names = listed([f"{worker}" for worker in workers.tolist()])
-    noun = "Worker" if len(workers) == 1 else "Workers"
-    return [f"{noun} {names} did {part} of all tasks and would get none or few: not worth requesting again."]
+def _idle(record: Record) -> Iterator[str]:
+    workers, tasks = not_worth_using(record), record.workers["tasks"]
+    if len(workers) and tasks.any():
+        part, names = share(tasks[workers].sum(), tasks.sum()), listed([*map(str, workers.tolist())])
+        who = f"Worker{'' if len(workers) == 1 else 's'} {names}"
+        yield f"{who} did {part} of all tasks and would get none or few: not worth requesting again."
 
 
-def _hosts(record: Record) -> list[str]:
-    bad = flagged(report_hosts(record))
-    return [f"Host {host.host} was {host.verdict}: {host.reason}." for host in bad[:SHOWN]]
-
-
-def _history(record: Record) -> list[str]:
-    """Return the hosts whose workers were slower than in the earlier runs that this one started from."""
-    if not record.prior:
-        return []
+def _slower_hosts(record: Record) -> Iterator[str]:
+    """Yield the hosts whose workers were slower than in the earlier runs that this one started from."""
     then = match_prior(record.prior, record.identities).columns
     hosts = np.array([identity.host for identity in record.identities])
-    lines = []
     for host in dict.fromkeys(hosts.tolist()):
         ratio = _mean(record.workers, hosts == host) / _mean(then, hosts == host)
         if ratio >= SLOWER:
-            lines.append(f"Tasks on host {host} took {ratio:.1f} times as long as in earlier runs.")
-    return lines[:SHOWN]
+            yield f"Tasks on host {host} took {ratio:.1f} times as long as in earlier runs."
 
 
 def _mean(columns: State, rows: BoolArray) -> float:
@@ -300,17 +249,9 @@ def listed(names: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def check_report_path(path: Path) -> None:
-    """Reject a report that cannot be written, before runs are read."""
-    if path.suffix.lower() != ".html":
-        raise UsageError(f"-o {path}: the name of a report must end in .html")
-    if not path.parent.is_dir():
-        raise UsageError(f"-o {path}: there is no folder {path.parent}; create it, or choose another file")
-
-
 def write_report(records: Sequence[Record], paths: Sequence[Path], output: Path) -> None:
     """Write a report of these runs."""
-    names = run_names(paths)
+    names = plots.run_names(paths)
     data = json.dumps(report_data(records, names), allow_nan=False, separators=(",", ":"))
     page = Template(_part("html")).substitute(
         title=escape(f"mpi-ata report: {', '.join(names)}"),

@@ -31,14 +31,11 @@ def hosts_text(hosts: Sequence[dict[str, Any]]) -> str:
     if not bad:
         return f"no slow or flaky hosts among {compared:,}" if compared else ""
     others = f"{counted(len(hosts) - len(bad), 'other host')} not flagged"
-    reasons = [f"{host['host']}: {host['reason']}" for host in bad]
-    return "\n".join([table([_host_cells(host) for host in bad], HOST_HEADER), "", *reasons, others])
-
-
-def _host_cells(host: dict[str, Any]) -> list[Any]:
-    found = [host[name] for name in ("mean_ratio", "median_ratio")]
-    ratios = ["-" if value is None else f"{value:.2f}" for value in found]
-    return [host["host"], host["verdict"], host["workers"], f"{host['tasks']:,}", *ratios]
+    reasons, rows = [f"{host['host']}: {host['reason']}" for host in bad], []
+    for host in bad:
+        ratios = [ratio(host[name], 1.0) for name in ("mean_ratio", "median_ratio")]
+        rows.append([host["host"], host["verdict"], host["workers"], f"{host['tasks']:,}", *ratios])
+    return "\n".join([table(rows, HOST_HEADER), "", *reasons, others])
 
 
 def flagged_text(hosts: Sequence[HostReport]) -> str:
@@ -54,17 +51,13 @@ WORKER_HEADER = ["worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "o
 
 def closing_table(outcome: "Outcome") -> str:
     """Return the table printed at the end of a run."""
-    ended = f"at {outcome.reason}" if outcome.reason else f"early, by {signal_word(outcome.signal)}"
     stale = "" if outcome.trace.is_evaluated() else ", before the last rounds"
-    return summary_table(ended, outcome.summary(), _hint(outcome), outcome.flagged_hosts, stale)
-
-
-def _hint(outcome: "Outcome") -> str:
-    """Return how far a run that ended early was saved, if not to its end, and how to resume it."""
-    if outcome.reason:
-        return ""
-    far = f", up to round {outcome.saved:,}" if outcome.saved != outcome.trace.round else ""
-    return far + ("; resume it with --resume" if outcome.resumable else "")
+    ended, hint = f"at {outcome.reason}", ""
+    if not outcome.reason:
+        ended = f"early, by {signal_word(outcome.signal)}"
+        hint = f", up to round {outcome.saved:,}" if outcome.saved != outcome.trace.round else ""
+        hint += "; resume it with --resume" if outcome.resumable else ""
+    return summary_table(ended, outcome.summary(), hint, outcome.flagged_hosts, stale)
 
 
 def summary_table(
@@ -113,8 +106,8 @@ def _evaluated_rows(summary: dict[str, Any], stale: str) -> Rows:
 
 def _elapsed_rows(summary: dict[str, Any]) -> Rows:
     """Return the wall time; for real ranks where it went, what it costs, and the energy if Slurm knows it."""
-    parts = ", ".join(f"{what} {part}" for what, part in elapsed_shares(summary))
-    rows = [("elapsed", duration(summary["elapsed"]) + (f": {parts}" if parts else ""))]
+    parts = filter(None, [duration(summary["elapsed"]), elapsed_shares(summary)])
+    rows = [("elapsed", ": ".join(parts))]
     if summary["billed"] is not None:
         rows.append(("billed", f"{duration(summary['billed'])}: cores x elapsed, idle ones included"))
         if (joules := summary.get(SLURM_ENERGY)) is not None:
@@ -167,19 +160,15 @@ def _event_row(event: dict[str, Any]) -> tuple[str, str]:
 
 def workers_table(workers: Sequence[dict[str, Any]]) -> str:
     """Return the tasks and times of each worker, and below them the hardware."""
-    rows = [_worker_cells(number, worker) for number, worker in enumerate(workers[:MAX_WORKERS])]
+    rows = []
+    for number, worker in enumerate(workers[:MAX_WORKERS]):
+        cells = [significant(worker[name], 3) for name in ("tasks", "mean", "spread", "overhead")]
+        rows.append([number, worker["host"], worker["slot"], *cells, share(worker["share"])])
     lines = [table(rows, WORKER_HEADER)]
     if len(workers) > len(rows):
         lines.append(f"... and {len(workers) - len(rows):,} more")
     kinds = Counter(worker["hardware"] for worker in workers).most_common(MAX_KINDS)
     return "\n".join([*lines, "", *(f"{count:,} x {kind}" for kind, count in kinds)])
-
-
-def _worker_cells(number: int, worker: dict[str, Any]) -> list[Any]:
-    times = [worker[name] for name in ("mean", "spread", "overhead")]
-    cells = ["-" if value is None else significant(value, 3) for value in times]
-    part = "-" if worker["share"] is None else share(worker["share"], 1.0)
-    return [number, worker["host"], worker["slot"], f"{worker['tasks']:,}", *cells, part]
 
 
 STATUS_HEADER = [
@@ -242,12 +231,12 @@ def comparison_table(rows: Sequence[dict[str, Any]], billed: bool = False) -> st
         runs.setdefault(row["allocator"], []).append(row)
     greedy, shown = runs.get("gta"), COMPARED_ON_RANKS if billed else COMPARED
     header = ["allocator", "rounds", *shown.values(), "wasted tasks", "waste"]
+    digits = {"rounds": 0, **dict.fromkeys(shown, 4), "tasks_wasted": 0}
     body = []
     for name, each in runs.items():
-        times = [spread([row[column] for row in each], 4) for column in shown]
-        rounds, wasted = (spread([row[column] for row in each], 0) for column in ("rounds", "tasks_wasted"))
+        cells = [spread([row[column] for row in each], count) for column, count in digits.items()]
         waste = share(_mean(each, "waste"), _mean(each, "worker_time"))
-        body.append([name, rounds, *times, wasted, waste, *(_ratios(each, greedy) if greedy else [])])
+        body.append([name, *cells, waste, *(_ratios(each, greedy) if greedy else [])])
     text = table(body, [*header, *RATIO_HEADER] if greedy else header)
     return text + (_how_to_read(rows[0]["workers"], greedy is not None) if billed else "")
 
@@ -282,8 +271,8 @@ def _how_to_read(workers: int, greedy: bool) -> str:
         "Less worker time saves energy and leaves cores to others; it saves money if you release idle ranks.",
     ]
     if greedy:
-        lines.append(
+        lines += [
             "Greedy (gta) is the better choice if idle nodes are free and its clock is shorter, as it may be "
             "where\ntasks can be stopped at once, or B is large compared with n."
-        )
+        ]
     return "\n".join(lines)

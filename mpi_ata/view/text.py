@@ -45,8 +45,10 @@ def rate(rounds: int, seconds: float) -> str:
     return f"{significant(rounds / seconds, 2)} rounds/s"
 
 
-def significant(value: float, digits: int) -> str:
+def significant(value: float | None, digits: int) -> str:
     """Return a number with this many digits, or with all those before the point, and never as 1e+05."""
+    if value is None:
+        return "-"
     return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:,.{digits}g}"
 
 
@@ -55,38 +57,35 @@ def when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def ratio(a: float, b: float) -> str:
+def ratio(a: float | None, b: float) -> str:
     """Return a / b with two decimals."""
-    return f"{a / b:.2f}" if b else "-"
+    return f"{a / b:.2f}" if b and a is not None else "-"
 
 
-def share(part: float, whole: float) -> str:
+def share(part: float | None, whole: float = 1.0) -> str:
     """Return a part of a whole as a percentage."""
+    if part is None:
+        return "-"
     return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
 
 
-def elapsed_shares(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def elapsed_shares(summary: Mapping[str, Any]) -> str:
     """Return into what the wall time of a run on real ranks went, and which part; nothing if not known."""
     if summary.get("setup_time") is None:
-        return []
+        return ""
     elapsed, seconds = summary["elapsed"], {what: summary[key] for what, key in ELAPSED.items()}
     seconds["other"] = max(elapsed - sum(seconds.values()), 0.0)
-    return [(what, share(spent, elapsed)) for what, spent in seconds.items()]
+    return ", ".join(f"{what} {share(spent, elapsed)}" for what, spent in seconds.items())
 
 
 def table(rows: Sequence[Sequence[Any]], header: Sequence[str] = ()) -> str:
     """Return aligned columns, the first one to the left and the others to the right."""
     cells = [[str(cell) for cell in row] for row in ([header, *rows] if header else rows)]
-    widths = [max(len(row[j]) for row in cells) for j in range(len(cells[0]))]
-    lines = [_line(row, widths) for row in cells]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     if header:
-        lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    first, *others = zip(row, widths, strict=True)
-    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)])
+        cells.insert(1, ["-" * width for width in widths])
+    form = "  ".join(f"{{:{'>' if column else '<'}{width}}}" for column, width in enumerate(widths))
+    return "\n".join(form.format(*row).rstrip() for row in cells)
 
 
 def markdown_table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:

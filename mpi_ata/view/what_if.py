@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -24,7 +24,7 @@ from mpi_ata.runfile.priors import Prior, counted, match_prior
 from mpi_ata.runfile.schema import Record
 from mpi_ata.times import DrawnTimes, Recorded
 from mpi_ata.times.replayed import RecordedRounds, ReplayedTimes, recorded_rounds
-from mpi_ata.view.learned import named_tables
+from mpi_ata.view.learned import allocator_name, named_tables
 from mpi_ata.view.text import ratio, table
 
 RARE = 0.02  # stopped tasks per finished one, up to which rounds are replayed as they were recorded
@@ -155,27 +155,18 @@ def _resampled(sample: Array, tasks: int, rng: Generator) -> Array:
     return np.asarray(drawn * (varied / drawn.mean()))
 
 
-class Question(NamedTuple):
-    """What is asked: allocators, a budget and workers; None where these are those of the run."""
-
-    allocators: Sequence[str]
-    budget: int | None = None
-    workers: str | None = None
-
-
-def replayed_jobs(recorded: Recording, question: Question) -> list[Job]:
+def replayed_jobs(recorded: Recording, allocators: Sequence[str], budget: int | None) -> list[Job]:
     """Return the job of the run under each allocator, without its problem and its times."""
     tables = recorded.tables
     replayed: Tables = {
         "problem": {"name": "quadratic", "dimension": 1},
         "method": _method(tables.get("method", {})),
-        "allocator": _allocator(recorded, question),
+        "allocator": _allocator(recorded, allocators) | ({} if budget is None else {"budget": budget}),
         "times": {"law": "constant", "scale": recorded.means.tolist()},
         "stop": {"rounds": recorded.rounds},
         "run": {"workers": len(recorded.workers), "seed": tables.get("run", {}).get("seed", 0)},
     }
-    job = job_from(recorded.path, RunDescription.of_tables(replayed, {}))
-    return job.with_allocators(list(question.allocators))
+    return job_from(recorded.path, RunDescription.of_tables(replayed, {})).with_allocators(list(allocators))
 
 
 def _method(keys: Table) -> Table:
@@ -187,18 +178,18 @@ def _method(keys: Table) -> Table:
     return {"name": name, "step_size": 1.0} | {key: keys[key] for key in keys if method.accepts(key)}
 
 
-def _allocator(recorded: Recording, question: Question) -> Table:
-    """Return the allocator of the run, with the budget that is asked for."""
-    keys = dict(recorded.tables.get("allocator", {}))
+def _allocator(recorded: Recording, allocators: Sequence[str]) -> Table:
+    """Return the allocator of the run, if it can be replayed or others are asked for."""
+    keys = recorded.tables.get("allocator", {})
     if not keys:
         rule = "its method has no allocator to exchange; what-if is for methods that have one, such as sgd"
         raise UsageError(f"{recorded.path}: {rule}")
-    if "file" in keys:
-        if "own" in question.allocators:
-            rule = "its allocator is code of your own, which is not executed here"
-            raise UsageError(f"{recorded.path}: {rule}; name others with --allocators")
-        keys = {"name": "uta", "budget": keys.get("budget", 1)}
-    return keys if question.budget is None else keys | {"budget": question.budget}
+    if "file" not in keys:
+        return keys
+    if "own" in allocators:
+        rule = "its allocator is code of your own, which is not executed here"
+        raise UsageError(f"{recorded.path}: {rule}; name others with --allocators")
+    return {"name": "uta", "budget": keys.get("budget", 1)}
 
 
 def chosen_workers(recorded: Recording, text: str | None) -> IntArray:
@@ -221,12 +212,6 @@ def chosen_workers(recorded: Recording, text: str | None) -> IntArray:
     return np.flatnonzero(np.isin(recorded.workers, list(found)))
 
 
-def own_name(recorded: Recording, name: str) -> str:
-    """Return the name of an allocator; `own` is that of the run."""
-    keys = recorded.tables.get("allocator", {})
-    return str(keys.get("name", keys.get("class"))) if name == "own" else name
-
-
 LONGEST = 10_000  # rounds that are replayed; later ones are taken to last as long as the last half of these
 SHORT = 300  # rounds of a replay that only shows how much the results vary
 RESAMPLES = 20  # of those
@@ -234,23 +219,28 @@ REPEATS, ENOUGH = 20, 3000  # replays of a short run, and rounds in all of them 
 
 
 def what_if(
-    record: Record, path: Path, question: Question, begins: Callable[[str], object] = id
+    record: Record,
+    path: Path,
+    allocators: Sequence[str],
+    budget: int | None = None,
+    workers: str | None = None,
+    begins: Callable[[str], object] = id,
 ) -> dict[str, Any]:
     """Return what the run took, and what it is predicted to take under each allocator; times in seconds.
 
-    Each error is one standard deviation over replays of resampled times.
+    Without a budget or workers, these are those of the run, and `own` is its allocator.  `begins` is called
+    with the name of each.  Each error is one standard deviation over replays of resampled times.
     """
     recorded = recording(record, path)
-    chosen = recorded.only(chosen_workers(recorded, question.workers))
-    jobs = replayed_jobs(chosen, question)
+    chosen, own = recorded.only(chosen_workers(recorded, workers)), allocator_name(recorded.tables)
     rows = []
-    for name, job in zip(question.allocators, jobs, strict=True):
+    for name, job in zip(allocators, replayed_jobs(chosen, allocators, budget), strict=True):
         begins(name)
-        rows.append({"allocator": own_name(chosen, name)} | prediction(job, chosen))
+        rows.append({"allocator": own if name == "own" else name} | prediction(job, chosen))
     taken = ("rounds", "clock", "worker_time", "workers", "tasks_used", "tasks_wasted")
     return {
         "run": str(path),
-        "allocator": own_name(chosen, "own"),
+        "allocator": own,
         "recorded": {name: record.summary[name] for name in taken},
         "least_tasks": int(chosen.tasks.min()),
         "untried": recorded.untried,
@@ -261,7 +251,10 @@ def what_if(
 
 def prediction(job: Job, recorded: Recording) -> dict[str, Any]:
     """Return what a job is predicted to take with recorded times, and how sure that is."""
-    clock, worker_time, used, wasted = repeated(job, recorded).tolist()
+    count = max(1, min(REPEATS, ENOUGH // recorded.rounds))  # so that chance hardly matters
+    seeds = range(job.run.seed, job.run.seed + count)
+    replays = [replay(job.with_seed(seed), recorded, recorded.rounds) for seed in seeds]
+    clock, worker_time, used, wasted = np.mean(replays, axis=0).tolist()
     clock_error, worker_time_error = relative_errors(job, recorded)
     return {
         "budget": int(job.allocator.keys["budget"]) if job.allocator else None,
@@ -274,14 +267,6 @@ def prediction(job: Job, recorded: Recording) -> dict[str, Any]:
         "tasks_used": round(used),
         "tasks_wasted": round(wasted),
     }
-
-
-def repeated(job: Job, recorded: Recording) -> Array:
-    """Return the mean of enough replays that chance hardly matters."""
-    count = max(1, min(REPEATS, ENOUGH // recorded.rounds))
-    seeds = range(job.run.seed, job.run.seed + count)
-    replays = [replay(job.with_seed(seed), recorded, recorded.rounds) for seed in seeds]
-    return np.asarray(np.mean(replays, axis=0))
 
 
 def relative_errors(job: Job, recorded: Recording) -> list[float]:
@@ -321,7 +306,6 @@ def _totals(method: Method, cluster: VirtualCluster, recorded: Recording, count:
 
 
 HEADER = ["allocator", "budget", "workers", "clock [s]", "worker time [s]", "wasted tasks", "clock ratio"]
-TIMES = ("clock", "worker_time")
 AGREES = 0.03  # relative difference of clocks that is not worth a remark
 UNRELIABLE = 0.2  # relative difference of clocks above which predictions mislead
 FEW = 30  # recorded times of a worker below which its mean is a guess
@@ -336,8 +320,8 @@ def what_if_table(answer: dict[str, Any]) -> str:
 
 
 def _cells(row: dict[str, Any], clock: float) -> list[Any]:
-    errors = {name: f" ± {row[f'{name}_error']:,.2g}" for name in TIMES if f"{name}_error" in row}
-    times = [f"{row[name]:,.4g}{errors.get(name, '')}" for name in TIMES]
+    errors = [f" ± {row[key]:,.2g}" if key in row else "" for key in ("clock_error", "worker_time_error")]
+    times = [f"{row['clock']:,.4g}{errors[0]}", f"{row['worker_time']:,.4g}{errors[1]}"]
     names = [row[name] for name in ("allocator", "budget", "workers")]
     return [*names, *times, f"{row['tasks_wasted']:,}", ratio(row["clock"], clock)]
 

@@ -20,31 +20,10 @@ from mpi_ata.cli import main
 
 MPI_ATA = Path(sys.executable).with_name("mpi-ata")
 ENDLESS = ["--set", "stop.rounds=1000000000"]
-KEYS = {
-    "rounds",
-    "clock",
-    "worker_time",
-    "elapsed",
-    "billed",
-    "tasks_started",
-    "tasks_used",
-    "tasks_wasted",
-    "tasks_lost",
-    "waste",
-    "loss",
-    "gap",
-    "evaluation",
-    "mean_delay",
-    "largest_delay",
-    "setup_time",
-    "decision_time",
-    "update_time",
-    "evaluation_time",
-    "saving_time",
-    "workers",
-    "finished",
-    "out",
-}
+COUNTS = ("tasks_started", "tasks_used", "tasks_wasted", "tasks_lost", "mean_delay", "largest_delay")
+TIMES = ("setup_time", "decision_time", "update_time", "evaluation_time", "saving_time", "billed", "waste")
+KEYS = {"rounds", "clock", "worker_time", "elapsed", *COUNTS, "loss", "gap", "evaluation", *TIMES}
+KEYS |= {"workers", "finished", "out"}
 JOB = """
 [problem]
 name = "quadratic"

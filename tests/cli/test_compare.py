@@ -10,13 +10,15 @@ from mpi_ata.view.summaries import comparison_table
 from tests.cli.commands import KEYS, call, start, use_own_problem
 
 
-def test_compare_prints_a_row_per_allocator(job: str) -> None:
+def test_compare_prints_a_row_per_allocator_and_ratios_if_greedy_is_among_them(job: str) -> None:
     result = call("compare", job, "--virtual", "--allocators", "gta, uta,ofta")
     assert result.exit_code == 0
     header, _, *rows = result.stdout.splitlines()
     assert "clock / greedy" in header
     assert [row.split()[0] for row in rows] == ["gta", "uta", "ofta"]
     assert rows[0].split()[-2:] == ["1.00", "1.00"]
+    done = call("compare", job, "--virtual", "--allocators", "uta,ofta", "--set", "stop.gap=1")
+    assert (done.exit_code, "greedy" in done.stdout) == (0, False), "and no round was needed"
 
 
 def test_an_unfinished_run_has_no_ratios() -> None:
@@ -24,10 +26,6 @@ def test_an_unfinished_run_has_no_ratios() -> None:
     rows = [{"allocator": name, "finished": name != "uta"} | totals for name in ("gta", "own", "uta")]
     shown = [line.split()[-2:] for line in comparison_table(rows).splitlines()[2:]]
     assert shown == [["1.00", "1.00"], ["1.00", "1.00"], ["-", "-"]]
-
-
-def test_compare_without_greedy_prints_no_ratios(job: str) -> None:
-    assert "greedy" not in call("compare", job, "--virtual", "--allocators", "uta,ofta").stdout
 
 
 def test_compare_with_json_prints_a_list_with_the_result_of_each(job: str) -> None:
@@ -40,9 +38,8 @@ def test_compare_with_json_prints_a_list_with_the_result_of_each(job: str) -> No
 
 
 def test_compare_gives_each_allocator_the_same_result_as_run(job: str) -> None:
-    compared = json.loads(
-        call("compare", job, "--virtual", "--json", "--allocators", "uta,ata-empirical").stdout
-    )
+    names = ["--allocators", "uta,ata-empirical"]
+    compared = json.loads(call("compare", job, "--virtual", "--json", *names).stdout)
     alone = json.loads(call("run", job, "--virtual", "--json").stdout)
     own = {"allocator": "ata-empirical", "elapsed": compared[1]["elapsed"], "out": None}
     assert compared[1] == alone | own
@@ -54,14 +51,6 @@ def test_compare_skips_an_allocator_that_the_method_rejects_unless_it_is_named(j
     assert [row.split()[0] for row in result.stdout.splitlines()[2:]] == ["ata-empirical", "uta"]
     assert result.stderr == "Note: gta is left out: its counterpart here is the method ringmaster\n"
     assert call(*arguments, "--allocators", "uta,gta").exit_code == 2
-
-
-def test_compare_prints_a_table_even_if_no_round_was_needed(job: str) -> None:
-    assert call("compare", job, "--virtual", "--set", "stop.gap=1").exit_code == 0
-
-
-def test_compare_rejects_an_unknown_key_of_the_allocator(job: str) -> None:
-    assert call("compare", job, "--virtual", "--set", "allocator.budgt=3").exit_code == 2
 
 
 @pytest.mark.parametrize("allocators", ["ata-empirical,atta", "ata-empirical,ata"])
@@ -76,12 +65,8 @@ def test_compare_saves_the_run_of_each_allocator_in_a_folder(job: str) -> None:
     assert result.exit_code == 0
     rows = json.loads(result.stdout.splitlines()[-1])
     assert [row["out"] for row in rows] == [f"new/folder/{name}.h5" for name in ("gta", "own", "uta")]
-    found = {path.stem: read_progress(path).job for path in Path("new/folder").iterdir()}
-    assert found == {
-        "gta": "quadratic, sgd, gta",
-        "own": "quadratic, sgd, ata-empirical",
-        "uta": "quadratic, sgd, uta",
-    }
+    found = {path.stem: read_progress(path).job.split()[-1] for path in Path("new/folder").iterdir()}
+    assert found == {"gta": "gta", "own": "ata-empirical", "uta": "uta"}
     more = call("run", job, "--virtual", "--out", "new/folder/gta.h5", "--resume", "--set", "stop.rounds=60")
     assert more.exit_code == 0, more.stderr
     assert call(*arguments).exit_code == 2, "nothing is overwritten"

@@ -21,13 +21,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> mpi_ata.SavedRun:
     return mpi_ata.load("run.h5")
 
 
-def test_the_point_is_written_for_numpy(run: mpi_ata.SavedRun) -> None:
-    assert call("export", "run.h5", "--x", "x.npy").exit_code == 0
+def test_the_point_is_written_for_numpy_and_tables_as_csv(run: mpi_ata.SavedRun) -> None:
+    options = ["--x", "x.npy", "-o", "history.csv", "--workers", "workers.csv"]
+    assert call("export", "run.h5", *options).exit_code == 0
     assert np.array_equal(np.load("x.npy"), run.x)
-
-
-def test_the_history_and_the_workers_are_written_as_csv(run: mpi_ata.SavedRun) -> None:
-    assert call("export", "run.h5", "-o", "history.csv", "--workers", "workers.csv").exit_code == 0
     rows = list(csv.DictReader(Path("history.csv").read_text().splitlines()))
     assert tuple(rows[0]) == HistoryRow._fields
     assert [float(row["gap"]) for row in rows] == run.history["gap"].tolist()
@@ -42,7 +39,7 @@ def test_a_point_that_is_not_one_array_is_rejected_but_tables_are_written() -> N
     call("run", job, "--virtual", "--set", "stop.rounds=3", "--out", "pi.h5")
     result = call("export", "pi.h5", "--x", "pi.npy", "-o", "pi.csv")
     assert result.exit_code == 2
-    assert "Error: --x: x is not one array; use mpi_ata.load('pi.h5').x in Python\n" in result.stderr
+    assert "--x: x is not one array; use mpi_ata.load('pi.h5').x in Python" in result.stderr
     assert Path("pi.csv").exists()
     assert not Path("pi.npy").exists()
 
@@ -67,11 +64,18 @@ def test_without_pyarrow_a_parquet_file_is_rejected_with_the_way_out(monkeypatch
     assert not Path("history.parquet").exists()
 
 
-def test_a_table_of_another_format_is_rejected_and_nothing_is_written() -> None:
-    result = call("export", "run.h5", "-o", "history.xls")
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (["-o", "history.xls"], "history.xls: the name of a table must end in .csv or .parquet"),
+        (["--x", "nowhere/x.npy"], "nowhere/x.npy cannot be written: No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_named_with_the_rule(options: list[str], rule: str) -> None:
+    result = call("export", "run.h5", *options)
     assert result.exit_code == 2
-    assert "history.xls: the name of a table must end in .csv or .parquet" in result.stderr
-    assert not Path("history.xls").exists()
+    assert rule in result.stderr
+    assert not Path(options[1]).exists()
 
 
 def test_without_options_the_history_is_printed() -> None:
@@ -79,20 +83,14 @@ def test_without_options_the_history_is_printed() -> None:
     assert [row["round"] for row in csv.DictReader(io.StringIO(printed))] == ["0", "10", "20"]
 
 
-def test_a_file_that_cannot_be_written_is_named() -> None:
-    result = call("export", "run.h5", "--x", "nowhere/x.npy")
-    assert result.exit_code == 2
-    assert "nowhere/x.npy cannot be written: No such file or directory; choose another file" in result.output
-
-
-@pytest.mark.parametrize("option", ["--x", "-o", "--workers"])
-@pytest.mark.parametrize("target", ["run.h5", "../{folder}/run.h5", "linked.h5", "other.h5"])
+@pytest.mark.parametrize(
+    ("option", "target"), [("--x", "run.h5"), ("-o", "linked.h5"), ("--workers", "other.h5")]
+)
 def test_no_run_is_overwritten(option: str, target: str) -> None:
     before = Path("run.h5").read_bytes()
     Path("linked.h5").symlink_to("run.h5")
     Path("other.h5").write_bytes(before)
-    path = target.format(folder=Path.cwd().name)
-    done = call("export", "run.h5", option, path)
+    done = call("export", "run.h5", option, target)
     assert done.exit_code == 2
-    assert f"{path} is a run file, and is not overwritten; choose another file" in done.stderr
+    assert f"{target} is a run file, and is not overwritten" in done.stderr
     assert Path("run.h5").read_bytes() == Path("other.h5").read_bytes() == before

@@ -12,14 +12,11 @@ from tests.cli.commands import KEYS, call, start, use_own_problem
 def test_run_prints_its_result_as_a_table(job: str) -> None:
     result = start("run", job, "--virtual")
     assert (result.returncode, result.stderr) == (0, "")
-    table = dict(line.split("  ", 1) for line in result.stdout.splitlines())
-    assert {name.strip(): text.strip() for name, text in table.items()}.items() >= {
-        ("ended", "at 50 rounds"),
-        ("rounds", "50"),
-        ("tasks started", "350 = 350 used + 0 wasted + 0 lost"),
-    }
-    names = [name.strip() for name in table]
-    assert names[2:] == ["clock", "worker time", "waste", "tasks started", "loss", "gap", "elapsed", "saved"]
+    rows = [re.split(r"  +", line, maxsplit=1) for line in result.stdout.splitlines()]
+    assert rows[:2] == [["ended", "at 50 rounds"], ["rounds", "50"]]
+    assert ["tasks started", "350 = 350 used + 0 wasted + 0 lost"] in rows
+    names = ["clock", "worker time", "waste", "tasks started", "loss", "gap", "elapsed", "saved"]
+    assert [name for name, _ in rows[2:]] == names
 
 
 def test_run_with_json_prints_one_object_with_the_promised_keys(job: str) -> None:
@@ -49,21 +46,10 @@ def test_evaluation_results_are_in_the_table_and_in_json(job: str) -> None:
     assert [line.split() for line in lines[-4:-2]] == [["accuracy", "0.25"], ["odd", "not", "known"]]
 
 
-def test_a_gradient_that_returns_nothing_is_reported(job: str) -> None:
-    use_own_problem(job, "pass")
-    error = call("run", job, "--virtual").stderr
-    assert "returned None (is a return statement missing?); gradient(x, task) must return" in error
-
-
 def test_options_override_the_job_file(job: str) -> None:
     options = ["--workers", "3", "--set", "stop.rounds=4", "--set", "allocator.budget=2"]
     summary = json.loads(call("run", job, "--virtual", "--json", *options).stdout)
     assert (summary["workers"], summary["rounds"], summary["tasks_used"]) == (3, 4, 8)
-
-
-def test_the_allocator_can_be_replaced_as_the_help_shows(job: str) -> None:
-    assert "--set allocator.name=gta" in call("run", "--help").output
-    assert call("run", job, "--virtual", "--set", "allocator.name=gta").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -71,6 +57,8 @@ def test_the_allocator_can_be_replaced_as_the_help_shows(job: str) -> None:
     [
         (["--set", "problem.nois=3"], "unknown key 'nois' in [problem]; valid keys: dimension, noise"),
         (["--set", "allocator.budget=0"], "budget=0 must be at least 1"),
+        (["--set", "stop.rounds=0"], "[stop] rounds=0 must be above 0"),
+        (["--set", "allocator.budgt=3"], "unknown key 'budgt' in [allocator]"),
         (["--set", "budget"], "is not table.key=value"),
         (["--workers", "0"], "--workers"),
         (["--workers", "many"], "--workers"),
@@ -89,17 +77,10 @@ def test_wrong_usage_exits_with_2_and_says_why(
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run", "{job}", "--virtual", "--set", "stop.rounds=0"], "{job}: [stop] rounds=0 must be above 0"),
-        (["run", "no.toml", "--virtual"], "no.toml: cannot be read: No such file or directory"),
-    ],
-)
-def test_an_error_is_a_single_line_on_stderr(job: str, arguments: list[str], message: str) -> None:
-    result = start(*(argument.format(job=job) for argument in arguments))
+def test_an_error_is_a_single_line_on_stderr() -> None:
+    result = start("run", "no.toml", "--virtual")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == f"Error: {message.format(job=job)}\n"
+    assert result.stderr == "Error: no.toml: cannot be read: No such file or directory\n"
 
 
 def test_a_run_that_fails_exits_with_1_and_says_why_and_what_was_saved(job: str) -> None:

@@ -44,31 +44,27 @@ def test_runs_are_listed_the_newest_first_with_job_state_rounds_age_and_size(run
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert [row[:4] for row in cells] == [
         ["failed.h5", "Mine, sgd, ata-empirical", "failed", "8"],
-        ["2.h5", "quadratic, sgd, ata-empirical", "finished", "50"],
-        ["1.h5", "quadratic, sgd, ata-empirical", "finished", "50"],
-        ["0.h5", "quadratic, sgd, ata-empirical", "finished", "50"],
+        *([f"{number}.h5", "quadratic, sgd, ata-empirical", "finished", "50"] for number in (2, 1, 0)),
     ]
     assert cells[1][4] in ("16 min 40 s", "16 min 41 s", "16 min 42 s")
     assert cells[1][5].endswith(" kB")
     assert [row["state"] for row in listed("runs")] == ["failed", *["finished"] * 3]
 
 
-def test_a_folder_without_runs_is_no_error() -> None:
+def test_a_folder_without_runs_is_no_error_but_one_that_does_not_exist_is() -> None:
     Path("empty").mkdir()
     for arguments, name in (([], "runs"), (["empty"], "empty")):
         done = call("runs", *arguments)
         assert (done.exit_code, done.stdout) == (0, f"there are no run files in {name}\n")
-
-
-def test_a_folder_that_does_not_exist_is_named_in_one_sentence() -> None:
     Path("file").write_text("")
     for name, what in (("nowhere", "does not exist"), ("file", "is a file")):
         done = call("runs", name)
-        rule = "name a folder with run files, or none for runs/"
-        assert (done.exit_code, done.stderr) == (2, f"Error: {name} {what}; {rule}\n")
+        assert (done.exit_code, f"{name} {what}; name a folder" in done.stderr) == (2, True)
 
 
 def test_the_oldest_finished_runs_are_removed_after_a_question(runs: Path) -> None:
+    assert call("runs", "--keep", "0").exit_code == 1, "there is no answer"
+    assert call("runs", "--yes").exit_code == 2
     refused = CliRunner().invoke(main, ["runs", "--keep", "1"], input="n\n")
     # Some versions of click show the answer here, others do not.
     assert re.search(r"Remove these 2\? \[y/N\]: ?(n\n)?nothing was removed\n", refused.stderr)
@@ -77,12 +73,6 @@ def test_the_oldest_finished_runs_are_removed_after_a_question(runs: Path) -> No
     assert "removed runs/1.h5\nremoved runs/0.h5\n" in done.stderr
     assert names() == ["2", "failed", "other"]
     assert "nothing to remove" in call("runs", "--keep", "1").stderr
-
-
-def test_without_an_answer_nothing_is_removed(runs: Path) -> None:
-    assert call("runs", "--keep", "0").exit_code == 1
-    assert names() == ["0", "1", "2", "failed", "other"]
-    assert call("runs", "--yes").exit_code == 2
 
 
 @pytest.mark.parametrize("folder", ["runs", "runs/../runs", "linked"])

@@ -1,30 +1,32 @@
 """The progress line on a terminal, and signals from it."""
 
 import json
+import logging
+import os
 import re
 import signal
 import subprocess
 import time
 from pathlib import Path
 
+import click
 import pytest
 
-from tests.cli.commands import (
-    ENDLESS,
-    MPI_ATA,
-    TIMED,
-    call,
-    on_terminal,
-    start,
-    use_own_problem,
-)
+from mpi_ata.cli.runs import printed_notes
+from mpi_ata.view.live import Display
+from tests.cli.commands import ENDLESS, MPI_ATA, TIMED, call, on_terminal, use_own_problem
 
 
-@TIMED
-def test_without_a_terminal_nothing_but_the_result_is_printed(job: str) -> None:
-    result = start("run", job, "--virtual", *ENDLESS, "--set", "stop.elapsed=0.4")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "\r" not in result.stdout
+def test_a_note_that_nobody_can_read_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on a manager whose mpirun has died.
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", buffering=1) as broken, click.Context(click.Command("run")):
+        monkeypatch.setattr("sys.stderr", broken)
+        with printed_notes(Display(broken)):
+            logging.getLogger("mpi_ata").warning("worker 1 is lost")
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # so that it can be closed
 
 
 def test_without_a_terminal_a_line_is_written_now_and_then_each_later_than_the_last(
@@ -55,32 +57,38 @@ def test_a_small_terminal_shows_one_progress_line_and_is_clean_in_the_end(
     assert "round " not in printed
 
 
-@TIMED
-@pytest.mark.parametrize("command", ["run", "compare"])
-@pytest.mark.parametrize("as_json", [False, True])
-def test_ctrl_c_ends_a_run_at_once_and_prints_its_result(job: str, command: str, as_json: bool) -> None:
-    with on_terminal(command, job, "--virtual", *ENDLESS, *["--json"] * as_json) as terminal:
+def interrupted(number: int, *arguments: str) -> tuple[int | None, str, str]:
+    """Send a signal to an endless command; return its exit code, and what it showed and printed."""
+    with on_terminal(*arguments, "--virtual", *ENDLESS) as terminal:
         terminal.read_until("round ")
-        time.sleep(0.05)  # so that it computes; a test below interrupts it while it writes
-        terminal.process.send_signal(signal.SIGINT)
+        time.sleep(0.05)  # so that it computes
+        terminal.process.send_signal(number)
         began = time.monotonic()
         printed = terminal.end()
     assert time.monotonic() - began < 5
-    assert terminal.process.returncode == (85 if command == "run" else 1)  # only a run can be resumed
     assert "Traceback" not in terminal.shown
-    if command == "compare":
-        assert "Error: interrupted in ata-empirical at round " in terminal.shown
-        assert terminal.shown.endswith("; not run: gta, uta\r\n")
-    else:
-        assert "Note: Ctrl-C: stopping after this round; press again to stop now" in terminal.shown
-    if as_json:
-        summary = json.loads(printed)
-        summary = summary[0] if command == "compare" else summary
-        assert not summary["finished"]
-        assert summary["rounds"] > 0
-    else:
-        assert "early, by Ctrl-C" in printed or command == "compare"
-        assert len(printed.splitlines()) == (10 if command == "run" else 3)
+    return terminal.process.returncode, terminal.shown, printed
+
+
+@TIMED
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGHUP, "SIGHUP")])
+def test_ctrl_c_or_a_closed_terminal_ends_a_run_at_once_and_prints_its_result(
+    job: str, number: int, name: str
+) -> None:
+    code, shown, printed = interrupted(number, "run", job)
+    assert (code, len(printed.splitlines())) == (85, 10)
+    assert f"early, by {name}" in printed
+    assert f"Note: {name}: stopping after this round" in shown
+
+
+@TIMED
+def test_ctrl_c_ends_a_comparison_and_says_what_was_not_run(job: str) -> None:
+    code, shown, printed = interrupted(signal.SIGINT, "compare", job, "--json")
+    assert code == 1, "only a run can be resumed"
+    assert "Error: interrupted in ata-empirical at round " in shown
+    assert shown.endswith("; not run: gta, uta\r\n")
+    (summary,) = json.loads(printed)
+    assert (summary["finished"], summary["rounds"] > 0) == (False, True)
 
 
 @TIMED
@@ -102,16 +110,6 @@ def test_a_second_ctrl_c_stops_in_mid_round_with_what_was_saved(job: str) -> Non
     assert terminal.process.returncode == 85
     assert "ended          early, by Ctrl-C\nrounds         3\n" in printed
     assert printed.endswith("run.h5, up to round 2; resume it with --resume\n")
-
-
-@TIMED
-def test_a_closed_terminal_ends_a_run_and_prints_its_result(job: str) -> None:
-    with on_terminal("run", job, "--virtual", *ENDLESS) as terminal:
-        terminal.read_until("round ")
-        terminal.process.send_signal(signal.SIGHUP)
-        printed = terminal.end()
-    assert terminal.process.returncode == 85
-    assert "early, by SIGHUP" in printed
 
 
 @TIMED

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,20 +11,14 @@ import pytest
 from mpi_ata import launch
 from mpi_ata.doctor import on_ranks
 from mpi_ata.launch.mpirun import loaded_library
-from tests.doctor.running import HYDRA, OPEN_MPI, fake_command, findings, mpi_defaults, run_doctor
+from tests.doctor.running import fake_mpirun, findings, mpi_defaults, problem, run_doctor
 
 
 def test_ranks_that_cannot_be_started_are_a_problem(bare: Path, tmp_path: Path) -> None:
-    loaded = loaded_library()
-    same = OPEN_MPI if "Open MPI" in loaded.version else HYDRA
-    path = fake_command(tmp_path / "same", "mpirun", same).parent
-    beside = str(Path(loaded.path).parent)
-    environment = {"PATH": f"{path}:/usr/bin:/bin", "LD_LIBRARY_PATH": beside}
-    done = run_doctor("--json", python=bare, environment=environment)
-    finding = findings(done)["exchange"]
-    assert done.returncode == 1
+    environment = fake_mpirun(tmp_path / "same", of_the_same=True)
+    finding = problem("exchange", python=bare, environment=environment)
     assert finding["found"].startswith("two ranks failed: ")
-    assert f"{path}/mpirun -n 2 {bare} -m mpi4py.bench helloworld" in finding["remedy"]
+    assert f"same/mpirun -n 2 {bare} -m mpi4py.bench helloworld" in finding["remedy"]
 
 
 def test_wrong_results_are_a_problem() -> None:
@@ -52,9 +46,7 @@ def test_under_a_launcher_the_ranks_reach_each_other_and_one_of_them_prints(rank
 
 def test_ranks_that_are_each_alone_in_their_world_are_a_problem() -> None:
     step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"}
-    done = run_doctor("--json", environment=step)  # as under srun --mpi=none
-    finding = findings(done)["exchange"]
-    assert done.returncode == 1
+    finding = problem("exchange", environment=step)  # as under srun --mpi=none
     assert finding["found"] == "4 ranks were started, but MPI sees 1"
     assert "--mpi=pmix" in finding["remedy"]
 
@@ -62,9 +54,7 @@ def test_ranks_that_are_each_alone_in_their_world_are_a_problem() -> None:
 def test_a_rank_of_another_mpis_launcher_is_a_problem() -> None:
     open_mpi = "Open MPI" in loaded_library().version
     names = ("PMI_SIZE", "PMI_RANK") if open_mpi else ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
-    done = run_doctor("--json", environment=dict(zip(names, ("3", "0"), strict=True)))
-    finding = findings(done)["exchange"]
-    assert done.returncode == 1
+    finding = problem("exchange", environment=dict(zip(names, ("3", "0"), strict=True)))
     assert finding["found"].startswith("not tried: ")
     assert "do not work together" in finding["remedy"]
 
@@ -75,14 +65,13 @@ def test_more_workers_than_cores_are_a_note() -> None:
     assert f"{cores + 1} worker threads share {cores} cores" in str(on_ranks.oversubscription(cores + 1))
 
 
-def running(mark: str) -> Iterator[str]:
-    """Yield the processes that have this in their command line."""
+def running(mark: str) -> bool:
+    """Return whether there are processes that have this in their command line."""
     for process in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(OSError):
             if mark in (process / "cmdline").read_text():
-                yield process.name
-        except OSError:
-            continue
+                return True
+    return False
 
 
 def test_ranks_that_hang_are_ended_and_none_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -92,12 +81,11 @@ def test_ranks_that_hang_are_ended_and_none_is_left(monkeypatch: pytest.MonkeyPa
     ranks = [launch.find_mpirun(), "-n", "2", sys.executable, "-c", "import time; time.sleep(1000)", mark]
     assert launch.run_command(ranks, 3.0) == launch.CommandResult(None, "", "")
     until = time.monotonic() + 30
-    while list(running(mark)) and time.monotonic() < until:
+    while running(mark) and time.monotonic() < until:
         time.sleep(0.1)
-    assert list(running(mark)) == []
+    assert not running(mark)
 
 
 def test_a_command_that_cannot_be_started_has_a_result_too() -> None:
     result = launch.run_command(["/no/such/command"], 1.0)
-    assert result.code == 127
-    assert result.gist() == "/no/such/command: No such file or directory"
+    assert (result.code, result.gist()) == (127, "/no/such/command: No such file or directory")

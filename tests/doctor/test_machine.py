@@ -7,7 +7,7 @@ import pytest
 
 from mpi_ata.doctor import checks
 from mpi_ata.doctor.checks import Finding
-from tests.doctor.running import fake_command, findings, in_namespace, machine_finding, run_doctor
+from tests.doctor.running import fake_command, in_namespace, machine_finding, problem
 
 
 def test_binding_to_one_core_is_a_note() -> None:
@@ -35,23 +35,19 @@ def test_more_threads_than_cores_are_a_note(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_node_without_an_address_is_a_note() -> None:
     finding = machine_finding("doorbell", in_namespace("hostname no-such-host"))
-    assert finding["found"] == "works within the node, unreachable over the network"
-    assert finding["ok"]
+    assert (finding["ok"], finding["found"]) == (True, "works within the node, unreachable over the network")
     assert "give no-such-host an address" in finding["remedy"]
 
 
 def test_little_shared_memory_is_a_note() -> None:
     finding = machine_finding("shared_memory", in_namespace("mount -t tmpfs -o size=48m tmpfs /dev/shm"))
-    assert finding["found"] == "50 MB of 50 MB free in /dev/shm"
-    assert finding["ok"]
+    assert (finding["ok"], finding["found"]) == (True, "50 MB of 50 MB free in /dev/shm")
     assert "--shm-size" in finding["remedy"]
 
 
 def test_an_output_folder_that_cannot_be_written_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the folder should be")
-    done = run_doctor("--json", cwd=tmp_path)
-    finding = findings(done)["output folder"]
-    assert done.returncode == 1
+    finding = problem("output folder", cwd=tmp_path)
     assert finding["found"] == "cannot write to runs: Not a directory"
     assert "a folder with write permission" in finding["remedy"]
     assert not checks.output_folder(tmp_path / "runs/below").ok

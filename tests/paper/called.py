@@ -19,3 +19,11 @@ def records(*arguments: str) -> list[dict[str, Any]]:
     assert done.exit_code == 0, done.output
     found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def rejected(sentence: str, *arguments: str) -> None:
+    """Check that a command is rejected as wrong usage, with this sentence."""
+    done = called(*arguments)
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr

@@ -9,7 +9,7 @@ from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import Plan
 from mpi_ata.paper import figures
 from mpi_ata.paper.experiments import CIFAR, PaperRequest
-from tests.paper.called import called, records
+from tests.paper.called import records, rejected
 from tests.torch.cifar_files import write
 
 with_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed: `make torch`")
@@ -20,7 +20,8 @@ SMALL = ["--workers", "3", "--budget", "4"]
 def test_each_allocator_trains_its_own_network(tmp_path: Path) -> None:
     data = write(tmp_path)
     arguments = ["--data", str(data), "--allocators", "ofta", "--rounds", "6", *SMALL]
-    greedy, oracle = records("cifar", *arguments)
+    greedy, oracle = records("cifar", *arguments, "--out", str(tmp_path / "runs"))
+    assert (tmp_path / "runs" / "cifar.png").exists() == figures.available()
     request = PaperRequest(workers=(3,), budget=4, allocators=("ofta",), rounds=6)
     for found, trial in zip(
         (greedy, oracle), CIFAR.with_request(request).on_cifar(data).trials(), strict=True
@@ -32,17 +33,6 @@ def test_each_allocator_trains_its_own_network(tmp_path: Path) -> None:
 
 
 @with_torch
-def test_a_longer_training_resumes_the_shorter_one(tmp_path: Path) -> None:
-    data, out = write(tmp_path), ["--out", str(tmp_path / "runs")]
-    command = ["cifar", "--data", str(data), "--allocators", "ata-half", *SMALL]
-    records(*command, *out, "--rounds", "3")
-    longer, fresh = (records(*command, *where, "--rounds", "6") for where in (out, []))
-    assert longer == fresh
-    assert (tmp_path / "runs" / "cifar100-linear-n3-B4-ata-half-seed1.h5").exists()
-    assert (tmp_path / "runs" / "cifar.png").exists() == figures.available()
-
-
-@with_torch
 def test_prior_knowledge_works_for_the_network_too(tmp_path: Path) -> None:
     data = ["--data", str(write(tmp_path))]
     found = records("prior", *data, "--prior", "50", "--allocators", "ata-half", "--rounds", "4", *SMALL)
@@ -51,16 +41,9 @@ def test_prior_knowledge_works_for_the_network_too(tmp_path: Path) -> None:
 
 
 def test_the_data_folder_is_required() -> None:
-    done = called("cifar")
-    assert done.exit_code == 2
-    assert (
-        "name the folder with CIFAR-100's binary version, train.bin and test.bin: --data FOLDER"
-        in done.stderr
-    )
+    rejected("train.bin and test.bin: --data FOLDER", "cifar")
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
 def test_without_pytorch_the_error_says_how_to_install_it(tmp_path: Path) -> None:
-    done = called("cifar", "--data", str(write(tmp_path)))
-    assert done.exit_code == 2
-    assert "PyTorch is missing; install it with pip install 'mpi-ata[torch]'" in done.stderr
+    rejected("install it with pip install 'mpi-ata[torch]'", "cifar", "--data", str(write(tmp_path)))

@@ -11,26 +11,12 @@ from mpi_ata.paper import figures
 from tests.paper import document
 from tests.paper.document import DOCUMENT, FIGURES, RESULTS, update
 
-SMALL = """\
-Before
-
-```console
+COMMAND = """```console
 $ mpi-ata paper table1 --workers 3 --rounds 20 --allocators ofta --out results
 ```
-
-<!-- results -->
-old
-<!-- end -->
-
-```console
-$ mpi-ata paper table1 --workers 3 --rounds 20 --allocators ofta --out results
-```
-
-<!-- table -->
-<!-- end -->
-
-After
 """
+SMALL = f"Before\n\n{COMMAND}\n<!-- results -->\nold\n<!-- end -->\n\n"
+SMALL += f"{COMMAND}\n<!-- table -->\n<!-- end -->\n\nAfter\n"
 
 
 def test_the_document_has_results_for_every_experiment() -> None:
@@ -57,11 +43,7 @@ def test_results_are_written_below_their_commands_and_nothing_else_changes(
     assert "old" not in results[0]
     assert "| ofta | 3 | 20 |" in results[0]
     assert "](figures/table1.png)" in results[0]
-    assert [line.split(" | ")[0] for line in results[2].splitlines()[1:]] == [
-        "| allocator",
-        "| ---",
-        "| gta",
-        "| ofta",
-    ]
+    rows = [line.split(" | ")[0] for line in results[2].splitlines()[1:]]
+    assert rows == ["| allocator", "| ---", "| gta", "| ofta"]
     assert os.listdir(tmp_path / "figures") == ["table1.png"]
     assert update(SMALL, runs, ["table2"]) == SMALL

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.job.build import build_times
 from mpi_ata.paper import figures
 from mpi_ata.paper.bandit import play_bandit
 from mpi_ata.paper.experiments import PRIOR, PaperRequest
@@ -12,7 +11,7 @@ from mpi_ata.paper.pretrained import pretrain, pretraining_file, pretraining_tri
 from mpi_ata.paper.trials import execute_trial
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
-from tests.paper.called import called, records
+from tests.paper.called import called, records, rejected
 
 
 def ignore(rounds: int) -> None:
@@ -24,6 +23,7 @@ def ignore(rounds: int) -> None:
 def test_a_run_starts_from_exactly_what_the_bandit_learned(tmp_path: Path, name: str, law: str) -> None:
     request = PaperRequest(workers=(6,), law=law, allocators=(name,), rounds=1, out=tmp_path)
     trial = PRIOR.with_request(request).trials()[-1]
+    assert pretraining_trial(trial, 90).job().run.seed != trial.job().run.seed, "other times are drawn"
     pretrain(pretraining_trial(trial, 90), ignore, marks=[40, 90])
     execute_trial(warm_start_plan(trial, 90), ignore)
     (*_, learned) = play_bandit(pretraining_trial(trial, 90).job(), [40, 90])
@@ -37,14 +37,6 @@ def test_a_run_starts_from_exactly_what_the_bandit_learned(tmp_path: Path, name:
     assert started.allocator["K"].tolist() == (learned.allocator.K + own["tasks"]).tolist()
     assert started.allocator["T"] == pytest.approx(learned.allocator.T + own["seconds"], rel=1e-12)
     assert [event.kind for event in started.events] == ["started", "warm-started", "ended"]
-
-
-def test_the_bandit_draws_other_times_than_the_run_after_it() -> None:
-    trial = PRIOR.with_request(PaperRequest(workers=(6,))).trials()[-1]
-    own, before = build_times(trial.job(), 6), build_times(pretraining_trial(trial, 1).job(), 6)
-    assert own is not None
-    assert before is not None
-    assert own(1, 0).tolist() != before(1, 0).tolist()
 
 
 def test_many_prior_rounds_bring_learners_close_to_the_oracle(tmp_path: Path) -> None:
@@ -65,9 +57,8 @@ def test_many_prior_rounds_bring_learners_close_to_the_oracle(tmp_path: Path) ->
 
 def test_without_a_folder_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = called(
-        "prior", "--workers", "3", "--rounds", "5", "--prior", "20", "--allocators", "ata-empirical"
-    )
+    few = ["--workers", "3", "--rounds", "5", "--prior", "20"]
+    done = called("prior", *few, "--allocators", "ata-empirical")
     assert done.exit_code == 0, done.output
     assert [line.split()[:3] for line in done.stdout.splitlines()[4:6]] == [
         ["gta", "3", "-"],
@@ -79,14 +70,9 @@ def test_without_a_folder_nothing_is_left_behind(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (
-            ["--allocators", "ofta"],
-            "none of these allocators learns; choose some of ata, ata-half, ata-empirical with --allocators",
-        ),
+        (["--allocators", "ofta"], "none of these allocators learns; choose some of ata,"),
         (["--prior", "-5"], "is not a list of whole numbers from 0 on"),
     ],
 )
 def test_invalid_options_are_rejected(arguments: list[str], sentence: str) -> None:
-    done = called("prior", *arguments)
-    assert done.exit_code == 2
-    assert sentence in done.stderr
+    rejected(sentence, "prior", *arguments)

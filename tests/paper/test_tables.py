@@ -13,19 +13,11 @@ from mpi_ata.paper.experiments import MIX, REGRET, TABLE1, TABLE2, Experiment, P
 from mpi_ata.paper.figures import ratios
 from mpi_ata.paper.ratios import ranks_report, ratio_report
 from mpi_ata.paper.trials import TrialResult
-from tests.paper.called import called, records
+from tests.paper.called import called, records, rejected
 
 NAMES = ["gta", "ofta", "uta", "ata", "ata-half", "ata-empirical"]
-KEYS = {
-    "law",
-    "n",
-    "allocator",
-    "rounds",
-    "worker_time_ratio",
-    "runtime_ratio",
-    "paper_worker_time_ratio",
-    "paper_runtime_ratio",
-}
+RATIOS = ["worker_time_ratio", "runtime_ratio", "paper_worker_time_ratio", "paper_runtime_ratio"]
+KEYS = {"law", "n", "allocator", "rounds", *RATIOS}
 
 
 def make_result(
@@ -34,7 +26,7 @@ def make_result(
     """Return a made-up result of a run."""
     numbers = {"worker_time": worker_time, "clock": clock, "rounds": 100 * seed, "gap": gap, "loss": None}
     trial = Trial("sqrt", n, name, seed, 40_000, Path("quadratic.toml"))
-    return TrialResult(trial, numbers | {"evaluation": {}, "elapsed": 20.0}, [])
+    return TrialResult(trial, numbers | {"evaluation": {}, "elapsed": 20.0}, {})
 
 
 RESULTS = [
@@ -42,22 +34,15 @@ RESULTS = [
     make_result(51, "gta", 2, worker_time=320.0, clock=11.0),
     make_result(51, "ata-half", 1, worker_time=100.0, clock=20.0),
     make_result(51, "ata-half", 2, worker_time=80.0, clock=33.0, gap=0.1),
-    make_result(17, "gta", 1, worker_time=6.0, clock=1.0),
-    make_result(17, "gta", 2, worker_time=6.0, clock=1.0),
-    make_result(17, "ata-half", 1, worker_time=5.0, clock=1.5),
-    make_result(17, "ata-half", 2, worker_time=5.0, clock=1.5),
+    *(make_result(17, "gta", seed, worker_time=6.0, clock=1.0) for seed in (1, 2)),
+    *(make_result(17, "ata-half", seed, worker_time=5.0, clock=1.5) for seed in (1, 2)),
 ]
 
 
 def test_ratios_are_taken_seed_by_seed_and_averaged() -> None:
     *_, record = ratios(RESULTS, budget=23)
-    assert {key: record[key] for key in ("law", "n", "allocator", "rounds", "seeds")} == {
-        "law": "sqrt",
-        "n": 51,
-        "allocator": "ata-half",
-        "rounds": 150,
-        "seeds": 2,
-    }
+    known = ("law", "n", "allocator", "rounds", "seeds")
+    assert [record[key] for key in known] == ["sqrt", 51, "ata-half", 150, 2]
     assert record["worker_time_ratio"] == (300 / 100 + 320 / 80) / 2
     assert record["runtime_ratio"] == (20 / 10 + 33 / 11) / 2
     assert record["worker_time_ratio_deviation"] == pytest.approx(math.sqrt(0.5))
@@ -66,21 +51,11 @@ def test_ratios_are_taken_seed_by_seed_and_averaged() -> None:
 
 def test_ratios_of_greedy_allocation_are_one_and_rows_are_sorted_by_workers() -> None:
     found = ratios(RESULTS, budget=23)
-    assert [(r["n"], r["allocator"]) for r in found] == [
-        (17, "gta"),
-        (17, "ata-half"),
-        (51, "gta"),
-        (51, "ata-half"),
-    ]
-    assert {(r["worker_time_ratio"], r["runtime_ratio"]) for r in found if r["allocator"] == "gta"} == {
-        (1, 1)
-    }
-
-
-def test_the_paper_is_not_quoted_for_what_it_does_not_print() -> None:
-    for record in ratios(RESULTS, budget=10):
-        assert record["paper_worker_time_ratio"] is None
-        assert record["paper_runtime_ratio"] is None
+    kinds = [(n, name) for n in (17, 51) for name in ("gta", "ata-half")]
+    assert [(r["n"], r["allocator"]) for r in found] == kinds
+    assert all(r[key] == 1 for r in found if r["allocator"] == "gta" for key in RATIOS[:2])
+    other = ratios(RESULTS, budget=10)
+    assert {r[key] for r in other for key in RATIOS[2:]} == {None}, "the paper does not print these"
 
 
 def test_the_table_shows_spread_difference_and_a_target_that_was_missed() -> None:
@@ -156,18 +131,14 @@ def test_a_folder_gets_the_figure(tmp_path: Path) -> None:
     assert (out / "table1.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_matplotlib_a_note_says_how_to_get_the_figure(
+def test_without_matplotlib_or_a_folder_a_note_says_how_to_get_the_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "available", lambda: False)
-    report = ratio_report(TABLE1, RESULTS).with_figure(tmp_path, lambda path: path.touch())
-    assert "pip install 'mpi-ata[plot]'" in report.text()
+    for folder, note in ((tmp_path, "pip install 'mpi-ata[plot]'"), (None, "Use --out FOLDER")):
+        report = ratio_report(TABLE1, RESULTS).with_figure(folder, lambda path: path.touch())
+        assert note in report.text()
     assert not list(tmp_path.iterdir())
-
-
-def test_without_a_folder_a_note_says_how_to_get_the_figure() -> None:
-    done = called("table1", "--workers", "3", "--rounds", "5", "--allocators", "ofta")
-    assert "Use --out FOLDER to save the runs there and draw the figure." in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -177,27 +148,19 @@ def test_without_a_folder_a_note_says_how_to_get_the_figure() -> None:
         (["--workers", "17,0"], "'17,0' is not a list of whole numbers from 1 on, such as 17,51"),
         (["--workers", ""], "'' is not a list of whole numbers"),
         (["--allocators", ""], "unknown allocator ''; valid names: ata,"),
-        (
-            ["--out", "/dev/null/folder"],
-            "--out /dev/null/folder: cannot create this folder: Not a directory",
-        ),
+        (["--out", "/dev/null/folder"], "--out /dev/null/folder: cannot create this folder"),
         (["--budget", "0"], "0 is not in the range x>=1"),
         (["--law", "cubic"], "'cubic' is not one of"),
     ],
 )
 def test_invalid_options_are_rejected_with_the_rule(arguments: list[str], sentence: str) -> None:
-    done = called("table1", *arguments)
-    assert done.exit_code == 2
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
+    rejected(sentence, "table1", *arguments)
 
 
 def test_ratios_on_ranks_are_compared_with_simulated_ones() -> None:
     ranks = [make_result(17, "gta", 1, 6.0, 1.0), make_result(17, "ofta", 1, 5.0, 1.5)]
     virtual = [make_result(17, "gta", 1, 6.0, 1.0), make_result(17, "ofta", 1, 4.0, 1.2)]
     report = ranks_report(TABLE1.with_request(PaperRequest(workers=(17,))), ranks, virtual)
-    assert (report.records[1]["virtual_worker_time_ratio"], report.records[1]["worker_time_ratio"]) == (
-        1.5,
-        1.2,
-    )
+    found = report.records[1]
+    assert (found["virtual_worker_time_ratio"], found["worker_time_ratio"]) == (1.5, 1.2)
     assert " ".join(report.lines[1]) == "ofta 17 100 1.20 1.50 -20.0 % 1.50 1.20 +25.0 %"

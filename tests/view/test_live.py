@@ -17,27 +17,15 @@ import click
 import numpy as np
 import pytest
 
-from mpi_ata import (
-    SGD,
-    UTA,
-    DrawnTimes,
-    Lost,
-    Plain,
-    Quadratic,
-    Round,
-    Sqrt,
-    Stop,
-    Trace,
-    VirtualCluster,
-    minimize,
-)
+import mpi_ata
+from mpi_ata import Plain, Quadratic, Sqrt, Stop, Trace, minimize
 from mpi_ata.cli.runs import printed_notes
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.schema import to_tree
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view import live
-from mpi_ata.view.live import Display, RunView, curve, part_done, snapshot_of_record, snapshot_text, time_left
+from mpi_ata.view.live import Display, RunView, progress_text, snapshot_of_record, snapshot_text
 from tests.cli.commands import ENDLESS, JOB, MPI_ATA, TIMED, call, on_terminal
 from tests.driver.driven import driven
 from tests.faults.scene import written
@@ -123,52 +111,56 @@ def test_a_small_terminal_has_one_line_and_a_dumb_one_plain_lines(
     assert ("\x1b" in terminal.getvalue()) == drawn
 
 
-def test_without_rich_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "find_spec", lambda name: None)
-    terminal = Terminal()
-    display = Display(terminal)
-    display.show("round 1")
-    display.clear()
-    assert terminal.getvalue() == "round 1\n"
-
-
-def test_ranks_behind_a_launcher_draw_if_it_forwards_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_behind_a_launcher_draw_if_it_forwards_to_a_terminal_and_rich_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("rich")
     assert not Display(io.StringIO()).has_room
     assert not Display(None).has_room
     monkeypatch.setenv("MPI_ATA_TERMINAL", "1")
     assert Display(io.StringIO()).has_room
+    monkeypatch.setattr(live, "find_spec", lambda name: None)
+    terminal = Terminal()
+    Display(terminal).show("round 1")
+    assert terminal.getvalue() == "round 1\n"
 
 
 def test_a_curve_ends_with_the_latest_value_and_skips_what_is_not_known() -> None:
-    assert curve([8.0, 4.0, 2.0, 1.0], 10) == "█▆▃▁"
-    assert curve([1.0, math.nan, 2.0], 10) == "▁█"
-    assert curve([3.0, 3.0], 10) == "▁▁"
-    assert curve([1.0], 10) == ""
-    many = curve([float(i) for i in range(-500, 501)], 40)
+    assert live.curve([8.0, 4.0, 2.0, 1.0], 10) == "█▆▃▁"
+    assert live.curve([1.0, math.nan, 2.0], 10) == "▁█"
+    assert live.curve([3.0, 3.0], 10) == "▁▁"
+    assert live.curve([1.0], 10) == ""
+    many = live.curve([float(i) for i in range(-500, 501)], 40)
     assert (len(many), many[0], many[-1]) == (40, "▁", "█")
 
 
-def test_the_closest_limit_says_how_much_is_done() -> None:
+@pytest.mark.parametrize(
+    ("stop", "done", "left", "shown"),
+    [
+        (Stop(rounds=100, elapsed=40.0), 0.5, 6.0, ", at most 6 s to go, "),
+        (Stop(rounds=1000, elapsed=40.0), 0.25, 30.0, ", at most 30 s to go, "),
+        (Stop(clock=6.0, rounds=1000), 0.5, 6.0, ", at most 6 s to go, "),
+        (Stop(rounds=25), 1.0, 0.0, ", at most 0 s to go, "),
+        (Stop(gap=1e-3), 0.0, math.inf, ""),
+    ],
+)
+def test_the_closest_limit_says_how_much_is_done(stop: Stop, done: float, left: float, shown: str) -> None:
     so_far: dict[str, Any] = {"rounds": 50, "clock": 3.0, "elapsed": 10.0, "setup_time": 4.0}
-    assert part_done(so_far, Stop(rounds=100, elapsed=40.0)) == 0.5
-    assert time_left(so_far, Stop(rounds=100, elapsed=40.0)) == 6.0
-    assert time_left(so_far, Stop(rounds=1000, elapsed=40.0)) == 30.0
-    assert time_left(so_far, Stop(rounds=25)) == 0.0
-    assert part_done(so_far, Stop(gap=1e-3)) == 0.0
-    assert time_left(so_far, Stop(gap=1e-3)) == math.inf
+    assert (live.part_done(so_far, stop), live.time_left(so_far, stop)) == (done, left)
+    assert shown in progress_text(so_far, stop)
+    assert ("to go" in progress_text(so_far, stop)) == bool(shown)
 
 
 def test_the_latest_losses_and_returns_of_workers_are_shown() -> None:
     problem = Quadratic(dimension=3)
-    cluster = VirtualCluster(problem, DrawnTimes(Sqrt(4)))
+    cluster = mpi_ata.VirtualCluster(problem, mpi_ata.DrawnTimes(Sqrt(4)))
     view = RunView("title", Stop(rounds=10), None)
-    view.on_start(SGD(problem.x0, UTA(4, 8), Plain(0.1)), cluster, Trace())
+    view.on_start(mpi_ata.SGD(problem.x0, mpi_ata.UTA(4, 8), Plain(0.1)), cluster, Trace())
     none = np.zeros(4, np.int64)
     cluster.available[3] = False
     for number in range(1, 6):
-        losses = (Lost(3, 1, f"it died {number} times"),)
-        view.on_round(Round(number, none, none, none, none, 0.0, 0.0, losses=losses), Trace())
+        losses = (mpi_ata.Lost(3, 1, f"it died {number} times"),)
+        view.on_round(mpi_ata.Round(number, none, none, none, none, 0.0, 0.0, losses=losses), Trace())
     lines = snapshot_text(view.snapshot(Trace())).splitlines()
     assert [line.split("worker 3 ")[1] for line in lines[-3:]] == [
         f"(host virtual, slot 3): it died {number} times" for number in (3, 4, 5)
@@ -179,15 +171,13 @@ def test_the_latest_losses_and_returns_of_workers_are_shown() -> None:
 
 def test_a_finished_run_is_printed_and_watching_ends() -> None:
     minimize(Quadratic(5), 4, update=Plain(0.4), rounds=20, times=Sqrt(3), out="run.h5")
-    for options in ([], ["--once"]):
-        done = call("watch", "run.h5", *options)
-        assert done.exit_code == 0
-        lines = done.stdout.splitlines()
-        assert lines[0] == "Quadratic, SGD, ATAAuto on 3 workers"
-        assert re.fullmatch(r"state +finished at 20 rounds", lines[1])
-        assert re.match(r"round +20 of 20, 100.0 %, ", lines[2])
-        assert "\x1b" not in done.stdout
-        assert lines[-1].endswith(" ended: 20 rounds")
+    done = call("watch", "run.h5")
+    assert (done.exit_code, done.stdout) == (0, call("watch", "run.h5", "--once").stdout)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Quadratic, SGD, ATAAuto on 3 workers"
+    assert re.fullmatch(r"state +finished at 20 rounds", lines[1])
+    assert re.match(r"round +20 of 20, 100.0 %, ", lines[2])
+    assert lines[-1].endswith(" ended: 20 rounds")
 
 
 def unfinished() -> Path:
@@ -200,9 +190,8 @@ def unfinished() -> Path:
     return Path("early.h5")
 
 
-@pytest.mark.parametrize("options", [[], ["--once"]])
-def test_a_run_that_was_stopped_is_printed_without_a_forecast(options: list[str]) -> None:
-    done = call("watch", str(unfinished()), *options)
+def test_a_run_that_was_stopped_is_printed_without_a_forecast() -> None:
+    done = call("watch", str(unfinished()))
     assert done.exit_code == 0
     assert "stopped early by SIGTERM; resume it with --resume\n" in done.stdout
     assert "1 of 40, 2.5 %, " in done.stdout
@@ -212,8 +201,10 @@ def test_a_run_that_was_stopped_is_printed_without_a_forecast(options: list[str]
 def test_watching_a_run_that_was_killed_ends_and_says_so() -> None:
     file = RunFile(unfinished())
     record, _ = load_record(file)
-    record.event(0.0, "resumed", "at round 1 on 5 workers")
-    assert "to go, until " in snapshot_text(snapshot_of_record(record, time.time())), "it runs"
+    record.event(0.0, "resumed", "at round 1 on 5 \x1b[2J workers")
+    shown = snapshot_text(snapshot_of_record(record, time.time()))
+    assert "to go, until " in shown, "it runs"
+    assert "\x1b" not in shown, "codes for terminals are not printed"
     file.save(*to_tree(record))
     long_ago = time.time() - 700  # runs are saved every five minutes, at least
     os.utime(file.path, (long_ago, long_ago))
@@ -223,29 +214,16 @@ def test_watching_a_run_that_was_killed_ends_and_says_so() -> None:
     assert "to go" not in done.stdout
 
 
-def test_a_run_that_was_not_saved_since_its_start_is_said_to_be_one() -> None:
-    rarely = ["--set", "run.checkpoint_seconds=1000"]
-    command = [str(MPI_ATA), "run", "job.toml", "--virtual", "--out", "run.h5", *ENDLESS, *rarely]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as run:
-        try:
-            while not Path("run.h5").exists():
-                assert run.poll() is None
-                time.sleep(0.05)
-            done = call("watch", "run.h5", "--once")
-        finally:
-            run.kill()
-    assert "before the first round" in done.stdout
-
-
-def test_a_run_is_watched_while_it_runs_until_it_is_finished() -> None:
-    command = [str(MPI_ATA), "run", "job.toml", "--virtual", "--out", "run.h5", *ENDLESS]
-    with subprocess.Popen(
-        [*command, "--set", "stop.elapsed=3"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as run:
+def test_a_run_is_watched_while_it_runs_from_before_its_first_round_until_it_is_finished() -> None:
+    limits = [*ENDLESS, "--set", "stop.elapsed=3", "--set", "run.checkpoint_seconds=1000"]
+    command = [str(MPI_ATA), "run", "job.toml", "--virtual", "--out", "run.h5", *limits]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         while not Path("run.h5").exists():
+            assert run.poll() is None
             time.sleep(0.05)
-        done = call("watch", "run.h5")
+        early, done = call("watch", "run.h5", "--once"), call("watch", "run.h5")
         run.wait(60)
+    assert "before the first round" in early.stdout
     assert done.exit_code == 0
     assert done.stdout.startswith("round ")
     assert "finished at elapsed 3" in done.stdout
@@ -270,13 +248,3 @@ def test_workers_that_do_nothing_any_more_are_listed() -> None:
     assert idle is not None
     assert int(idle[1]) >= 33, "seven tasks per round keep seven workers busy at most"
     assert 30 <= int(idle[2]) <= 36, "the last tenth of 40 rounds"
-
-
-def test_codes_for_terminals_in_names_are_not_printed() -> None:
-    record, _ = load_record(RunFile(unfinished()))
-    record.event(0.0, "started", "on \x1b[2J hosts")
-    assert "\x1b" not in snapshot_text(snapshot_of_record(record, 0.0))
-
-
-def test_a_file_that_is_no_run_is_named() -> None:
-    assert "nothing.h5: cannot be read: No such file or directory" in call("watch", "nothing.h5").output

@@ -9,18 +9,9 @@ import pytest
 
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.view.plots import (
-    MOST,
-    PlottedRun,
-    histograms,
-    plotted,
-    round_times,
-    run_names,
-    task_rates,
-    worker_rows,
-)
+from mpi_ata.view import plots
+from mpi_ata.view.plots import PlottedRun, plotted, run_names
 from tests.cli.commands import JOB, call, use_metrics, use_own_problem
-from tests.marks import slow
 
 pytest.importorskip("matplotlib")
 
@@ -47,19 +38,12 @@ def test_runs_are_drawn_in_the_format_of_the_file_name(suffix: str) -> None:
 def test_a_figure_names_its_runs_and_labels_its_axes_with_units() -> None:
     run_job("slow&sure.h5")
     run_job("greedy.h5", "--set", "allocator.name=gta")
-    assert call("plot", "slow&sure.h5", "greedy.h5", "-o", "x.svg").exit_code == 0
+    run_job("auto.h5", "--set", "allocator.name=ata-auto")
+    assert call("plot", "slow&sure.h5", "greedy.h5", "auto.h5", "-o", "x.svg").exit_code == 0
     text = Path("x.svg").read_text()
     labels = ["clock [s]", "worker time [s]", "time of a round [s]", "regret, total [s]", "tasks per round"]
     for label in ["slow&amp;sure", "greedy", "gap f − f*", *labels]:
         assert f">{label}</text>" in text
-
-
-def test_only_the_panels_that_are_named_are_drawn() -> None:
-    run_job("a.h5")
-    assert call("plot", "a.h5", "-o", "x.svg", "--panels", "clock,map").exit_code == 0
-    text = Path("x.svg").read_text()
-    assert ">clock [s]<" in text
-    assert ">worker time [s]<" not in text
 
 
 def test_a_run_that_has_just_started_and_one_without_loss_can_be_drawn() -> None:
@@ -70,64 +54,38 @@ def test_a_run_that_has_just_started_and_one_without_loss_can_be_drawn() -> None
     assert call("plot", "a.h5", "b.h5", "-o", "x.png").exit_code == 0
 
 
-def test_what_evaluate_returned_is_drawn_against_the_clock() -> None:
+def test_what_evaluate_returned_is_drawn_against_the_clock_and_all_runs_are_named_once() -> None:
+    run_job("other.h5")
     use_metrics("job.toml", "accuracy", "cost in $ and $")
     run_job("a.h5", "--set", "run.evaluate_every=5")
-    run_job("b.h5", "--set", "run.evaluate_every=5")
-    assert call("plot", "a.h5", "b.h5", "-o", "x.svg", "--panels", "metrics").exit_code == 0
+    assert call("plot", "other.h5", "a.h5", "-o", "x.svg", "--panels", "clock,metrics").exit_code == 0
     text = Path("x.svg").read_text()
     for label in ("accuracy", "cost in $ and $", "clock [s]"):
         assert f">{label}</text>" in text
-    assert ">worker time [s]<" not in text
-
-
-def test_a_run_that_only_some_panels_show_is_named_too() -> None:
-    run_job("a.h5")
-    use_metrics("job.toml", "accuracy")
-    run_job("other.h5", "--set", "run.evaluate_every=5")
-    assert call("plot", "a.h5", "other.h5", "-o", "x.svg", "--panels", "clock,metrics").exit_code == 0
-    text = Path("x.svg").read_text()
+    assert ">worker time [s]<" not in text, "only the panels that are named are drawn"
     assert text.count(">other</text>") == text.count(">a</text>") == 1
-
-
-def test_a_comparison_draws_metrics_too() -> None:
-    use_metrics("job.toml", "accuracy")
     names = ["--allocators", "uta,gta", "--set", "run.evaluate_every=5"]
-    assert call("compare", "job.toml", "--virtual", *names, "-o", "x.svg").exit_code == 0
-    assert ">accuracy</text>" in Path("x.svg").read_text()
+    assert call("compare", "job.toml", "--virtual", *names, "-o", "y.svg").exit_code == 0
+    assert ">accuracy</text>" in Path("y.svg").read_text()
 
 
-@pytest.mark.parametrize(
-    "allocator", ["ata-auto", *slow("gta", "ofta", "uta", "m-sync", "bandit", "proportional")]
-)
-def test_runs_of_every_allocator_can_be_drawn(allocator: str) -> None:
-    run = run_job("a.h5", "--set", f"allocator.name={allocator}")
-    assert run.workers is not None
-    assert run.workers.quota is not None
-    assert run.workers.quota.sum() >= 7
-    assert call("plot", "a.h5", "-o", "x.png").exit_code == 0
-
-
-def test_the_curve_of_round_times_adds_up_to_the_clock() -> None:
+def test_round_times_add_up_to_the_clock_and_the_map_shows_the_budget_in_every_round() -> None:
     run = run_job("a.h5")
-    round, length = round_times(run)
+    round, length = plots.round_times(run)
     assert np.isclose((np.diff(round, prepend=0) * length).sum(), run.column("clock")[-1])
-
-
-def test_the_map_shows_the_budget_in_every_round() -> None:
-    _, rates, _ = task_rates(run_job("a.h5"))
+    _, rates, _ = plots.task_rates(run)
     assert rates.shape == (5, 50)
     assert np.allclose(rates.sum(axis=0), 7)
 
 
 def test_many_workers_become_groups_of_similar_speed_that_leave_nobody_out() -> None:
     run = run_job("a.h5", "--workers", "230", "--set", "allocator.name=uta", "--set", "allocator.budget=460")
-    rows = worker_rows(run)
-    assert len(rows.groups) == MOST
+    rows = plots.worker_rows(run)
+    assert len(rows.groups) == plots.MOST
     assert sorted(np.concatenate(rows.groups).tolist()) == list(range(230))
     assert run.workers is not None
     assert (np.diff(rows.averaged(run.workers.means)) >= 0).all()
-    _, shares = histograms(run.times, rows)
+    _, shares = plots.histograms(run.times, rows)
     assert np.allclose(shares.sum(axis=1), 1)
     assert call("plot", "a.h5", "-o", "x.png").exit_code == 0
 
@@ -144,25 +102,23 @@ def test_runs_whose_files_have_the_same_name_are_told_apart_by_their_folders() -
         (["-o", "no/x.png"], "-o no/x.png: there is no folder no; create it, or choose another file"),
         (
             ["-o", "x.png", "--panels", "clck"],
-            "--panels: there is no panel 'clck'; choose from clock, worker-time, billed, rounds, regret, "
-            "metrics, means, times, map",
+            "--panels: there is no panel 'clck'; choose from clock, worker",
         ),
     ],
 )
 def test_what_cannot_be_drawn_is_rejected_in_one_sentence(arguments: list[str], message: str) -> None:
-    run_job("a.h5")
     result = call("plot", "a.h5", *arguments)
-    assert (result.exit_code, result.stderr) == (2, f"Error: {message}\n")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert message in result.stderr
 
 
 def test_without_matplotlib_one_sentence_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_job("a.h5")
     monkeypatch.setattr(sys, "path", [])
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     result = call("plot", "a.h5", "-o", "x.png")
     assert result.exit_code == 2
-    assert result.stderr == "Error: figures need matplotlib; install it with: pip install 'mpi-ata[plot]'\n"
+    assert "figures need matplotlib; install it with: pip install 'mpi-ata[plot]'" in result.stderr
 
 
 def test_compare_draws_its_runs_and_shows_the_spread_over_seeds() -> None:

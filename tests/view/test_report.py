@@ -110,18 +110,14 @@ def test_names_and_texts_from_files_are_escaped() -> None:
     assert EVIL in data_of(page)["runs"][0]["job"]
 
 
-def test_a_page_may_load_nothing_from_anywhere() -> None:
-    run_job("a.h5")
+def test_a_page_may_load_nothing_from_anywhere_and_a_run_may_have_just_started() -> None:
+    run_job("a.h5", "--set", "stop.gap=1")
     page = report("a.h5")
+    assert data_of(page)["runs"][0]["means"] == [None] * 5
     assert "default-src 'none'" in page
     addresses = set(re.findall(r"https?://[^\s\"'<>]+", page))
     assert addresses == {"http://www.w3.org/2000/svg"}  # a name, not an address that is visited
     assert not re.search(r"<(link|img|iframe|object)\b|\bsrc=", page.split('id="data"')[0])
-
-
-def test_a_run_that_has_just_started_can_be_reported() -> None:
-    run_job("a.h5", "--set", "stop.gap=1")
-    assert data_of(report("a.h5"))["runs"][0]["means"] == [None] * 5
 
 
 def test_a_run_on_hosts_says_where_billed_time_went_and_what_to_request() -> None:
@@ -130,7 +126,7 @@ def test_a_run_on_hosts_says_where_billed_time_went_and_what_to_request() -> Non
     record.summary |= {"billed": 13 * 7200.0, "elapsed": 7200.0, "clock": 6000.0, "worker_time": 36000.0}
     record.summary |= {"setup_time": 720.0, "decision_time": 0.0, "update_time": 360.0}
     record.summary |= {"evaluation_time": 72.0, "saving_time": 7.2}
-    sentences = run_summary(record)
+    sentences = list(run_summary(record))
     shares = "set-up 10.0 %, rounds 83.3 %, decision 0.0 %, update 5.0 %, evaluation 1.0 %, saving 0.1 %"
     assert f"Of 2 h 00 min elapsed: {shares}, other 0.6 %." in sentences
     billed = next(sentence for sentence in sentences if "billed" in sentence)
@@ -148,15 +144,12 @@ def test_hosts_that_became_slower_than_in_earlier_runs_are_named() -> None:
     record.identities = tuple(WorkerIdentity(f"n{i}", 0, "cpu", 1) for i in range(5))
     record.prior = [record.source]
     record.workers = record.workers | {"seconds": record.workers["seconds"] * [1, 1, 2, 1, 1]}
-    sentences = run_summary(record)
-    assert [s for s in sentences if "earlier" in s] == [
-        "Tasks on host n2 took 2.0 times as long as in earlier runs."
-    ]
+    (sentence,) = [sentence for sentence in run_summary(record) if "earlier" in sentence]
+    assert sentence == "Tasks on host n2 took 2.0 times as long as in earlier runs."
 
 
 @pytest.mark.parametrize("name", ["x.pdf", "no/x.html"])
 def test_a_report_that_cannot_be_written_is_rejected(name: str) -> None:
-    run_job("a.h5")
     result = call("report", "a.h5", "-o", name)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"Error: -o {name}: ")

@@ -15,18 +15,18 @@ from mpi_ata.view.what_if import recording, what_if_table
 from tests.cli.commands import JOB, call
 from tests.marks import slow
 
+UTA = ["--set", "allocator.name=uta"]
+
 
 def run_job(*options: str) -> dict[str, Any]:
+    """Run the job, in the place of an earlier run."""
+    for path in Path().glob("run.h5*"):
+        path.unlink()
     Path("job.toml").write_text(JOB)
     result = call("run", "job.toml", "--virtual", "--out", "run.h5", "--json", *options)
     assert result.exit_code == 0, result.stderr
     summary: dict[str, Any] = json.loads(result.stdout)
     return summary
-
-
-def forget() -> None:
-    for path in Path().glob("run.h5*"):
-        path.unlink()
 
 
 def ask(*options: str) -> dict[str, Any]:
@@ -50,27 +50,20 @@ def test_the_prediction_for_what_really_ran_is_within_3_per_cent(allocator: str)
 
 
 @pytest.mark.slow
-def test_the_prediction_for_a_greedy_run_is_within_5_per_cent_though_its_long_tasks_were_stopped() -> None:
-    ran = run_job("--set", "allocator.name=gta", "--set", "stop.rounds=1200")
-    (row,) = ask("--allocators", "own")["predicted"]
-    assert row["clock"] == pytest.approx(ran["clock"], rel=0.05)
-    assert row["worker_time"] == pytest.approx(ran["worker_time"], rel=0.05)
-    assert row["tasks_wasted"] == pytest.approx(ran["tasks_wasted"], rel=0.05)
-
-
-@pytest.mark.slow
 def test_the_prediction_for_another_allocator_is_what_that_one_takes() -> None:
-    run_job("--set", "allocator.name=uta", "--set", "stop.rounds=1200")
+    run_job(*UTA, "--set", "stop.rounds=1200")
     predicted = {row["allocator"]: row for row in ask("--allocators", "gta,ofta")["predicted"]}
-    for allocator in ("gta", "ofta"):
-        forget()
+    for allocator in ("ofta", "gta"):
         ran = run_job("--set", f"allocator.name={allocator}", "--set", "stop.rounds=1200")
-        assert predicted[allocator]["clock"] == pytest.approx(ran["clock"], rel=0.03)
-        assert predicted[allocator]["worker_time"] == pytest.approx(ran["worker_time"], rel=0.03)
+        for name in ("clock", "worker_time"):
+            assert predicted[allocator][name] == pytest.approx(ran[name], rel=0.03)
+    (row,) = ask("--allocators", "own")["predicted"]  # from a greedy run, whose long tasks were stopped
+    for name in ("clock", "worker_time", "tasks_wasted"):
+        assert row[name] == pytest.approx(ran[name], rel=0.05)
 
 
 def test_budget_and_workers_can_be_changed() -> None:
-    run_job("--set", "allocator.name=uta", "--set", "stop.rounds=200")
+    run_job(*UTA, "--set", "stop.rounds=200")
     (row,) = ask("--allocators", "uta", "--budget", "4", "--workers", "0-1,4")["predicted"]
     assert (row["budget"], row["workers"], row["tasks_used"]) == (4, 3, 800)
     (fastest,) = ask("--allocators", "uta", "--budget", "4", "--workers", "3")["predicted"]
@@ -78,10 +71,9 @@ def test_budget_and_workers_can_be_changed() -> None:
 
 
 def test_few_recorded_times_make_a_prediction_less_sure() -> None:
-    run_job("--set", "stop.rounds=5", "--set", "allocator.name=uta")
+    run_job("--set", "stop.rounds=5", *UTA)
     few = ask("--allocators", "uta")
-    forget()
-    run_job("--set", "stop.rounds=200", "--set", "allocator.name=uta")
+    run_job("--set", "stop.rounds=200", *UTA)
     many = ask("--allocators", "uta")
     few_row, many_row = few["predicted"][0], many["predicted"][0]
     assert few_row["clock_error"] / few_row["clock"] > 2 * many_row["clock_error"] / many_row["clock"]
@@ -89,7 +81,7 @@ def test_few_recorded_times_make_a_prediction_less_sure() -> None:
 
 
 def test_a_bootstrap_varies_means_as_the_mean_of_all_tasks_does() -> None:
-    run_job("--set", "allocator.name=uta", "--set", "stop.rounds=1200")
+    run_job(*UTA, "--set", "stop.rounds=1200")
     record = load_record(RunFile(Path("run.h5")))[0]
     recorded = recording(record, Path("run.h5"))
     rng = np.random.default_rng(1)
@@ -114,7 +106,7 @@ def predicted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the answer about a run with its own allocator."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("predicted"))
-        run_job("--set", "allocator.name=uta")
+        run_job(*UTA)
         return ask("--allocators", "own")
 
 
@@ -140,7 +132,7 @@ def test_predictions_that_are_far_off_are_called_unreliable(
 
 
 def test_overhead_of_orders_counts_on_the_clock_but_not_as_worker_time() -> None:
-    run_job("--set", "allocator.name=uta", "--set", "stop.rounds=50")
+    run_job(*UTA, "--set", "stop.rounds=50")
     file = RunFile(Path("run.h5"))
     attributes, groups, _ = file.load()
     before = ask("--allocators", "uta")["predicted"][0]
@@ -156,10 +148,7 @@ def test_overhead_of_orders_counts_on_the_clock_but_not_as_worker_time() -> None
     [
         (["--workers", "9"], "--workers 9 must be from 1 to 5, the workers with recorded times"),
         (["--workers", "0,9"], "--workers 0,9: worker 9 has no recorded times; leave it out"),
-        (
-            ["--workers", "a-b"],
-            "--workers a-b is neither a number of workers nor a list of them such as 0-7,12",
-        ),
+        (["--workers", "a-b"], "--workers a-b is neither a number of workers nor a list of them"),
         (["--allocators", "gat"], "unknown name 'gat' in [allocator]; valid values: "),
     ],
 )
@@ -173,8 +162,8 @@ def test_what_cannot_be_replayed_is_rejected_in_one_sentence(options: list[str],
 
 def test_a_run_without_an_allocator_is_rejected() -> None:
     greedy = 'name = "ringmaster"\ndelay = 5\nbudget = 7'
-    own = '[allocator]\nname = "ata-empirical"\nbudget = 7\neta = 1.0\n'
-    Path("job.toml").write_text(JOB.replace('name = "sgd"', greedy).replace(own, ""))
+    before, _, after = JOB.partition('[allocator]\nname = "ata-empirical"\nbudget = 7\neta = 1.0\n')
+    Path("job.toml").write_text(before.replace('name = "sgd"', greedy) + after)
     assert call("run", "job.toml", "--virtual", "--out", "run.h5").exit_code == 0
     result = call("what-if", "run.h5", "--allocators", "uta")
     assert result.exit_code == 2
