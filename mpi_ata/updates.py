@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol, TypeVar
 import numpy as np
 
 from mpi_ata.arrays import LARGE, Array, State, blocks, entry
+from mpi_ata.errors import require
 
 Direction = TypeVar("Direction", bound=Callable[..., Array])
 
@@ -52,18 +53,17 @@ class GradientUpdate:
         period: int = 0,
         final_step_size: float = 0.0,
     ) -> None:
-        if not step_size > 0:
-            raise ValueError(f"{step_size=} must be above 0")
-        if schedule not in ("constant", "cosine"):
-            raise ValueError(f"{schedule=} must be 'constant' or 'cosine'")
-        if warmup < 0:
-            raise ValueError(f"{warmup=} must be at least 0 steps")
-        if schedule == "cosine" and period <= warmup:
-            raise ValueError(f"{period=} must be above {warmup=}: the steps of the cosine schedule")
-        if schedule != "cosine" and (period or final_step_size):
-            raise ValueError("period and final_step_size are for schedule = 'cosine'")
-        if not 0 <= final_step_size < step_size:
-            raise ValueError(f"{final_step_size=} must be at least 0 and below {step_size=}")
+        require(step_size > 0, f"{step_size=} must be above 0")
+        require(schedule in ("constant", "cosine"), f"{schedule=} must be 'constant' or 'cosine'")
+        require(warmup >= 0, f"{warmup=} must be at least 0 steps")
+        if schedule == "cosine":
+            require(period > warmup, f"{period=} must be above {warmup=}: the steps of the cosine schedule")
+            rule = f"{final_step_size=} must be at least 0 and below {step_size=}"
+            require(0 <= final_step_size < step_size, rule)
+        else:
+            require(
+                not period and not final_step_size, "period and final_step_size are for schedule = 'cosine'"
+            )
         self.step_size, self.final_step_size = step_size, final_step_size
         self.schedule, self.warmup, self.period = schedule, warmup, period
         self.t = 0  # steps done
@@ -148,8 +148,7 @@ class Momentum(GradientUpdate):
         final_step_size: float = 0.0,
     ) -> None:
         super().__init__(step_size, schedule, warmup, period, final_step_size)
-        if not 0 <= beta < 1:
-            raise ValueError(f"{beta=} must be at least 0 and below 1")
+        require(0 <= beta < 1, f"{beta=} must be at least 0 and below 1")
         self.beta = beta
 
     @elementwise
@@ -192,10 +191,8 @@ class Adam(GradientUpdate):
     ) -> None:
         super().__init__(step_size, schedule, warmup, period, final_step_size)
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
-            if not 0 <= beta < 1:
-                raise ValueError(f"{name}={beta} must be at least 0 and below 1")
-        if not epsilon > 0:
-            raise ValueError(f"{epsilon=} must be above 0")
+            require(0 <= beta < 1, f"{name}={beta} must be at least 0 and below 1")
+        require(epsilon > 0, f"{epsilon=} must be above 0")
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
 
     @elementwise

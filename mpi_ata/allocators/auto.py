@@ -18,6 +18,7 @@ from mpi_ata.allocators.round_plan import (
 )
 from mpi_ata.allocators.task_model import Knowledge, SpeedEstimates
 from mpi_ata.arrays import Array, BoolArray, IntArray, State, restore_saved, saved
+from mpi_ata.errors import require
 from mpi_ata.randomness import Purpose, Streams
 
 CERTAINTY = 4.0  # standard deviations: task times have longer tails than the normal distribution
@@ -137,10 +138,9 @@ class ATAAuto:
         seed: int = 0,
         overhead: bool = False,
     ) -> None:
-        if spares not in SPARES:
-            raise ValueError(f"{spares=} must be 'none' or 'auto'")
-        if not 0 < price < math.inf:
-            raise ValueError(f"{price=} must be above 0: per cent of worker time worth one per cent of clock")
+        require(spares in SPARES, f"{spares=} must be 'none' or 'auto'")
+        rule = "must be above 0: per cent of worker time worth one per cent of clock"
+        require(0 < price < math.inf, f"{price=} {rule}")
         self.n, self.budget = n, checked_budget(n, budget)
         self.spares, self.price = spares, price
         self.k = 0

@@ -4,6 +4,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
 from mpi_ata.clusters import Back, Cluster, Lost
+from mpi_ata.errors import require
 from mpi_ata.limits import check_tasks
 from mpi_ata.methods.collector import Collector, reassign
 from mpi_ata.methods.interface import AllocatorMethod, Round, UpdateMethod, check_anyone
@@ -59,12 +60,8 @@ class Ringmaster(UpdateMethod):
     point_per_worker = True  # each gradient under way has its own
 
     def __init__(self, x0: Array, n: int, update: Update, delay: int, budget: int) -> None:
-        if delay < 1:
-            raise ValueError(
-                f"{delay=} must be at least 1: gradients begun this many updates ago are ignored"
-            )
-        if budget < 1:
-            raise ValueError(f"{budget=} must be at least 1 update per round")
+        require(delay >= 1, f"{delay=} must be at least 1: gradients begun this many updates ago are ignored")
+        require(budget >= 1, f"{budget=} must be at least 1 update per round")
         check_tasks("budget", budget)
         super().__init__(x0, update)
         self.R, self.B = delay, budget

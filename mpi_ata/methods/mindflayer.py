@@ -7,6 +7,7 @@ import numpy as np
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array, IntArray, State, restore_saved, saved
 from mpi_ata.clusters import Arrival, Cluster, Lost
+from mpi_ata.errors import require
 from mpi_ata.methods.collector import Collector, Sum, reassign
 from mpi_ata.methods.interface import AllocatorMethod, Round
 from mpi_ata.updates import Update
@@ -24,8 +25,7 @@ class MindFlayer(AllocatorMethod):
     """
 
     def __init__(self, x0: Array, n: int, allocator: Allocator, update: Update, limit: float = 2.0) -> None:
-        if not limit > 1:
-            raise ValueError(f"{limit=} must be above 1: times the mean time of a result, a task may take")
+        require(limit > 1, f"{limit=} must be above 1: times the mean time of a result, a task may take")
         super().__init__(x0, allocator, update)
         self.limit = limit
         self.K = np.zeros(n, np.int64)  # results of each worker
