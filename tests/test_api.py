@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -39,13 +40,11 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_type_checkers_see_the_same_names_as_python_and_from_the_same_modules() -> None:
     tree = ast.parse((ROOT / "mpi_ata" / "__init__.py").read_text())
-    seen = {
-        alias.asname: node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-        if alias.asname and alias.asname != "__version__"
-    }
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    seen = {alias.asname: node.module for node in imports for alias in node.names if alias.asname}
+    for module in [node.module for node in imports if node.names[0].name == "*"]:
+        seen |= dict.fromkeys(import_module(str(module)).__all__, module)
+    del seen["__version__"]
     assert seen == mpi_ata._MODULES
     assert set(mpi_ata.__all__) <= set(dir(mpi_ata))
 

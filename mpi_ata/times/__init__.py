@@ -1,6 +1,6 @@
 """How long a task takes, where that is drawn instead of measured."""
 
-from mpi_ata.times.drawn import Change, DrawnTimes
+from mpi_ata.times.drawn import DrawnTimes
 from mpi_ata.times.laws import Constant, Exponential, Law, Linear, Mix, Sqrt
 from mpi_ata.times.recorded import (
     Lognormal,
@@ -14,7 +14,6 @@ from mpi_ata.times.recorded import (
 )
 
 __all__ = [
-    "Change",
     "Constant",
     "DrawnTimes",
     "Exponential",

@@ -13,7 +13,8 @@ from mpi_ata.allocators.change_detection import ENOUGH, ChangeDetector, SpeedCha
 from mpi_ata.arrays import State
 from mpi_ata.job.component import LAWS
 from mpi_ata.methods import Round
-from mpi_ata.times import Change, Constant, DrawnTimes, Law, Mix, Sqrt
+from mpi_ata.times import Constant, DrawnTimes, Law, Mix, Sqrt
+from mpi_ata.times.drawn import Change
 
 N, B, AT = 17, 23, 300  # workers, budget, and the round of the change
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpi_ata.times import Change, Constant, DrawnTimes, Sqrt
+from mpi_ata.times import Constant, DrawnTimes, Sqrt
+from mpi_ata.times.drawn import Change
 
 
 def ratios(round: int, *changes: Change, n: int = 8, seed: int = 3) -> list[float]:
