@@ -38,7 +38,7 @@ class Map(AllocatorMethod):
         a, tasks = self.quotas(cluster)
 
         collector, found = Collector(cluster, self.allocator), _Found()
-        collector.collect_into(found, self.x, k, a, B, exact=tasks == B)
+        collector.collect(found, self.x, k, a, B, exact=tasks == B)
 
         self.results = tuple(sorted(found.results, key=lambda result: result[:2]))
         self.x, self.k = self._combined(), k
