@@ -142,9 +142,9 @@ def _first(data: Packed) -> tuple[Any, int]:
         nonlocal rest
         kind, *shape = description
         dtype = _dtype(kind)
-        require(all(isinstance(n, int) and n >= 0 for n in shape), f"no array is of shape {shape!r}")
         extent = math.prod(shape) * dtype.itemsize  # in Python's integers, which never overflow
-        require(extent <= len(rest), f"an array of {extent} bytes does not fit")
+        if not all(isinstance(n, int) and n >= 0 for n in shape) or extent > len(rest):
+            raise ValueError(f"there is no array of shape {shape!r} and {extent} bytes")
         own, rest = rest[:extent], rest[_aligned(extent) :]
         return np.ndarray(shape, dtype, own) if extent else np.empty(shape, dtype)
 
@@ -157,7 +157,8 @@ def _first(data: Packed) -> tuple[Any, int]:
 def _dtype(kind: Any) -> np.dtype[Any]:
     """Return the type of arrays that a description names, if a value may have such arrays."""
     dtype = np.dtype(str(kind))
-    require(dtype.kind in KINDS, f"no array is of {kind!r}")
+    if dtype.kind not in KINDS:
+        raise ValueError(f"no array is of {kind!r}")
     return dtype
 
 

@@ -5,21 +5,12 @@ that stay in the cache until they are finished.
 """
 
 import math
-from collections.abc import Callable
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from mpi_ata.arrays import LARGE, Array, State, blocks, entry
 from mpi_ata.errors import require
-
-Direction = TypeVar("Direction", bound=Callable[..., Array])
-
-
-def elementwise(direction: Direction) -> Direction:
-    """Mark a direction that is computed element by element, so that it can be computed block by block."""
-    direction.elementwise = True  # type: ignore[attr-defined]
-    return direction
 
 
 class Update(Protocol):
@@ -84,7 +75,8 @@ class GradientUpdate:
         """Return the next point, computed in the memory of g."""
         self.t += 1
         gamma = self.gamma(self.t)
-        if x.size < LARGE or not hasattr(self.direction, "elementwise"):
+        users_own = type(self).direction.__module__ != __name__  # it may need the whole gradient
+        if x.size < LARGE or users_own:
             self._step(x, g, gamma)
             return g
         memory = [self.remembered(name, x) for name in self.memory]
@@ -98,7 +90,6 @@ class GradientUpdate:
         np.multiply(self.direction(x, g), -gamma, out=g)
         g += x
 
-    @elementwise
     def direction(self, x: Array, g: Array) -> Array:
         """Return what is subtracted, up to the step size; g may be overwritten and returned."""
         return g
@@ -151,7 +142,6 @@ class Momentum(GradientUpdate):
         require(0 <= beta < 1, f"{beta=} must be at least 0 and below 1")
         self.beta = beta
 
-    @elementwise
     def direction(self, x: Array, g: Array) -> Array:
         """Return the velocity."""
         v = self.remembered("v", x)
@@ -163,7 +153,6 @@ class Momentum(GradientUpdate):
 class Nesterov(Momentum):
     """The same, but looking ahead: v = beta v + g, and x - gamma (g + beta v)."""
 
-    @elementwise
     def direction(self, x: Array, g: Array) -> Array:
         """Return gradient plus velocity; beta v is stored, which saves a pass through memory."""
         v = self.remembered("v", x)
@@ -195,7 +184,6 @@ class Adam(GradientUpdate):
         require(epsilon > 0, f"{epsilon=} must be above 0")
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
 
-    @elementwise
     def direction(self, x: Array, g: Array) -> Array:
         """Return the corrected mean over the root of the corrected mean square."""
         m, v = self.remembered("m", x), self.remembered("v", x)

@@ -168,6 +168,7 @@ class ATAAuto:
 
     def _first_round(self) -> IntArray:
         """Return quotas when nothing is known of any worker: greedy ones are the cheapest way to try all."""
+        self.quota = np.zeros(self.n, np.int64)
         if self._may_stop():
             return self._with_looks(self._suspects())
         return spread(self._untried()[: self.budget], self.n, self.budget)

@@ -158,7 +158,7 @@ class Collector:
         """Return the next arrival; OwnerLostError on a loss, since no other worker has its data."""
         while not isinstance(found := self.wait(), Arrival):
             if isinstance(found, Lost):
-                raise OwnerLostError(found, named(found.worker, self._cluster.identities[found.worker]))
+                raise OwnerLostError(found, self._cluster)
         return found
 
     def collect(self, g: "Results", x: Any, k: int, a: IntArray, B: int, exact: bool) -> None:

@@ -204,6 +204,15 @@ def test_one_available_worker_gets_everything(spares: str) -> None:
 
 
 @both
+def test_where_only_untried_workers_are_left_they_get_everything(spares: str) -> None:
+    allocator, first = ATAAuto(4, 6, spares=spares), np.arange(4) < 3
+    for worker in np.flatnonzero(allocator.allocate(first)).tolist():
+        allocator.observe(worker, [1.0, 1.0])
+    assert allocator.allocate(first).sum() >= 6
+    assert allocator.allocate(~first).tolist() == [0, 0, 0, 6]
+
+
+@both
 def test_the_seed_decides_who_is_tried_first(spares: str) -> None:
     first = [ATAAuto(50, 5, spares=spares, seed=seed).allocate(np.ones(50, np.bool_)) for seed in (1, 1, 2)]
     assert first[0].tolist() == first[1].tolist()
