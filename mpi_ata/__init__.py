@@ -58,12 +58,7 @@ if TYPE_CHECKING:  # of the modules with *, all public names
     from mpi_ata.times import *
     from mpi_ata.torch import TorchProblem as TorchProblem
     from mpi_ata.torch import TorchUpdate as TorchUpdate
-    from mpi_ata.updates import Adam as Adam
-    from mpi_ata.updates import GradientUpdate as GradientUpdate
-    from mpi_ata.updates import Momentum as Momentum
-    from mpi_ata.updates import Nesterov as Nesterov
-    from mpi_ata.updates import Plain as Plain
-    from mpi_ata.updates import Update as Update
+    from mpi_ata.updates import *
 
 _NAMES = {  # by module, which is imported when a name is first used: a thousand ranks start at the same time
     "allocators": "ATA ATAAuto ATAEmpirical Allocator Bandit GTA MSync OFTA Proportional UTA",

@@ -12,6 +12,8 @@ import numpy as np
 from mpi_ata.arrays import LARGE, Array, State, blocks, entry
 from mpi_ata.errors import require
 
+__all__ = ["Adam", "GradientUpdate", "Momentum", "Nesterov", "Plain", "Update"]
+
 
 class Update(Protocol):
     """Turns a point and a gradient into the next point."""

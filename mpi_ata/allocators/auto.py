@@ -150,15 +150,12 @@ class ATAAuto:
         tried = np.flatnonzero(available & (self.known.model.N > 0.0))
         if not len(tried):
             return self._first_round()
-        speeds = self._speeds(tried)
-        plan = self._plan(tried, speeds)
-        asked = self._suspects()
+        speeds = self.known.model.speeds(tried)  # guesses where tasks were only ever stopped
         if self._may_stop():
-            return self._with_looks(asked)
-        if not len(asked):
-            asked = self._untried_worth_a_task(speeds, plan)
-        if not len(asked):
-            asked = self._doubted(tried, speeds, plan)
+            self._plan(tried, speeds)
+            return self._with_looks(self._suspects())
+        speeds = speeds.shrunk()
+        asked = self._worth_a_trial(tried, speeds, self._plan(tried, speeds))
         if not len(asked):
             self.due += self.k // PATIENCE
             return self.quota
@@ -176,11 +173,6 @@ class ATAAuto:
     def _may_stop(self) -> bool:
         """Return whether to plan with spares: not if stopped tasks are known to run to their end."""
         return self.spares == "auto" and bool(self.known.stoppable)
-
-    def _speeds(self, tried: IntArray) -> SpeedEstimates:
-        """Return the estimates to plan with; those of workers that were only ever stopped are guesses."""
-        speeds = self.known.model.speeds(tried)
-        return speeds if self._may_stop() else speeds.shrunk()
 
     def _plan(self, tried: IntArray, speeds: SpeedEstimates) -> RoundPlan:
         """Plan the best round with workers that were tried, and keep its quotas."""
@@ -228,18 +220,16 @@ class ATAAuto:
         untried = self.available & (self.known.model.N == 0.0)
         return self._order[untried[self._order]] if untried.any() else self._order[:0]
 
-    def _untried_worth_a_task(self, speeds: SpeedEstimates, plan: RoundPlan) -> IntArray:
-        """Return up to B untried workers, once their expected saving pays for a slow round."""
+    def _worth_a_trial(self, tried: IntArray, speeds: SpeedEstimates, plan: RoundPlan) -> IntArray:
+        """Return up to B workers: suspects, or untried ones that pay for a slow round, or doubted ones."""
+        if len(suspects := self._suspects()):
+            return suspects
         untried = self._untried()[: self.budget]
-        pay = len(untried) and untried_pay(self.k, speeds.mu, plan, self.budget, len(untried))
-        return untried if pay else untried[:0]
-
-    def _doubted(self, tried: IntArray, speeds: SpeedEstimates, plan: RoundPlan) -> IntArray:
-        """Return up to B idle workers that would be in the plan at their best plausible mean."""
+        if len(untried) and untried_pay(self.k, speeds.mu, plan, self.budget, len(untried)):
+            return untried
         idle = np.flatnonzero(self.quota[tried] == 0)
-        workers = tried[idle]
-        N = self.known.model.N[workers]
-        return np.asarray(workers[doubted(self.k, speeds.of(idle), N, plan, self.budget)])
+        N = self.known.model.N[tried[idle]]
+        return tried[idle[doubted(self.k, speeds.of(idle), N, plan, self.budget)]]
 
     def observe(
         self, worker: int, seconds: Sequence[float], stopped: Sequence[float] = (), overhead: float = 0.0

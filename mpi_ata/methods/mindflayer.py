@@ -57,7 +57,8 @@ class MindFlayer(AllocatorMethod):
             began[i] = np.inf
             if isinstance(found, Arrival):
                 g.add(i, found.result)
-                self._learn(found)
+                self.K[i] += 1
+                self.T[i] += math.fsum(found.seconds) + found.overhead  # which the limit covers too
                 b, left[i] = b + 1, left[i] - 1
                 if left[i] and b < B:
                     begin(np.array([i]))
@@ -75,11 +76,6 @@ class MindFlayer(AllocatorMethod):
         limits = np.full(len(self.K), np.inf)
         np.divide(self.limit * self.T, self.K, out=limits, where=known)
         return limits
-
-    def _learn(self, arrival: Arrival) -> None:
-        """Count a result; the time on the way counts, since the limit covers it too."""
-        self.K[arrival.worker] += 1
-        self.T[arrival.worker] += math.fsum(arrival.seconds) + arrival.overhead
 
     def state(self) -> State:
         """Return the point, the state of the update, and what the limits follow from."""
