@@ -103,7 +103,8 @@ class DrawnTimes:
         if round != self._round:
             self._round, self._drawn = round, {}
             if self._changes:
-                self._factors = self._factors_in(round)
+                begun = (factors for first, factors in reversed(self._changes) if first <= round)
+                self._factors = next(begun, None)
         if number not in self._drawn:
             self._drawn[number] = self._draw(round, number)
         return self._drawn[number]
@@ -111,10 +112,6 @@ class DrawnTimes:
     def _draw(self, round: int, number: int) -> Array:
         drawn = self._law.draw(self._streams.at(round, number=number)) * self._unit
         return drawn if self._factors is None else drawn * self._factors
-
-    def _factors_in(self, round: int) -> Array | None:
-        begun = [factors for first, factors in self._changes if first <= round]
-        return begun[-1] if begun else None
 
     def representable(self) -> bool:
         """Return whether all mean times, before and after each change, are above 0 and far from overflow."""

@@ -78,17 +78,6 @@ def test_with_a_fixed_quota_the_order_of_arrival_does_not_show() -> None:
     assert runs[0] == runs[1]
 
 
-def test_the_seed_of_the_cluster_decides_the_noise() -> None:
-    def end(seed: int) -> bytes:
-        problem = Quadratic(5, noise=1.0)
-        method = SGD(problem.x0, Fixed([2, 1]), Plain(0.3))
-        method.step(cluster_of(problem, [1.0, 2.0], seed))
-        return method.x.tobytes()
-
-    assert end(1) == end(1)
-    assert end(1) != end(2)
-
-
 def test_means_of_large_results_are_those_of_small_ones() -> None:
     results = np.random.default_rng(2).standard_normal((3, 2 * LARGE)).astype(np.float32)
     g, part = Sum(np.arange(3)), Sum(np.arange(3))
