@@ -73,17 +73,6 @@ def test_k_counts_rounds_and_widens_the_bounds(make: Make) -> None:
 
 
 @both
-def test_a_stopped_task_adds_its_time_but_no_task(make: Make) -> None:
-    allocator = after_rounds(make, 2, 1e-9, 1)
-    allocator.observe(1, [2.0, 4.0], stopped=[1.5])
-    allocator.observe(1, [], stopped=[0.5])
-    state = allocator.state()
-    assert state["K"].tolist() == [0, 2]
-    assert state["T"].tolist() == [0.0, 8.0]
-    assert allocator.bounds()[1] == pytest.approx(4.0, rel=1e-6)
-
-
-@both
 def test_the_seed_decides_who_is_tried_first_and_untried_workers_are_drawn_in_each_round(make: Make) -> None:
     first, again, other = (
         [tuple(allocator.allocate(everyone(allocator)).tolist()) for _ in range(20)]
@@ -113,7 +102,9 @@ def test_a_width_that_is_not_above_0_is_rejected_by_value(make: Make, name: str,
 
 
 @pytest.mark.parametrize(("counted", "seconds"), [(False, 3.5), (True, 4.25)])
-def test_overhead_counts_only_where_the_allocator_wants_it(counted: bool, seconds: float) -> None:
+def test_stopped_tasks_add_time_but_no_task_and_overhead_where_the_allocator_wants_it(
+    counted: bool, seconds: float
+) -> None:
     allocator = ATAEmpirical(2, 3, overhead=counted)
     allocator.observe(1, [1.0, 2.0], [0.5], 0.75)
     assert (allocator.K.tolist(), allocator.T.tolist()) == ([0, 2], [0.0, seconds])

@@ -67,17 +67,14 @@ def test_a_worker_5_times_slower_or_faster_is_noticed_within_30_rounds(
 
 @pytest.mark.parametrize("worker", [0, 4, 8])
 @pytest.mark.parametrize("law", [Sqrt(N), Constant(N, 3.0)])
-def test_a_worker_that_lost_20_percent_of_its_speed_is_noticed_within_200_rounds(
+def test_20_percent_less_speed_is_noticed_within_200_rounds_and_2_percent_never(
     law: Law, worker: int
 ) -> None:
     change = rounds_until_noticed(ata_empirical, law, worker, 1.25, 200)
     assert change is not None
     assert 1.05 < change.factor < 1.6
-
-
-@pytest.mark.parametrize("factor", [1.015, 0.985])
-def test_changes_below_2_percent_are_not_worth_an_alarm(factor: float) -> None:
-    assert rounds_until_noticed(ata_empirical, Constant(N, 3.0), 0, factor, 500) is None
+    for factor in (1.015, 0.985):  # not worth an alarm
+        assert rounds_until_noticed(ata_empirical, Constant(N, 3.0), worker, factor, 500) is None
 
 
 @both
