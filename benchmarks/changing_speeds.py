@@ -14,7 +14,8 @@ from mpi_ata.allocators.ata import LowerBoundAllocator
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.accounts import TaskTimeStats
 from mpi_ata.paper.bandit import python_play
-from mpi_ata.times import Change, DrawnTimes, Law, Linear, Mix, Sqrt
+from mpi_ata.times import DrawnTimes, Law, Linear, Mix, Sqrt
+from mpi_ata.times.drawn import Change
 from mpi_ata.view.text import table
 
 SEEDS = (1, 2, 3)

@@ -21,17 +21,8 @@ from typing import TYPE_CHECKING
 from mpi_ata.launch.environment import COMMANDS
 from mpi_ata.version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from mpi_ata.allocators import ATA as ATA
-    from mpi_ata.allocators import GTA as GTA
-    from mpi_ata.allocators import OFTA as OFTA
-    from mpi_ata.allocators import UTA as UTA
-    from mpi_ata.allocators import Allocator as Allocator
-    from mpi_ata.allocators import ATAAuto as ATAAuto
-    from mpi_ata.allocators import ATAEmpirical as ATAEmpirical
-    from mpi_ata.allocators import Bandit as Bandit
-    from mpi_ata.allocators import MSync as MSync
-    from mpi_ata.allocators import Proportional as Proportional
+if TYPE_CHECKING:  # of the modules with *, all public names
+    from mpi_ata.allocators import *
     from mpi_ata.arrays import Array as Array
     from mpi_ata.clusters import Arrival as Arrival
     from mpi_ata.clusters import Back as Back
@@ -51,15 +42,7 @@ if TYPE_CHECKING:
     from mpi_ata.errors import RunError as RunError
     from mpi_ata.errors import UsageError as UsageError
     from mpi_ata.job.schema import Stop as Stop
-    from mpi_ata.methods import ASGD as ASGD
-    from mpi_ata.methods import SGD as SGD
-    from mpi_ata.methods import HeterogeneousDataSGD as HeterogeneousDataSGD
-    from mpi_ata.methods import Malenia as Malenia
-    from mpi_ata.methods import Map as Map
-    from mpi_ata.methods import Method as Method
-    from mpi_ata.methods import MindFlayer as MindFlayer
-    from mpi_ata.methods import Ringmaster as Ringmaster
-    from mpi_ata.methods import Round as Round
+    from mpi_ata.methods import *
     from mpi_ata.problems import Computation as Computation
     from mpi_ata.problems import Problem as Problem
     from mpi_ata.problems import Quadratic as Quadratic
@@ -72,29 +55,10 @@ if TYPE_CHECKING:
     from mpi_ata.script.ranks import cluster as cluster
     from mpi_ata.script.run import run as run
     from mpi_ata.script.trainer import Trainer as Trainer
-    from mpi_ata.times import Constant as Constant
-    from mpi_ata.times import DrawnTimes as DrawnTimes
-    from mpi_ata.times import Exponential as Exponential
-    from mpi_ata.times import Law as Law
-    from mpi_ata.times import Linear as Linear
-    from mpi_ata.times import Lognormal as Lognormal
-    from mpi_ata.times import Mix as Mix
-    from mpi_ata.times import Recorded as Recorded
-    from mpi_ata.times import Sqrt as Sqrt
-    from mpi_ata.times import bytedance_ar as bytedance_ar
-    from mpi_ata.times import bytedance_se as bytedance_se
-    from mpi_ata.times import frontera as frontera
-    from mpi_ata.times import gpu_generations as gpu_generations
-    from mpi_ata.times import lonestar6 as lonestar6
-    from mpi_ata.times import longhorn as longhorn
+    from mpi_ata.times import *
     from mpi_ata.torch import TorchProblem as TorchProblem
     from mpi_ata.torch import TorchUpdate as TorchUpdate
-    from mpi_ata.updates import Adam as Adam
-    from mpi_ata.updates import GradientUpdate as GradientUpdate
-    from mpi_ata.updates import Momentum as Momentum
-    from mpi_ata.updates import Nesterov as Nesterov
-    from mpi_ata.updates import Plain as Plain
-    from mpi_ata.updates import Update as Update
+    from mpi_ata.updates import *
 
 _NAMES = {  # by module, which is imported when a name is first used: a thousand ranks start at the same time
     "allocators": "ATA ATAAuto ATAEmpirical Allocator Bandit GTA MSync OFTA Proportional UTA",

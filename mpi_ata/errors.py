@@ -21,6 +21,12 @@ class RunError(RuntimeError):
     resumable = False  # whether the same command resumes it
 
 
+def require(holds: bool, rule: str) -> None:
+    """Raise ValueError with the rule that an argument breaks, unless it holds."""
+    if not holds:
+        raise ValueError(rule)
+
+
 class LossError(RunError):
     """A run has lost workers that it cannot continue without; it can be resumed on others."""
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpi_ata.arrays import State
-from mpi_ata.errors import BadResultError
+from mpi_ata.errors import BadResultError, require
 
 Packed = npt.NDArray[Any]  # of uint8
 
@@ -80,17 +80,12 @@ def rebuilt(text: bytes, fetch: Fetch) -> Any:
         raise ValueError(f"not the description of a value: {error!r}") from None
 
 
-def reject_mask(value: Any, name: str) -> None:
-    """Reject arrays with a mask, which would get lost."""
+def _describe(value: Any, store: Store, name: str) -> Any:
+    """Return what JSON can hold: plain values as they are, all others in an object that names their kind."""
     if isinstance(value, np.ma.MaskedArray):
         rule = "whose mask cannot be sent or saved; use filled(), or .data and .mask"
         raise BadResultError(f"{name} is a masked array, {rule}")
-
-
-def _describe(value: Any, store: Store, name: str) -> Any:
-    """Return what JSON can hold: plain values as they are, all others in an object that names their kind."""
     if isinstance(value, np.generic | np.ndarray):
-        reject_mask(value, name)
         if value.dtype.kind not in KINDS:
             raise BadResultError(f"{name} is an array of {value.dtype}, but {_RULE}")
         return {"number" if isinstance(value, np.generic) else "array": store(np.asarray(value), name)}
@@ -141,31 +136,30 @@ def _first(data: Packed) -> tuple[Any, int]:
     size, length = HEADER.unpack(data[: HEADER.size].tobytes())
     if not (0 <= length <= size - HEADER.size and size <= len(data) and size % ALIGNMENT == 0):
         raise BadResultError(f"a packed value claims {size} bytes, of which {length} describe it")
-    arrays = _Arrays(data[_aligned(HEADER.size + length) : size])
+    text, rest = data[HEADER.size : HEADER.size + length], data[_aligned(HEADER.size + length) : size]
+
+    def fetch(description: Any) -> npt.NDArray[Any]:
+        nonlocal rest
+        kind, *shape = description
+        dtype = _dtype(kind)
+        extent = math.prod(shape) * dtype.itemsize  # in Python's integers, which never overflow
+        if not all(isinstance(n, int) and n >= 0 for n in shape) or extent > len(rest):
+            raise ValueError(f"there is no array of shape {shape!r} and {extent} bytes")
+        own, rest = rest[:extent], rest[_aligned(extent) :]
+        return np.ndarray(shape, dtype, own) if extent else np.empty(shape, dtype)
+
     try:
-        return rebuilt(data[HEADER.size : HEADER.size + length].tobytes(), arrays.take), size
+        return rebuilt(text.tobytes(), fetch), size
     except ValueError as error:
         raise BadResultError(f"a packed value is damaged: {error}") from None
 
 
-class _Arrays:
-    """The arrays of a packed value, in the order of its description."""
-
-    def __init__(self, data: Packed) -> None:
-        self._data = data
-
-    def take(self, description: Any) -> npt.NDArray[Any]:
-        """Return the next array, of this type and shape."""
-        kind, *shape = description
-        dtype = np.dtype(str(kind))
-        if dtype.kind not in KINDS or not all(isinstance(n, int) and n >= 0 for n in shape):
-            raise ValueError(f"no array is of {kind!r} and shape {shape!r}")
-        size = math.prod(shape) * dtype.itemsize  # in Python's integers, which never overflow
-        if size > len(self._data):
-            raise ValueError(f"an array of {size} bytes does not fit")
-        array = np.ndarray(shape, dtype, self._data[:size]) if size else np.empty(shape, dtype)
-        self._data = self._data[_aligned(size) :]
-        return array
+def _dtype(kind: Any) -> np.dtype[Any]:
+    """Return the type of arrays that a description names, if a value may have such arrays."""
+    dtype = np.dtype(str(kind))
+    if dtype.kind not in KINDS:
+        raise ValueError(f"no array is of {kind!r}")
+    return dtype
 
 
 def _aligned(size: int) -> int:
@@ -175,20 +169,19 @@ def _aligned(size: int) -> int:
 
 def to_state(value: Any, name: str) -> State:
     """Return a value as named arrays; an array of real numbers is saved as it is."""
-    reject_mask(value, name)
-    if isinstance(value, np.ndarray) and _native(value.dtype):
+    if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray) and _native(value.dtype):
         return {name: value.copy()}
     state: State = {f"{name}.form": np.array(b"")}  # no array of the value may have this name
 
     def store(array: npt.NDArray[Any], path: str) -> Any:
-        key = _free(state, _key(path))
+        key = _free(state, path)
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         state[key] = array.copy() if _native(array.dtype) else raw
         return [key, array.dtype.str, *array.shape]
 
     form = np.array(described(value, store, name))
     for path, number in _numbers(value, name):
-        state[_free(state, _key(path))] = number
+        state[_free(state, path)] = number
     return state | {f"{name}.form": form}
 
 
@@ -201,16 +194,14 @@ def from_state(state: State, name: str) -> Any:
 
     def fetch(description: Any) -> npt.NDArray[Any]:
         key, kind, *shape = description
-        dtype, array = np.dtype(str(kind)), np.array(state[key])
-        if dtype.kind not in KINDS:
-            raise ValueError(f"{key} is of {kind}")
+        dtype, array = _dtype(kind), np.array(state[key])
         if _native(dtype):
             return array.astype(dtype, casting="equiv").reshape(shape)
         return array.view(dtype).reshape(shape) if array.size else np.empty(shape, dtype)
 
     form = state[f"{name}.form"]
-    if form.dtype.kind != "S" or form.ndim:
-        raise ValueError(f"{name}.form is of {form.dtype} and shape {form.shape}, but must be one string")
+    rule = f"{name}.form is of {form.dtype} and shape {form.shape}, but must be one string"
+    require(form.dtype.kind == "S" and not form.ndim, rule)
     return rebuilt(form.item(), fetch)
 
 
@@ -234,12 +225,9 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:
             yield path, numbers
 
 
-def _key(path: str) -> str:
-    return re.sub(r"\W+", ".", path).strip(".")
-
-
-def _free(state: State, key: str) -> str:
-    """Return a name that no array has yet."""
+def _free(state: State, path: str) -> str:
+    """Return the name of an array at this place of a value, which no other has yet."""
+    key = re.sub(r"\W+", ".", path).strip(".")
     while key in state:
         key += "~"
     return key

@@ -5,20 +5,14 @@ that stay in the cache until they are finished.
 """
 
 import math
-from collections.abc import Callable
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from mpi_ata.arrays import LARGE, Array, State, blocks, entry
+from mpi_ata.errors import require
 
-Direction = TypeVar("Direction", bound=Callable[..., Array])
-
-
-def elementwise(direction: Direction) -> Direction:
-    """Mark a direction that is computed element by element, so that it can be computed block by block."""
-    direction.elementwise = True  # type: ignore[attr-defined]
-    return direction
+__all__ = ["Adam", "GradientUpdate", "Momentum", "Nesterov", "Plain", "Update"]
 
 
 class Update(Protocol):
@@ -52,18 +46,17 @@ class GradientUpdate:
         period: int = 0,
         final_step_size: float = 0.0,
     ) -> None:
-        if not step_size > 0:
-            raise ValueError(f"{step_size=} must be above 0")
-        if schedule not in ("constant", "cosine"):
-            raise ValueError(f"{schedule=} must be 'constant' or 'cosine'")
-        if warmup < 0:
-            raise ValueError(f"{warmup=} must be at least 0 steps")
-        if schedule == "cosine" and period <= warmup:
-            raise ValueError(f"{period=} must be above {warmup=}: the steps of the cosine schedule")
-        if schedule != "cosine" and (period or final_step_size):
-            raise ValueError("period and final_step_size are for schedule = 'cosine'")
-        if not 0 <= final_step_size < step_size:
-            raise ValueError(f"{final_step_size=} must be at least 0 and below {step_size=}")
+        require(step_size > 0, f"{step_size=} must be above 0")
+        require(schedule in ("constant", "cosine"), f"{schedule=} must be 'constant' or 'cosine'")
+        require(warmup >= 0, f"{warmup=} must be at least 0 steps")
+        if schedule == "cosine":
+            require(period > warmup, f"{period=} must be above {warmup=}: the steps of the cosine schedule")
+            rule = f"{final_step_size=} must be at least 0 and below {step_size=}"
+            require(0 <= final_step_size < step_size, rule)
+        else:
+            require(
+                not period and not final_step_size, "period and final_step_size are for schedule = 'cosine'"
+            )
         self.step_size, self.final_step_size = step_size, final_step_size
         self.schedule, self.warmup, self.period = schedule, warmup, period
         self.t = 0  # steps done
@@ -84,7 +77,8 @@ class GradientUpdate:
         """Return the next point, computed in the memory of g."""
         self.t += 1
         gamma = self.gamma(self.t)
-        if x.size < LARGE or not hasattr(self.direction, "elementwise"):
+        users_own = type(self).direction.__module__ != __name__  # it may need the whole gradient
+        if x.size < LARGE or users_own:
             self._step(x, g, gamma)
             return g
         memory = [self.remembered(name, x) for name in self.memory]
@@ -98,7 +92,6 @@ class GradientUpdate:
         np.multiply(self.direction(x, g), -gamma, out=g)
         g += x
 
-    @elementwise
     def direction(self, x: Array, g: Array) -> Array:
         """Return what is subtracted, up to the step size; g may be overwritten and returned."""
         return g
@@ -148,11 +141,9 @@ class Momentum(GradientUpdate):
         final_step_size: float = 0.0,
     ) -> None:
         super().__init__(step_size, schedule, warmup, period, final_step_size)
-        if not 0 <= beta < 1:
-            raise ValueError(f"{beta=} must be at least 0 and below 1")
+        require(0 <= beta < 1, f"{beta=} must be at least 0 and below 1")
         self.beta = beta
 
-    @elementwise
     def direction(self, x: Array, g: Array) -> Array:
         """Return the velocity."""
         v = self.remembered("v", x)
@@ -164,7 +155,6 @@ class Momentum(GradientUpdate):
 class Nesterov(Momentum):
     """The same, but looking ahead: v = beta v + g, and x - gamma (g + beta v)."""
 
-    @elementwise
     def direction(self, x: Array, g: Array) -> Array:
         """Return gradient plus velocity; beta v is stored, which saves a pass through memory."""
         v = self.remembered("v", x)
@@ -192,13 +182,10 @@ class Adam(GradientUpdate):
     ) -> None:
         super().__init__(step_size, schedule, warmup, period, final_step_size)
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
-            if not 0 <= beta < 1:
-                raise ValueError(f"{name}={beta} must be at least 0 and below 1")
-        if not epsilon > 0:
-            raise ValueError(f"{epsilon=} must be above 0")
+            require(0 <= beta < 1, f"{name}={beta} must be at least 0 and below 1")
+        require(epsilon > 0, f"{epsilon=} must be above 0")
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
 
-    @elementwise
     def direction(self, x: Array, g: Array) -> Array:
         """Return the corrected mean over the root of the corrected mean square."""
         m, v = self.remembered("m", x), self.remembered("v", x)

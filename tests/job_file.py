@@ -17,7 +17,7 @@ from mpi_ata.clusters.network import Network
 from mpi_ata.job.component import ALLOCATORS, LAWS, METHODS, PROBLEMS, UPDATES
 from mpi_ata.job.schema import RunTable, Stop, TimesTable
 from mpi_ata.job.validation import described_type
-from mpi_ata.times import Change
+from mpi_ata.times.drawn import Change
 
 PAGE = Path(__file__).parent.parent / "docs" / "job-file.md"
 BLOCK = re.compile(r"(<!-- keys: (\S+) -->\n)((?:\|.*\n)*)(<!-- end -->)")

@@ -6,6 +6,7 @@ A block of a page is run, quoted or saved by what it is:
   output, it is compared, where `...` stands for anything.
 - `<!-- save: NAME -->` above a block: saved under this name in that folder.
 - `<!-- file: NAME -->` above a block: the file of this name in the repository, as it is.
+- `<!-- diff: NAME NAME -->` above a block: how two such files differ.
 - `<!-- not run -->` above a block: left out.
 
 `python -m tests.pages PAGE ...` rewrites quoted files, and outputs of single commands without `...`.
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from difflib import unified_diff
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +31,9 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "packaging" / "README.md", *sorted(DOCS.rglob("*.md"))]
-BLOCK = re.compile(r"(?m)^(?:<!-- (file|save|not run)(?:: (\S+))? -->\n)?```(\w*)\n((?:(?!```).*\n)*)```")
+BLOCK = re.compile(
+    r"(?m)^(?:<!-- (file|diff|save|not run)(?:: (.+?))? -->\n)?```(\w*)\n((?:(?!```).*\n)*)```"
+)
 VARYING = re.compile(r"(?m)^(elapsed|saved|billed|energy) .*\n")  # lines of the table at the end of a run
 NOTE = re.compile(r"(?m)^Note: .*\n")
 LIMIT = 600.0  # seconds for one command
@@ -104,9 +108,18 @@ def rewrite(page: Path) -> None:
 def with_file(found: re.Match[str]) -> str:
     """Return a block, with the file that it quotes as it is now."""
     use, name, language, _ = found.groups()
-    return (
-        found[0] if use != "file" else f"<!-- file: {name} -->\n```{language}\n{(ROOT / name).read_text()}```"
-    )
+    is_quoted = use in ("file", "diff")
+    return f"<!-- {use}: {name} -->\n```{language}\n{quoted(use, name)}```" if is_quoted else found[0]
+
+
+def quoted(use: str, name: str) -> str:
+    """Return what a block quotes: a file, or how two of them differ, as `diff -U1` prints it."""
+    if use == "file":
+        return (ROOT / name).read_text()
+    before, after = name.split()
+    texts = [(ROOT / each).read_text().splitlines() for each in (before, after)]
+    lines = unified_diff(texts[0], texts[1], before, after, lineterm="", n=1)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 if __name__ == "__main__":

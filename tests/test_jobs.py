@@ -26,6 +26,8 @@ def test_heterogeneous_data_ends_at_the_line_of_all_data_and_homogeneous_sgd_doe
     assert 0 <= fair["gap"] < 1e-4
     assert biased["gap"] > 0.01, "the line follows the stretches of the fast workers"
     assert fair["tasks_used"] == 300 * (8 + 6)
+    assert (fair["mean_delay"], fair["largest_delay"]) == (None, None)
+    assert "delay" not in aligned(summary_rows(fair))
 
 
 def test_malenia_ends_at_the_line_of_all_data_greedily() -> None:
@@ -41,12 +43,6 @@ def test_asynchronous_jobs_descend_and_tell_delays(name: str, largest: int) -> N
     assert 0 < end["mean_delay"] < end["largest_delay"] == largest
     assert end["tasks_used"] == 300 * 23
     assert f"{end['mean_delay']:.3g} updates on average, at most {largest}" in aligned(summary_rows(end))
-
-
-def test_delays_are_not_shown_where_there_are_none() -> None:
-    synchronous = figures("heterogeneous_data.toml", "stop.rounds=1")
-    assert (synchronous["mean_delay"], synchronous["largest_delay"]) == (None, None)
-    assert "delay" not in aligned(summary_rows(synchronous))
 
 
 def test_an_evolution_strategy_gets_by_without_gradients() -> None:
@@ -104,16 +100,18 @@ def test_where_times_depend_on_data_only_first_finishers_are_a_biased_sample(
     assert error < -0.1 if biased else abs(error) < 0.03
 
 
+LAW = """import numpy as np
+class Repeats:
+    def __init__(self, n): self.n, self.means = n, np.array({})
+    def draw(self, rng): return self.means * rng.uniform(0.8, 1.2, self.n)
+"""
+
+
 def test_the_demo_is_won_without_stopping_even_if_every_worker_has_its_own_core(tmp_path: Path) -> None:
     """Its tasks on the virtual clock: as long as their repeats, give or take 20 %, and not stoppable."""
     job, repeats = (JOBS / "demo.toml").read_text(), [1.0, 8.0, 4.0, 1.0, 8.0, 4.0]
-    law = (
-        "import numpy as np\n\nclass Repeats:\n"
-        f"    def __init__(self, n):\n        self.n, self.means = n, np.array({repeats})\n"
-        "    def draw(self, rng):\n        return self.means * rng.uniform(0.8, 1.2, self.n)\n"
-    )
     (tmp_path / "demo.py").write_text((JOBS / "demo.py").read_text())
-    (tmp_path / "law.py").write_text(law)
+    (tmp_path / "law.py").write_text(LAW.format(repeats))
     times = '\n[times]\nfile = "law.py"\nclass = "Repeats"\nstoppable = false\n'
     (tmp_path / "demo.toml").write_text(job + times)
     small = ("problem.samples=100", "problem.batch_size=10")

@@ -1,12 +1,10 @@
 """What no machine could do is rejected in one sentence before it starts."""
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mpi_ata import ATA, GTA, OFTA, UTA, ATAEmpirical
 from mpi_ata.errors import RunError, UsageError, in_users_code
 from mpi_ata.job import build_parts, load_job
 from mpi_ata.job.build import check_simulation
@@ -17,46 +15,22 @@ from tests.faults.scene import METHODS, written
 HUGE = 10**18
 
 
-def test_as_much_memory_as_there_is_passes_and_more_does_not() -> None:
+def test_as_much_as_there_is_passes_and_more_does_not() -> None:
     there = machine_memory()
     assert there > 100e6
     check_memory("this", there)
     with pytest.raises(UsageError, match=r"^this needs at least [\d,.]+ GB of memory, but this machine has"):
         check_memory("this", there + 1)
-
-
-def test_the_largest_number_of_tasks_passes_and_one_more_does_not() -> None:
     check_tasks("budget", MAX_TASKS)
     with pytest.raises(UsageError, match=r"^budget=1000000001 must be at most 1,000,000,000 tasks per round"):
         check_tasks("budget", MAX_TASKS + 1)
 
 
-def test_every_allocator_rejects_a_budget_that_no_round_could_meet() -> None:
-    for make in (
-        lambda: ATA(2, HUGE, alpha=1.0),
-        lambda: ATAEmpirical(2, HUGE),
-        lambda: GTA(2, HUGE),
-        lambda: OFTA(2, HUGE, means=[1.0, 2.0]),
-        lambda: UTA(2, HUGE),
-    ):
-        with pytest.raises(ValueError, match=f"budget={HUGE} must be at most 1,000,000,000 tasks"):
-            make()
-
-
 @pytest.mark.parametrize(
     ("method", "setting", "message"),
     [
-        ("sgd ata-empirical", f"allocator.budget={HUGE}", f"[allocator] budget={HUGE} must be at most 1,000"),
-        (
-            "sgd ofta",
-            f"allocator.budget={HUGE}",
-            f"[allocator] budget={HUGE} must be at most 1,000",
-        ),
-        (
-            "ringmaster",
-            f"method.budget={HUGE}",
-            f"[method] budget={HUGE} must be at most 1,000",
-        ),
+        ("sgd ofta", f"allocator.budget={HUGE}", f"[allocator] budget={HUGE} must be at most 1,000"),
+        ("ringmaster", f"method.budget={HUGE}", f"[method] budget={HUGE} must be at most 1,000"),
         ("malenia", "method.S=1e18", "[method] S=1e+18 must be at most 1,000,000,000 tasks per round"),
         ("sgd gta", "run.workers=1000000000000", "workers=1000000000000 needs at least 160,000.0 GB"),
         ("sgd gta", "problem.dimension=100000000000000", "[problem] Quadratic needs more memory than there"),
@@ -102,12 +76,9 @@ def test_a_simulated_round_beyond_the_memory_is_rejected(tmp_path: Path) -> None
     parts.method.allocator.budget = min(MAX_TASKS, machine_memory() // 100)
     with pytest.raises(UsageError, match=r"a simulated round of [\d,]+ tasks needs at least"):
         check_simulation(parts.method, 1)
-
-
-def test_points_under_way_count(tmp_path: Path) -> None:
     parts = build_parts(load_job(written(tmp_path / "job.toml", "asgd ata-empirical")))
     parts.method.x = np.broadcast_to(1.0, machine_memory() // 40)  # takes no memory itself
-    with pytest.raises(UsageError, match=re.escape("numbers for each of 5 workers needs at least")):
+    with pytest.raises(UsageError, match="numbers for each of 5 workers needs at least"):
         check_simulation(parts.method, 5)
 
 

@@ -1,15 +1,17 @@
-"""A value made of arrays and numbers is the same after packing; bytes that are none are rejected."""
+"""A value made of arrays and numbers is the same after packing, or saved as named arrays in an HDF5 file."""
 
+import re
 from typing import Any
 
 import hypothesis.extra.numpy as arrays
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mpi_ata.errors import BadResultError
-from mpi_ata.packing import HEADER, pack, unpack, unpack_all
+from mpi_ata.packing import HEADER, from_state, pack, to_state, unpack, unpack_all
+from mpi_ata.runfile.hdf5 import from_image, to_image
 
 KINDS = st.one_of(
     arrays.boolean_dtypes(),
@@ -51,13 +53,8 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other or repr(one) == repr(other))
 
 
-@given(VALUES)
-def test_a_value_is_the_same_after_packing(value: Any) -> None:
-    assert same(unpack(pack(value)), value)
-
-
 @given(st.lists(VALUES, max_size=3))
-def test_values_joined_end_to_end_come_back_one_by_one(values: list[Any]) -> None:
+def test_packed_values_joined_end_to_end_come_back_one_by_one(values: list[Any]) -> None:
     joined = np.concatenate([np.empty(0, np.uint8), *map(pack, values)])
     assert same(unpack_all(joined), values)
 
@@ -90,6 +87,10 @@ def test_unpacked_arrays_are_aligned_views_that_are_as_writeable_as_the_bytes() 
     assert not unpack(packed)["b"].flags.writeable
 
 
+ITSELF: list[Any] = []
+ITSELF.append(ITSELF)
+
+
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
@@ -97,17 +98,15 @@ def test_unpacked_arrays_are_aligned_views_that_are_as_writeable_as_the_bytes() 
         ((np.array([None]),), "x[0] is an array of object, but a value must be"),
         ({"a": np.zeros(2, [("b", "f8")])}, "x['a'] is an array of [('b', '<f8')], but"),
         ([10**5000], "x cannot be sent or saved: Exceeds the limit"),
-        (
-            {"a": np.ma.array([1.0, 2.0], mask=[False, True])},
-            "x['a'] is a masked array, whose mask cannot be sent",
-        ),
+        (np.ma.array([1.0, 2.0], mask=[False, True]), "x is a masked array, whose mask cannot be sent"),
         ({frozenset(): 1}, "a key of x is of type frozenset, but"),
+        (ITSELF, "x is nested too deeply, or contains itself"),
     ],
 )
-def test_what_cannot_be_packed_is_named(value: Any, complaint: str) -> None:
-    with pytest.raises(BadResultError) as caught:
-        pack(value, "x")
-    assert str(caught.value).startswith(complaint)
+@pytest.mark.parametrize("write", [pack, to_state])
+def test_what_cannot_be_packed_or_saved_is_named(write: Any, value: Any, complaint: str) -> None:
+    with pytest.raises(BadResultError, match=f"^{re.escape(complaint)}"):
+        write(value, "x")
 
 
 @pytest.mark.parametrize("text", [b"[1]", b'{"array":["(2,",1]}', b'{"array":["f8, (",1]}'])
@@ -118,13 +117,6 @@ def test_a_description_of_no_value_is_rejected(text: bytes) -> None:
         unpack(data)
 
 
-def test_a_value_that_contains_itself_is_rejected() -> None:
-    value: list[Any] = []
-    value.append(value)
-    with pytest.raises(BadResultError, match="x is nested too deeply, or contains itself"):
-        pack(value, "x")
-
-
 def test_subclasses_of_dict_list_and_tuple_arrive_as_plain_ones() -> None:
     class Row(dict[str, int]):
         pass
@@ -132,3 +124,38 @@ def test_subclasses_of_dict_list_and_tuple_arrive_as_plain_ones() -> None:
     found = unpack(pack(Row(a=1)))
     assert type(found) is dict
     assert found == {"a": 1}
+
+
+@settings(max_examples=300)
+@example(np.array(0, ">i2"))
+@example({"a.b": np.array([1]), "a": {"b": np.array([2])}, "a/b": np.array([3])})  # names that look alike
+@example({"*" * i: np.ones(1) for i in range(1, 1200)})
+@example({"form": np.arange(3) * 1j, "n": 0})  # beside the description, which has this name
+@example({"form": {"form": np.ones(2)}, "n": 7})
+@given(VALUES)
+def test_a_value_is_the_same_after_it_was_saved(value: Any) -> None:
+    _, groups = from_image(to_image({}, {"method": to_state(value, "x")}))
+    assert same(from_state(groups["method"], "x"), value)
+
+
+def test_arrays_and_numbers_are_saved_under_their_names_for_other_readers() -> None:
+    value = {"mean": np.ones(2), "rows": [np.zeros(3), 7], "n": 3, "weights": [0.5, 0.5], "name": "a"}
+    state = to_state(value, "x")
+    assert set(state) == {"x.mean", "x.rows.0", "x.n", "x.weights", "x.form"}
+    assert state["x.n"] == 3
+    assert state["x.weights"].tolist() == [0.5, 0.5]
+    assert set(to_state(np.ones(3), "x")) == {"x"}
+
+
+@pytest.mark.parametrize(
+    ("state", "complaint"),
+    [
+        ({"k": np.array(1)}, "the state has no 'x'; it has: k"),
+        ({"x.form": np.array(b'{"array":["x.mean","<f8",2]}')}, r"x\.mean"),
+        ({"x.form": np.array(200_000_000)}, r"x\.form is of .* but must be one string"),
+        ({"x.form": np.array([b"1", b"2"])}, r"x\.form is of .* but must be one string"),
+    ],
+)
+def test_a_state_with_missing_or_wrong_parts_is_rejected(state: Any, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        from_state(state, "x")

@@ -1,25 +1,39 @@
 """The pages show what the program does: their files, commands, links and names are those of the project."""
 
 import configparser
+import math
 import os
 import re
 import subprocess
 import sys
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from mpi_ata.job import load_job
-from tests.pages import DOCS, PAGES, README, ROOT, agrees, blocks, run_here, walk
+from tests.pages import DOCS, PAGES, README, ROOT, Block, agrees, blocks, quoted, run_here, walk
 
-QUOTED = [(page, block) for page in PAGES for block in blocks(page) if block.use == "file"]
-NOT_RUN = [block for page in PAGES for block in blocks(page) if block.use == "not run"]
+BLOCKS = [(page, block) for page in PAGES for block in blocks(page)]
+QUOTED = [pytest.param(*pair, id=pair[1].file) for pair in BLOCKS if pair[1].use in ("file", "diff")]
+NOT_RUN = "".join(block.text for _, block in BLOCKS if block.use == "not run").splitlines()
+ALLOWED = {"make", "pip", "source", "module", "conda", "python", "salloc", "sbatch", "sinfo", "df", "export"}
+FENCE = re.compile(r"(?ms)^ *```.*?^ *```")
+LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]+))?\)")
 
 
-@pytest.mark.parametrize(("page", "block"), QUOTED, ids=[block.file for _, block in QUOTED])
-def test_a_quoted_file_matches_the_file(page: Path, block: tuple[str, str, str, str]) -> None:
-    _, file, _, text = block
-    assert (ROOT / file).read_text() == text, f"python -m tests.pages {page.relative_to(ROOT)} rewrites it"
+@pytest.mark.parametrize(("page", "block"), QUOTED)
+def test_a_quoted_file_matches_the_file(page: Path, block: Block) -> None:
+    rule = f"python -m tests.pages {page.relative_to(ROOT)} rewrites it"
+    assert quoted(block.use, block.file) == block.text, rule
+
+
+def test_the_port_leaves_model_data_optimizer_and_schedule_as_they_were() -> None:
+    (port,) = (block.text for _, block in BLOCKS if block.use == "diff")
+    removed = [line for line in port.splitlines() if line.startswith("-")]
+    kept = ("nn.Conv2d", "augmented", "torch.optim.SGD", "LinearLR", "MultiStepLR", "SequentialLR(")
+    assert not [line for line in removed for word in kept if word in line]
 
 
 def test_the_tutorial_on_results_works_as_printed(tmp_path: Path) -> None:
@@ -29,39 +43,30 @@ def test_the_tutorial_on_results_works_as_printed(tmp_path: Path) -> None:
 
 
 def test_only_what_installs_something_or_needs_a_cluster_is_not_run() -> None:
-    lines = "".join(block.text for block in NOT_RUN).splitlines()
-    commands = [line.removeprefix("$ ").partition(" ")[0] for line in lines if line.startswith("$ ")]
-    allowed = {
-        "make",
-        "pip",
-        "source",
-        "module",
-        "conda",
-        "python",
-        "salloc",
-        "sbatch",
-        "sinfo",
-        "df",
-        "export",
-    }
-    assert set(commands) - {"mpi-ata"} <= allowed
-    assert {line.split()[2] for line in lines if line.startswith("$ mpi-ata")} <= {"doctor", "submit"}
+    commands = [line.removeprefix("$ ").split() for line in NOT_RUN if line.startswith("$ ")]
+    assert {command[0] for command in commands} <= {"mpi-ata", *ALLOWED}
+    assert {command[1] for command in commands if command[0] == "mpi-ata"} <= {"doctor", "submit"}
 
 
 def test_the_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= 120
 
 
-def test_the_loop_of_ones_own_runs_on_simulated_workers() -> None:
-    command = [sys.executable, str(ROOT / "jobs" / "own_loop.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert re.findall(r"round (\d+): quotas \[[ \d]+\], gap 0\.0", done.stdout) == ["100", "200", "300"]
+def output_of(folder: Path, *words: str) -> str:
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=folder, env=variables, stdout=-1, text=True, check=True).stdout
 
 
-def test_the_script_runs_on_simulated_workers() -> None:
-    command = [sys.executable, str(ROOT / "jobs" / "script.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert re.fullmatch(r"300 rounds, gap 0\.0\d+\n", done.stdout)
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [
+        ("own_loop", "".join(rf"round {k}: quotas \[[ \d]+\], gap 0\.0.*\n" for k in (100, 200, 300))),
+        ("script", r"300 rounds, gap 0\.0\d+\n"),
+    ],
+)
+def test_a_script_of_jobs_runs_on_simulated_workers(script: str, printed: str, tmp_path: Path) -> None:
+    assert re.fullmatch(printed, output_of(tmp_path, str(ROOT / "jobs" / f"{script}.py")))
 
 
 SNIPPETS = re.findall(r"```python\n(import .*?)```", (DOCS / "scripts.md").read_text(), re.DOTALL)
@@ -70,9 +75,26 @@ SNIPPETS = re.findall(r"```python\n(import .*?)```", (DOCS / "scripts.md").read_
 @pytest.mark.parametrize("text", SNIPPETS, ids=["minimize", "loop"])
 def test_the_scripts_of_the_page_on_scripts_run(text: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text.replace("workers=4", "times=mpi_ata.Sqrt(4)"))
-    command = [sys.executable, "train.py"]
-    subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    output_of(tmp_path, "train.py")
     assert len(list(tmp_path.glob("runs/*.h5"))) == 1
+
+
+PROBLEM, LOOP, FARM = re.findall(r"(?s)```python\n(.*?)```", (DOCS / "tasks.md").read_text())
+(JOB,) = re.findall(r"(?s)```toml\n(.*?)```", (DOCS / "tasks.md").read_text())
+
+
+def test_the_programs_of_the_page_on_tasks_run(tmp_path: Path) -> None:
+    (tmp_path / "my_problem.py").write_text(PROBLEM)
+    (tmp_path / "job.toml").write_text(JOB + '\n[times]\nlaw = "sqrt"\n')
+    printed = output_of(tmp_path, "-m", "mpi_ata", "run", "job.toml", "--virtual")
+    (found,) = re.findall(r"(?m)^pi +([\d.]+)$", printed)
+    # The standard error of 4 times a share of 100 x 20 x 10,000 points is 0.0004.
+    assert float(found) == pytest.approx(math.pi, abs=0.002)
+    (tmp_path / "loop.py").write_text(PROBLEM + LOOP)
+    # Of 10 x 8 x 10,000 points it is 0.0018.
+    assert float(output_of(tmp_path, "loop.py")) == pytest.approx(math.pi, abs=0.009)
+    (tmp_path / "farm.py").write_text(FARM)
+    assert output_of(tmp_path, "farm.py").split() == ["10", "40", "90"]
 
 
 def test_every_make_target_in_the_documents_exists() -> None:
@@ -95,3 +117,41 @@ def test_every_extra_is_listed_and_exists() -> None:
 def test_the_jobs_whose_data_is_elsewhere_can_be_read() -> None:
     for job in ("digits", "cifar100"):
         assert load_job(ROOT / "jobs" / f"{job}.toml", ["problem.data=FOLDER"] * (job == "cifar100"))
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that hosting sites give to the headings of a page."""
+    titles = re.findall(r"(?m)^#+ (.+)$", FENCE.sub("", page.read_text()))
+    plain = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title).replace("`", "").lower() for title in titles]
+    names = [re.sub(r"[^\w\- ]", "", title).strip().replace(" ", "-") for title in plain]
+    return {name for name, count in Counter(names).items() if count == 1}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_has_a_target(page: Path) -> None:
+    for file, anchor in LINK.findall(FENCE.sub("", page.read_text())):
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"there is no {file}"
+        assert not anchor or anchor in anchors(target), f"{file or page.name} has no heading {anchor}"
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, new = set[Path](), {README}
+    while new:
+        reached |= new
+        links = {(page.parent / file).resolve() for page in new for file, _ in LINK.findall(page.read_text())}
+        new = {link for link in links if link.suffix == ".md" and link.is_file()} - reached
+    assert set(DOCS.rglob("*.md")) <= reached
+
+
+def test_every_picture_is_shown() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    shown = set(re.findall(r"pictures/([\w-]+\.png)", text))
+    assert {each.name for each in (DOCS / "pictures").iterdir()} == shown
+
+
+def test_the_page_on_architecture_names_a_few_files_that_exist() -> None:
+    named = set(re.findall(r"`([a-z_/0-9]+\.py)`", (DOCS / "architecture.md").read_text()))
+    assert [file for file in named if not (ROOT / "mpi_ata" / file).is_file()] == []
+    assert len(named) <= 40

@@ -11,6 +11,7 @@ from mpi_ata.allocators.change_detection import ChangeDetector, SpeedChange
 from mpi_ata.allocators.interface import checked_budget
 from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.arrays import Array, BoolArray, IntArray, State, restore_saved, saved
+from mpi_ata.errors import require
 from mpi_ata.randomness import Purpose, Streams
 
 
@@ -115,8 +116,7 @@ class ATA(LowerBoundAllocator):
     def __init__(
         self, n: int, budget: int, alpha: float, seed: int = 0, overhead: bool = False, forget: bool = False
     ) -> None:
-        if not alpha > 0:
-            raise ValueError(f"{alpha=} must be above 0, in the unit of the task times")
+        require(alpha > 0, f"{alpha=} must be above 0, in the unit of the task times")
         super().__init__(n, budget, seed, overhead, forget)
         self.alpha = alpha
 
@@ -138,8 +138,7 @@ class ATAEmpirical(LowerBoundAllocator):
         overhead: bool = False,
         forget: bool = False,
     ) -> None:
-        if not eta > 0:
-            raise ValueError(f"{eta=} must be above 0; 1 suits exponential and Gamma times")
+        require(eta > 0, f"{eta=} must be above 0; 1 suits exponential and Gamma times")
         super().__init__(n, budget, seed, overhead, forget)
         self.eta = eta
 

@@ -18,6 +18,7 @@ from mpi_ata.allocators.round_plan import (
 )
 from mpi_ata.allocators.task_model import Knowledge, SpeedEstimates
 from mpi_ata.arrays import Array, BoolArray, IntArray, State, restore_saved, saved
+from mpi_ata.errors import require
 from mpi_ata.randomness import Purpose, Streams
 
 CERTAINTY = 4.0  # standard deviations: task times have longer tails than the normal distribution
@@ -37,47 +38,24 @@ def sure_tasks(speeds: SpeedEstimates, delays: Array, quota: IntArray, length: f
 
 
 def doubted(k: int, speeds: SpeedEstimates, N: Array, plan: RoundPlan, budget: int) -> IntArray:
-    """Return up to B idle workers that would be in the plan at their best plausible mean, the best first."""
+    """Return up to B idle workers that would be in the plan at their best plausible mean, the best first.
+
+    That mean is so low that the true one is below with a chance of 1 / k', where another task pays.  In k
+    rounds to come, a mean that is known to cv / sqrt(N) may save about k cv / sqrt(N) of a task; about N more
+    tasks halve the doubt, and each makes a round longer, by mu - t, than one of its own t / B.
+    """
     mu, cv = speeds.mu, speeds.sd / speeds.mu
-    odds = _odds(_rare(k), N, cv, mu, plan, budget)
-    low = _best_plausible(mu, N, cv, odds)
-    found = np.flatnonzero(_would_be_planned(low, cv, plan) & (odds > 2.0))
-    return found[np.argsort(low[found], kind="stable")[:budget]]
-
-
-def _rare(k: int) -> float:
-    """Return k rounded down to a quarter power of 2: many workers are then tried in one slow round."""
-    return float(2.0 ** (math.floor(4.0 * math.log2(k)) / 4.0))
-
-
-def _odds(k: float, N: Array, cv: Array, mu: Array, plan: RoundPlan, budget: int) -> Array:
-    """Return k', one over the chance of error at which another task of a worker pays.
-
-    In k rounds to come, a mean that is known to cv / sqrt(N) may save about k cv / sqrt(N) of a task; about
-    N more tasks halve the doubt, and each makes a round longer, by mu - t, than one of its own t / B.
-    """
+    rare = 2.0 ** (math.floor(4.0 * math.log2(k)) / 4.0)  # k in steps: many are then tried in one slow round
     share = plan.length / budget
-    excess = np.maximum(mu - plan.length, 0.0) + share
-    return np.asarray(k * cv / N**1.5 * share / excess)
-
-
-def _best_plausible(mu: Array, N: Array, cv: Array, odds: Array) -> Array:
-    """Return lower bounds of the means: a mean is below with a chance of 1 / odds, if that is below 1/2.
-
-    The sum of N times is nearly a gamma of shape N / cv^2, whose quantiles are those of Wilson and Hilferty.
-    """
-    h = N / (cv * cv)
-    z = quantile_above(1.0 / np.maximum(odds, 2.0))
-    return np.asarray(mu / np.maximum(1.0 - 1.0 / (9.0 * h) + z / (3.0 * np.sqrt(h)), 1.0) ** 3)
-
-
-def _would_be_planned(
-    low: Array, cv: Array, plan: RoundPlan
-) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Return for each worker, at this mean, whether a task would cost no more than the last one planned."""
+    odds = rare * cv / N**1.5 * share / (np.maximum(mu - plan.length, 0.0) + share)  # k'
+    # The sum of N times is nearly a gamma of shape N / cv^2: quantiles of Wilson and Hilferty.
+    h, z = N / (cv * cv), quantile_above(1.0 / np.maximum(odds, 2.0))
+    low = mu / np.maximum(1.0 - 1.0 / (9.0 * h) + z / (3.0 * np.sqrt(h)), 1.0) ** 3
     s = np.minimum(cv, 1.0) * low
     _, loss = tail_and_loss((plan.limit - low) / s)
-    return np.asarray(loss * s + plan.price * low <= plan.threshold)
+    planned = loss * s + plan.price * low <= plan.threshold  # it costs no more than the last task planned
+    found = np.flatnonzero(planned & (odds > 2.0))
+    return found[np.argsort(low[found], kind="stable")[:budget]]
 
 
 def untried_pay(k: int, mu: Array, plan: RoundPlan, budget: int, count: int) -> bool:
@@ -137,10 +115,9 @@ class ATAAuto:
         seed: int = 0,
         overhead: bool = False,
     ) -> None:
-        if spares not in SPARES:
-            raise ValueError(f"{spares=} must be 'none' or 'auto'")
-        if not 0 < price < math.inf:
-            raise ValueError(f"{price=} must be above 0: per cent of worker time worth one per cent of clock")
+        require(spares in SPARES, f"{spares=} must be 'none' or 'auto'")
+        rule = "must be above 0: per cent of worker time worth one per cent of clock"
+        require(0 < price < math.inf, f"{price=} {rule}")
         self.n, self.budget = n, checked_budget(n, budget)
         self.spares, self.price = spares, price
         self.k = 0
@@ -168,18 +145,17 @@ class ATAAuto:
         return self._with_probe()
 
     def _decide(self, available: BoolArray) -> IntArray:
-        """RoundPlan a round, and return its quotas, with tasks for workers that are worth a trial."""
+        """Plan a round, and return its quotas, with tasks for workers that are worth a trial."""
         self.available, self.due = available, self.k + 1
         tried = np.flatnonzero(available & (self.known.model.N > 0.0))
         if not len(tried):
             return self._first_round()
-        speeds = self._speeds(tried)
-        plan = self._plan(tried, speeds)
-        asked = self._suspects()
+        speeds = self.known.model.speeds(tried)  # guesses where tasks were only ever stopped
         if self._may_stop():
-            return self._with_looks(asked)
-        for ask in (self._untried_worth_a_task, self._doubted):
-            asked = asked if len(asked) else ask(tried, speeds, plan)
+            self._plan(tried, speeds)
+            return self._with_looks(self._suspects())
+        speeds = speeds.shrunk()
+        asked = self._worth_a_trial(tried, speeds, self._plan(tried, speeds))
         if not len(asked):
             self.due += self.k // PATIENCE
             return self.quota
@@ -189,6 +165,7 @@ class ATAAuto:
 
     def _first_round(self) -> IntArray:
         """Return quotas when nothing is known of any worker: greedy ones are the cheapest way to try all."""
+        self.quota = np.zeros(self.n, np.int64)
         if self._may_stop():
             return self._with_looks(self._suspects())
         return spread(self._untried()[: self.budget], self.n, self.budget)
@@ -197,13 +174,8 @@ class ATAAuto:
         """Return whether to plan with spares: not if stopped tasks are known to run to their end."""
         return self.spares == "auto" and bool(self.known.stoppable)
 
-    def _speeds(self, tried: IntArray) -> SpeedEstimates:
-        """Return the estimates to plan with; those of workers that were only ever stopped are guesses."""
-        speeds = self.known.model.speeds(tried)
-        return speeds if self._may_stop() else speeds.shrunk()
-
     def _plan(self, tried: IntArray, speeds: SpeedEstimates) -> RoundPlan:
-        """RoundPlan the best round with workers that were tried, and keep its quotas."""
+        """Plan the best round with workers that were tried, and keep its quotas."""
         near = _smallest(speeds.mu, NEAR * self.budget + 8)
         workers, near_speeds = tried[near], speeds.of(near)
         plan, W0 = plan_exactly(near_speeds, self.budget, self.price)
@@ -246,21 +218,18 @@ class ATAAuto:
     def _untried(self) -> IntArray:
         """Return the available workers of which nothing is known, in the order in which to try them."""
         untried = self.available & (self.known.model.N == 0.0)
-        return np.asarray(self._order[untried[self._order]]) if untried.any() else np.zeros(0, np.int64)
+        return self._order[untried[self._order]] if untried.any() else self._order[:0]
 
-    def _untried_worth_a_task(self, tried: IntArray, speeds: SpeedEstimates, plan: RoundPlan) -> IntArray:
-        """Return up to B untried workers, once their expected saving pays for a slow round."""
+    def _worth_a_trial(self, tried: IntArray, speeds: SpeedEstimates, plan: RoundPlan) -> IntArray:
+        """Return up to B workers: suspects, or untried ones that pay for a slow round, or doubted ones."""
+        if len(suspects := self._suspects()):
+            return suspects
         untried = self._untried()[: self.budget]
         if len(untried) and untried_pay(self.k, speeds.mu, plan, self.budget, len(untried)):
             return untried
-        return np.zeros(0, np.int64)
-
-    def _doubted(self, tried: IntArray, speeds: SpeedEstimates, plan: RoundPlan) -> IntArray:
-        """Return up to B idle workers that would be in the plan at their best plausible mean."""
         idle = np.flatnonzero(self.quota[tried] == 0)
-        workers = tried[idle]
-        N = self.known.model.N[workers]
-        return np.asarray(workers[doubted(self.k, speeds.of(idle), N, plan, self.budget)])
+        N = self.known.model.N[tried[idle]]
+        return tried[idle[doubted(self.k, speeds.of(idle), N, plan, self.budget)]]
 
     def observe(
         self, worker: int, seconds: Sequence[float], stopped: Sequence[float] = (), overhead: float = 0.0
@@ -272,7 +241,7 @@ class ATAAuto:
 
     def observe_overrun(self, worker: int, seconds: float) -> None:
         """Note how much longer a worker has been at a stopped task."""
-        self.known.observe_overrun(worker, seconds)
+        self.known.overrun[worker] += seconds
 
     def state(self) -> State:
         """Return all that was learned, and the plan."""

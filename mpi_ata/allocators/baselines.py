@@ -11,6 +11,7 @@ from mpi_ata.allocators.change_detection import SHORTEST
 from mpi_ata.allocators.interface import NonAdaptive, checked_budget
 from mpi_ata.allocators.recursive import spread
 from mpi_ata.arrays import Array, BoolArray, IntArray, State, restore_saved, saved
+from mpi_ata.errors import require
 from mpi_ata.randomness import Purpose, Streams
 
 
@@ -36,8 +37,7 @@ class MSync(NonAdaptive):
 
 def checked_count(n: int, name: str, count: int) -> int:
     """Return a number of workers that a round waits for, if there are so many."""
-    if not 1 <= count <= n:
-        raise ValueError(f"{name}={count} must be from 1 to the number of workers, {n}")
+    require(1 <= count <= n, f"{name}={count} must be from 1 to the number of workers, {n}")
     return count
 
 
@@ -160,6 +160,5 @@ def rounded(shares: Array, budget: int, u: float) -> IntArray:
 
 def _checked_part(name: str, value: float) -> float:
     """Return a number above 0 and up to 1."""
-    if not 0.0 < value <= 1.0:
-        raise ValueError(f"{name}={value} must be above 0 and at most 1")
+    require(0.0 < value <= 1.0, f"{name}={value} must be above 0 and at most 1")
     return value

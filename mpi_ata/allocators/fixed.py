@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from mpi_ata.allocators.interface import NonAdaptive, checked_budget
 from mpi_ata.allocators.recursive import recursive_allocation, spread
 from mpi_ata.arrays import BoolArray, IntArray, State, restore_saved, saved
+from mpi_ata.errors import require
 from mpi_ata.randomness import Purpose, Streams
 
 
@@ -54,8 +55,8 @@ class OFTA(NonAdaptive):
         self.n, self.budget = n, checked_budget(n, budget)
         self.means = np.array(means, np.float64)
         self.quota = recursive_allocation(self.means, budget)
-        if len(self.quota) != n:
-            raise ValueError(f"means must have one entry for each of the {n} workers, not {len(self.quota)}")
+        count = len(self.quota)
+        require(count == n, f"means must have one entry for each of the {n} workers, not {count}")
 
     def allocate(self, available: BoolArray) -> IntArray:
         """Return the same quotas in every round, unless workers are not available."""

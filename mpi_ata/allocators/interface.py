@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 from mpi_ata.abilities import declared
 from mpi_ata.arrays import BoolArray, IntArray, State
+from mpi_ata.errors import require
 from mpi_ata.limits import check_tasks
 
 
@@ -58,10 +59,8 @@ class AllocatorAbilities(NamedTuple):
 
 def checked_budget(n: int, budget: int) -> int:
     """Return the budget, if it and the number of workers are valid."""
-    if n < 1:
-        raise ValueError(f"{n=} must be at least 1")
-    if budget < 1:
-        raise ValueError(f"{budget=} must be at least 1")
+    require(n >= 1, f"{n=} must be at least 1")
+    require(budget >= 1, f"{budget=} must be at least 1")
     check_tasks("budget", budget)
     return budget
 

@@ -81,9 +81,8 @@ def _level(s: Array, B: int) -> IntArray:
     highest = (rate * ((B + len(s)) / total * (1.0 + _SLACK))).astype(np.int64)
     more = highest - a
     worker = np.repeat(np.arange(len(s)), more)
-    task = np.arange(1, len(worker) + 1) + np.repeat(
-        a + more - np.cumsum(more), more
-    )  # a_i + 1, a_i + 2, ...
+    before = np.repeat(a + more - np.cumsum(more), more)
+    task = np.arange(1, len(worker) + 1) + before  # a_i + 1, a_i + 2, ...
     chosen = _smallest(task * s[worker], B - int(a.sum()))
     a += np.bincount(worker[chosen], minlength=len(s))
     return a

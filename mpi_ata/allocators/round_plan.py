@@ -40,11 +40,6 @@ def quantile_above(chance: Array) -> Array:
     return t - numerator / (((0.001308 * t + 0.189269) * t + 1.432788) * t + 1.0)
 
 
-def between(lowest: float, highest: float, count: int) -> Array:
-    """Return numbers from the lowest to the highest with equal ratios, much faster than np.geomspace."""
-    return np.asarray(lowest * (highest / lowest) ** (np.arange(count) / (count - 1.0)))
-
-
 class RoundPlan(NamedTuple):
     """Quotas of some workers, and what a round with them is expected to be."""
 
@@ -154,9 +149,9 @@ def _shortest(tasks: Tasks, budget: int, lowest: float, highest: float, price: f
     number of late workers exceeds 1, so the L at which it is 1 is found by dividing an interval
     repeatedly.
     """
-    base = tasks.mu * price + TIE * tasks.m
+    base, steps = tasks.mu * price + TIE * tasks.m, np.arange(SECTIONS + 2) / (SECTIONS + 1.0)
     for _ in range(STAGES):
-        limits = between(lowest, highest, SECTIONS + 2)
+        limits = lowest * (highest / lowest) ** steps  # much faster than np.geomspace
         late, loss = tasks.late(limits[1:])
         costs = tasks.since_previous(loss)
         chosen = _least(costs + base, budget)
@@ -166,9 +161,8 @@ def _shortest(tasks: Tasks, budget: int, lowest: float, highest: float, price: f
     taken = chosen[row]
     length = highest + float(costs[row, taken].sum())
     threshold = float((costs[row, taken] + tasks.mu[taken] * price).max())
-    return RoundPlan(
-        tasks.per_worker(taken), length, float(tasks.mu[taken].sum()), float(highest), threshold, price
-    )
+    worker_time = float(tasks.mu[taken].sum())
+    return RoundPlan(tasks.per_worker(taken), length, worker_time, float(highest), threshold, price)
 
 
 def _least(costs: Array, count: int) -> IntArray:
@@ -178,10 +172,8 @@ def _least(costs: Array, count: int) -> IntArray:
     return np.argpartition(costs, count - 1, axis=1)[:, :count]
 
 
-LENGTHS, SPARE_STAGES = (
-    16,
-    2,
-)  # the best of 16 rounds, and of 16 around it: those next to it are 1 to 2 % apart
+# The best of 16 rounds, and of 16 around it: those next to it are 1 to 2 % apart.
+LENGTHS, SPARE_STAGES = 16, 2
 EXTRA = (0, 1, 2, 3, 5, 8)  # tasks beyond those with which a round ends in time with even odds
 FARTHEST = 2.0  # times the length without spares: rounds hardly ever last longer
 # Per cent of clock that a per cent of worker time must save even where less than W0 is spent.  Chosen by
@@ -198,15 +190,14 @@ def plan_with_spares(
 
     `delays` are how long each worker is still busy at the start, since a task could not be stopped at once.
     """
-    tasks = _delayed(lay_out(speeds, budget, exact.length), delays)
+    tasks = lay_out(speeds, budget, exact.length)
+    tasks = tasks._replace(m=tasks.m + delays[tasks.worker])
     lowest = min(0.5 * budget / float((1.0 / speeds.mu).sum()), exact.length)  # half of divisible tasks
     highest = FARTHEST * exact.length
     best = exact
     for _ in range(SPARE_STAGES):
         found = _best(tasks, budget, price, W0, _around(best.length, lowest, highest))
-        best = min(
-            best, found, key=lambda plan: float(_spare_value(plan.length, plan.worker_time / W0, price))
-        )
+        best = min(best, found, key=lambda plan: _spare_value(plan.length, plan.worker_time / W0, price))
     return best
 
 
@@ -290,7 +281,3 @@ def _expected(progress: _Progress, chosen: BoolArray, budget: int) -> tuple[Arra
     spent = sets @ progress.seconds.T
     length = progress.lengths[0] + meanwhile @ np.diff(progress.lengths)
     return length, spent[:, 0] + (meanwhile * np.diff(spent, axis=1)).sum(axis=1)
-
-
-def _delayed(tasks: Tasks, delays: Array) -> Tasks:
-    return tasks._replace(m=tasks.m + delays[tasks.worker]) if delays.any() else tasks

@@ -139,14 +139,6 @@ class TaskModel:
         self.N[workers] += N + part
         self.T[workers] += T + unfinished[workers]
 
-    def state(self) -> State:
-        """Return all sums."""
-        return saved(self, _COLUMNS)
-
-    def restore(self, state: State) -> None:
-        """Resume from an earlier state."""
-        restore_saved(self, state, _COLUMNS)
-
 
 NEVER = np.iinfo(np.int64).max
 PATIENCE = 8  # rounds until a slow worker is first tried: about as many as it took to notice
@@ -228,10 +220,6 @@ class Knowledge:
             self.learn(k)
             self._forget(k, worker, since)
 
-    def observe_overrun(self, worker: int, seconds: float) -> None:
-        """Note how much longer a worker has been at a stopped task."""
-        self.overrun[worker] += seconds
-
     def _forget(self, k: int, worker: int, since: Since) -> None:
         """Forget what a worker did before its speed changed."""
         before = self.model.T.item(worker) / self.model.N.item(worker)
@@ -249,7 +237,11 @@ class Knowledge:
             self._learn_stopped(k)
         self._finished, self._stopped = {}, []
         if self.stoppable and self.overrun.sum() > COSTLY * self.rest and self.model.stops.sum() >= FEW_STOPS:
-            self._give_up_stopping()
+            self.stoppable = np.array(False)
+            log.warning(
+                "ata-auto: stopped tasks run to their end, or nearly so: spares do not pay; "
+                'continuing as with spares = "none"'
+            )
 
     def _learn_finished(self, k: int) -> None:
         workers = np.array(list(self._finished), np.int64)
@@ -287,26 +279,19 @@ class Knowledge:
         fast = found[seconds[found] < mu - sd]
         return list(zip(workers[fast].tolist(), seconds[fast].tolist(), strict=True))
 
-    def _give_up_stopping(self) -> None:
-        self.stoppable = np.array(False)
-        log.warning(
-            "ata-auto: stopped tasks run to their end, or nearly so: spares do not pay; "
-            'continuing as with spares = "none"'
-        )
-
     def delays(self, workers: IntArray) -> Array:
         """Return how long workers are still busy with a stopped task when a round begins, on average."""
         return np.asarray(np.maximum(self.overrun[workers], 0.0) / np.maximum(self.rounds[workers], 1.0))
 
     def state(self) -> State:
         """Return all that was learned."""
-        parts = self.model.state() | self._detector.state() | self.suspects.state()
-        return saved(self, _SAVED) | parts
+        sums = saved(self, _SAVED) | saved(self.model, _COLUMNS)
+        return sums | self._detector.state() | self.suspects.state()
 
     def restore(self, state: State) -> None:
         """Resume from an earlier state."""
         restore_saved(self, state, _SAVED)
-        self.model.restore(state)
+        restore_saved(self.model, state, _COLUMNS)
         self._detector.restore(state)
         self.suspects.restore(state)
 

@@ -29,7 +29,8 @@ from mpi_ata.job.tables import (
 from mpi_ata.job.user_code import UserClass
 from mpi_ata.job.validation import build_table, check_keys, check_numbers, checked
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.times import Change, Recorded
+from mpi_ata.times import Recorded
+from mpi_ata.times.drawn import Change
 from mpi_ata.times.recorded import parse_samples
 from mpi_ata.torch import NamedTorchUpdate
 from mpi_ata.version import __version__

@@ -1,20 +1,11 @@
 """What a round does with arrivals: one algorithm, one file."""
 
-from mpi_ata.methods.asynchronous import ASGD, Ringmaster
-from mpi_ata.methods.interface import Method, Round
-from mpi_ata.methods.map import Map
-from mpi_ata.methods.mindflayer import MindFlayer
-from mpi_ata.methods.own_data import HeterogeneousDataSGD, Malenia
-from mpi_ata.methods.sgd import SGD
-
-__all__ = [
-    "ASGD",
-    "SGD",
-    "HeterogeneousDataSGD",
-    "Malenia",
-    "Map",
-    "Method",
-    "MindFlayer",
-    "Ringmaster",
-    "Round",
-]
+from mpi_ata.methods.asynchronous import ASGD as ASGD
+from mpi_ata.methods.asynchronous import Ringmaster as Ringmaster
+from mpi_ata.methods.interface import Method as Method
+from mpi_ata.methods.interface import Round as Round
+from mpi_ata.methods.map import Map as Map
+from mpi_ata.methods.mindflayer import MindFlayer as MindFlayer
+from mpi_ata.methods.own_data import HeterogeneousDataSGD as HeterogeneousDataSGD
+from mpi_ata.methods.own_data import Malenia as Malenia
+from mpi_ata.methods.sgd import SGD as SGD

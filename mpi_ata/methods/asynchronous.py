@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from mpi_ata.arrays import Array, IntArray, State, entry
+from mpi_ata.arrays import Array, IntArray, State, restore_saved, saved
 from mpi_ata.clusters import Back, Cluster, Lost
+from mpi_ata.errors import require
 from mpi_ata.limits import check_tasks
 from mpi_ata.methods.collector import Collector, reassign
 from mpi_ata.methods.interface import AllocatorMethod, Round, UpdateMethod, check_anyone
@@ -59,12 +60,8 @@ class Ringmaster(UpdateMethod):
     point_per_worker = True  # each gradient under way has its own
 
     def __init__(self, x0: Array, n: int, update: Update, delay: int, budget: int) -> None:
-        if delay < 1:
-            raise ValueError(
-                f"{delay=} must be at least 1: gradients begun this many updates ago are ignored"
-            )
-        if budget < 1:
-            raise ValueError(f"{budget=} must be at least 1 update per round")
+        require(delay >= 1, f"{delay=} must be at least 1: gradients begun this many updates ago are ignored")
+        require(budget >= 1, f"{budget=} must be at least 1 update per round")
         check_tasks("budget", budget)
         super().__init__(x0, update)
         self.R, self.B = delay, budget
@@ -107,11 +104,9 @@ class Ringmaster(UpdateMethod):
 
     def state(self) -> State:
         """Return the point, the state of the update, and when the gradients under way were begun."""
-        return super().state() | {"s": np.array(self.s), "born": self.born.copy()}
+        return super().state() | saved(self, ("s", "born"))
 
     def restore(self, state: State) -> None:
         """Resume from an earlier state; another number of workers starts afresh at x."""
-        s = int(entry(state, "s", self.s))
-        born = entry(state, "born", np.full_like(self.born, 0, shape=len(state["born"])))
         super().restore(state)
-        self.s, self.born = s, born if len(born) == len(self.born) else np.full_like(self.born, -1)
+        restore_saved(self, state, ("s", "born") if len(state["born"]) == len(self.born) else ("s",))

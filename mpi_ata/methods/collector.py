@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpi_ata.allocators import Allocator
-from mpi_ata.allocators.interface import AllocatorAbilities
+from mpi_ata.allocators.interface import AllocatorAbilities, NonAdaptive
 from mpi_ata.arrays import Array, IntArray, blocks, total
 from mpi_ata.clusters import Arrival, Back, Cluster, Lost
 from mpi_ata.clusters.interface import named
@@ -35,18 +35,16 @@ class RoundOrders:
         self.ordered = a.copy()  # tasks that each worker was ordered to do; of a lost one, those that it did
         self.waiting: dict[int, int] = {}  # tasks of the next order, by worker
         self.batches: dict[int, int] = {}  # tasks of the batches that are not in, by worker
-        self._reserved = 0  # the sum of those
 
     def start_batches(self, sure: IntArray, B: int) -> bool:
         """Start all orders, those of many sure tasks with a batch of these; False if there are none."""
         first = np.where(sure >= LEAST_BATCH, np.minimum(sure, self.ordered), 0)
-        self._reserved = total(first)
-        if not 0 < self._reserved <= B:
+        if not 0 < total(first) <= B:
             return False
         batched, rest = np.flatnonzero(first), self.ordered - first
         others = np.flatnonzero((first == 0) & (rest > 0))
         self.batches = dict(zip(batched.tolist(), first[batched].tolist(), strict=True))
-        self.waiting = {i: rest.item(i) for i in batched.tolist() if rest[i]}
+        self.waiting = {i: rest.item(i) for i in self.batches if rest[i]}
         self.ordered = np.where(first > 0, first, self.ordered)
         self._cluster.start(batched, self._x, self._k, first[batched], together=True)
         self._cluster.start(others, self._x, self._k, rest[others])
@@ -54,8 +52,8 @@ class RoundOrders:
 
     def proceed(self, worker: int, used: IntArray, needed: int) -> IntArray:
         """Start the next order of a worker that has delivered, and return whose orders are needed no more."""
-        self._reserved -= self.batches.pop(worker, 0)
-        if needed > self._reserved:
+        self.batches.pop(worker, None)
+        if needed > sum(self.batches.values()):
             self.start_next(worker, used)
             return NOBODY
         surplus = np.flatnonzero(used < self.ordered)
@@ -68,7 +66,7 @@ class RoundOrders:
         """Give the tasks that a lost worker leaves missing to those who will finish them soonest."""
         self.ordered[worker] = used[worker]
         self.waiting.pop(worker, None)
-        self._reserved -= self.batches.pop(worker, 0)
+        self.batches.pop(worker, None)
         left = self.ordered - used
         for i, count in self.waiting.items():
             left[i] += count
@@ -120,7 +118,7 @@ class Collector:
         self._cluster = cluster
         self._wait_some = getattr(cluster, "wait_some", self._wait_one)
         self._allocator = allocator
-        self._observe = None if allocator is None else allocator.observe
+        self._observe = (NonAdaptive() if allocator is None else allocator).observe
         self._losses: tuple[Lost, ...] = ()
         self._returns: tuple[Back, ...] = ()
         self._mark = cluster.ledger.mark()
@@ -136,13 +134,12 @@ class Collector:
         TimeoutError after `timeout` seconds.
         """
         found = self._cluster.wait(timeout)
-        if not isinstance(found, Arrival):
-            self._note(found)
-            return found
-        worker, _, seconds, overhead = found
-        self.used[worker] += len(seconds)
-        if self._observe is not None:
+        if isinstance(found, Arrival):
+            worker, _, seconds, overhead = found
+            self.used[worker] += len(seconds)
             self._observe(worker, seconds, (), overhead)
+        else:
+            self._note(found)
         return found
 
     def _note(self, found: Lost | Back) -> None:
@@ -155,42 +152,34 @@ class Collector:
             return
         log.info("back %s: %s", who, found.why)
         self._returns += (found,)
-        if self._observe is not None:
-            self._observe(found.worker, found.seconds)
+        self._observe(found.worker, found.seconds)
 
     def wait_for_owner(self) -> Arrival:
         """Return the next arrival; OwnerLostError on a loss, since no other worker has its data."""
         while not isinstance(found := self.wait(), Arrival):
             if isinstance(found, Lost):
-                raise OwnerLostError(found, named(found.worker, self._cluster.identities[found.worker]))
+                raise OwnerLostError(found, self._cluster)
         return found
 
-    def collect(self, x: Any, k: int, a: IntArray, B: int, exact: bool) -> "Sum":
-        """Order a_i tasks at x from worker i and return the sum of the first B results; stop the rest.
+    def collect(self, g: "Results", x: Any, k: int, a: IntArray, B: int, exact: bool) -> None:
+        """Order a_i tasks at x from worker i and add the first B results to g; stop the rest.
 
         `exact` if the quotas a sum to B: then each order comes back as a whole, and nothing is stopped.
         Otherwise that part of an order comes first and as a whole that the allocator is sure of.
         """
-        g = Sum(a.nonzero()[0] if exact else None)
-        self.collect_into(g, x, k, a, B, exact, summed=exact)
-        return g
-
-    def collect_into(
-        self, g: "Results", x: Any, k: int, a: IntArray, B: int, exact: bool, summed: bool = False
-    ) -> None:
-        """Do the same with all results added to g; with `summed`, the cluster may add them up."""
         cluster, used, observe, b = self._cluster, self.used, self._observe, 0
         orders = None if exact else self._start_batches(x, k, a, B)
         if orders is None:
             active = a.nonzero()[0]
-            cluster.start(active, x, k, a[active], together=exact, summed=summed)
+            cluster.start(active, x, k, a[active], together=exact, summed=exact and isinstance(g, Sum))
         while b < B:
             # Beside batches, orders may be stopped before B results are in: then they come one by one.
-            some = self._wait_some(B - b if orders is None else 1)
+            some: list[Any] = self._wait_some(B - b if orders is None else 1)
             self.end()
             if exact and isinstance(g, Sum) and g.add_all(some):  # most rounds of short tasks
                 used[:] = a
-                self._observe_all(some)
+                for worker, _, seconds, overhead in some:
+                    observe(worker, seconds, (), overhead)
                 break
             for found in some:
                 if not isinstance(found, Arrival):
@@ -204,8 +193,7 @@ class Collector:
                 g.add(worker, result)
                 used[worker] += len(seconds)
                 b += len(seconds)
-                if observe is not None:
-                    observe(worker, seconds, (), overhead)
+                observe(worker, seconds, (), overhead)
                 if orders is not None and b < B and len(surplus := orders.proceed(worker, used, B - b)):
                     self.stop(surplus)
         if (observe_overrun := getattr(self._allocator, "observe_overrun", None)) is not None:
@@ -213,11 +201,6 @@ class Collector:
                 observe_overrun(i, spent)
         if not exact:
             self.stop(np.flatnonzero(used < (orders.ordered if orders else a)))
-
-    def _observe_all(self, arrivals: list[Any]) -> None:
-        if (observe := self._observe) is not None:
-            for worker, _, seconds, overhead in arrivals:
-                observe(worker, seconds, (), overhead)
 
     def _start_batches(self, x: Any, k: int, a: IntArray, B: int) -> RoundOrders | None:
         """Start all orders, if some have a batch of tasks that the allocator is sure of; otherwise none."""
@@ -233,9 +216,8 @@ class Collector:
     def stop(self, workers: IntArray) -> Array:
         """Stop these workers, and return and let the allocator observe how long each was at its task."""
         seconds = self._cluster.stop(workers)
-        if (observe := self._observe) is not None:
-            for i, stopped in zip(workers.tolist(), zip(seconds.tolist(), strict=True), strict=True):
-                observe(i, (), stopped)
+        for i, spent in zip(workers.tolist(), seconds.tolist(), strict=True):
+            self._observe(i, (), (spent,))
         return seconds
 
     def round(self, k: int, quota: IntArray, delays: IntArray = NO_DELAYS) -> Round:
@@ -264,37 +246,31 @@ class Sum:
     """
 
     def __init__(self, workers: IntArray | None = None) -> None:
-        self._total: Array | None = None
-        self._last: tuple[Array, ...] = ()  # added when the mean is taken, in one pass through memory
-        self._workers = None if workers is None else workers.tolist()
-        self._order = iter(self._workers or ())
-        self._next = next(self._order, None)
+        order = [] if workers is None else workers.tolist()
+        self._count, self._order = len(order), iter(order)
+        self._due = set(order)  # whose own result is not in
+        self._next = next(self._order, None)  # whose result is added next
         self._early: dict[int, Array | None] = {}  # None: lost
-        self._expected: set[int] | None = None  # after a loss: workers whose own result is not in
-        self._late: list[Array] = []  # of reissued tasks
+        self._total: Array | None = None
+        self._last: list[Array] = []  # added when the mean is taken, in one pass through memory
+        self._late: list[Array] = []  # of reissued tasks, added after that
 
     def add(self, worker: int, result: Array | None) -> None:
         """Add one worker's result; None if it was lost."""
-        if self._workers is None:
-            if self._total is None:
-                self._total = result
-            elif result is not None:
-                self._total += result
-            return
-        if self._expected is not None:
-            if worker not in self._expected and result is not None:
-                self._late.append(result)
-                return
-            self._expected.discard(worker)
-        self._early[worker] = result
-        if worker == self._next:
+        if worker in self._due:
+            self._due.remove(worker)
+            self._early[worker] = result
             self._add_early()
+        elif result is not None and self._count:
+            self._late.append(result)
+        elif self._total is None:
+            self._total = result
+        elif result is not None:
+            self._total += result
 
     def add_all(self, found: list[Any]) -> bool:
         """Add the results of all workers, if these are their arrivals, and return whether they are."""
-        if self._workers is None or len(found) != len(self._workers) or self._total is not None:
-            return False
-        if self._early or self._expected is not None or set(map(type, found)) != {Arrival}:
+        if not len(found) == len(self._due) == self._count or set(map(type, found)) != {Arrival}:
             return False
         in_order = map(RESULT, sorted(found, key=WORKER))
         results = [result for result in in_order if result is not None]
@@ -304,32 +280,25 @@ class Sum:
 
     def _add_early(self) -> None:
         """Add the results whose turn has come."""
-        early, order, following = self._early, self._order, self._next
-        while following in early:
-            result, following = early.pop(following), next(order, None)
+        while self._next in self._early:
+            result, self._next = self._early.pop(self._next), next(self._order, None)
             if self._total is None or result is None:
                 self._total = result if self._total is None else self._total
-            elif following is None:
-                self._last = (result,)
+            elif self._next is None:
+                self._last.append(result)
             else:
                 self._total += result
-        self._next = following
 
     def skip(self, worker: int) -> None:
         """Do not wait for the result of a lost worker."""
-        if self._workers is not None and self._expected is None:
-            due = [] if self._next is None else self._workers[self._workers.index(self._next) :]
-            self._expected = set(due).difference(self._early)
-        if self._expected is not None and worker in self._expected:
+        if worker in self._due:
             self.add(worker, None)
 
     def mean(self, count: int) -> Array:
         """Return the sum divided by the number of gradients in it; computed in its own memory."""
         last = [*self._last, *self._late]
-        if self._total is None and last:
-            self._total, *last = last  # every worker of the original order was lost
         if self._total is None:
-            raise RuntimeError("no results to average")
+            self._total, *last = last  # every worker of the original order was lost
         if not last:
             self._total /= count
             return self._total

@@ -182,7 +182,8 @@ def check_anyone(cluster: Cluster, losses: Sequence[Lost] = ()) -> None:
 class OwnerLostError(WorkersLostError):
     """A worker is lost, and no other worker has its data."""
 
-    def __init__(self, lost: Lost, who: str) -> None:
+    def __init__(self, lost: Lost, cluster: Cluster) -> None:
+        who = named(lost.worker, cluster.identities[lost.worker])
         why = f" ({lost.why})" if lost.why else ""
         rule = "no other worker has its data; resume the run on the same workers"
         super().__init__(f"{who} is {lost.kind}{why}, and {rule}", [lost])
@@ -191,5 +192,4 @@ class OwnerLostError(WorkersLostError):
 def check_everyone(cluster: Cluster) -> None:
     """Raise OwnerLostError if a worker is lost, since no other worker has its data."""
     if not cluster.available.all():
-        worker = int(np.flatnonzero(~cluster.available)[0])
-        raise OwnerLostError(Lost(worker, 0, ""), named(worker, cluster.identities[worker]))
+        raise OwnerLostError(Lost(int(cluster.available.argmin()), 0, ""), cluster)

@@ -38,9 +38,9 @@ class Map(AllocatorMethod):
         a, tasks = self.quotas(cluster)
 
         collector, found = Collector(cluster, self.allocator), _Found()
-        collector.collect_into(found, self.x, k, a, B, exact=tasks == B)
+        collector.collect(found, self.x, k, a, B, exact=tasks == B)
 
-        self.results = tuple(sorted(found.results, key=lambda result: result[:2]))
+        self.results = tuple(sorted(found, key=lambda result: result[:2]))
         self.x, self.k = self._combined(), k
         return collector.round(k, a)._replace(results=self.results)
 
@@ -62,15 +62,12 @@ class Map(AllocatorMethod):
         self.x, self.k = from_state(state, "x"), int(entry(state, "k", self.k))
 
 
-class _Found:
+class _Found(list[TaskResult]):
     """The results of a round, as they come."""
-
-    def __init__(self) -> None:
-        self.results: list[TaskResult] = []
 
     def add(self, worker: int, results: list[TaskResult]) -> None:
         """Keep the results of an arrival."""
-        self.results += results
+        self += results
 
     def skip(self, worker: int) -> None:
         """Do nothing: others do the tasks of a lost worker."""

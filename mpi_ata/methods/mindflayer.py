@@ -7,6 +7,7 @@ import numpy as np
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array, IntArray, State, restore_saved, saved
 from mpi_ata.clusters import Arrival, Cluster, Lost
+from mpi_ata.errors import require
 from mpi_ata.methods.collector import Collector, Sum, reassign
 from mpi_ata.methods.interface import AllocatorMethod, Round
 from mpi_ata.updates import Update
@@ -24,8 +25,7 @@ class MindFlayer(AllocatorMethod):
     """
 
     def __init__(self, x0: Array, n: int, allocator: Allocator, update: Update, limit: float = 2.0) -> None:
-        if not limit > 1:
-            raise ValueError(f"{limit=} must be above 1: times the mean time of a result, a task may take")
+        require(limit > 1, f"{limit=} must be above 1: times the mean time of a result, a task may take")
         super().__init__(x0, allocator, update)
         self.limit = limit
         self.K = np.zeros(n, np.int64)  # results of each worker
@@ -36,28 +36,36 @@ class MindFlayer(AllocatorMethod):
         B, k = self.allocator.budget, self.k + 1
         a, _ = self.quotas(cluster)
         left, g, b = a.copy(), Sum(), 0
+        began = np.full(cluster.n, np.inf)  # when each worker's task was begun; infinite where it has none
 
-        collector, trials = Collector(cluster, self.allocator), _Trials(cluster, self.x, k)
-        trials.begin(np.flatnonzero(a))
+        def begin(workers: IntArray) -> None:
+            began[workers] = cluster.now()
+            cluster.start(workers, self.x, k)
+
+        collector = Collector(cluster, self.allocator)
+        begin(np.flatnonzero(a))
         while b < B:
-            limits = self.limits()
+            ends = began + self.limits()
             try:
-                found = collector.wait(trials.remaining(limits))
+                found = collector.wait(max(float(ends.min()) - cluster.now(), 0.0))
             except TimeoutError:
-                self._retry(collector, trials, trials.late(limits))
+                late = np.flatnonzero(ends <= max(ends.min(), cluster.now()))
+                self.T[late] += collector.stop(late)  # so limits that are too short grow
+                begin(late)
                 continue
             i = found.worker
+            began[i] = np.inf
             if isinstance(found, Arrival):
                 g.add(i, found.result)
-                self._learn(found)
+                self.K[i] += 1
+                self.T[i] += math.fsum(found.seconds) + found.overhead  # which the limit covers too
                 b, left[i] = b + 1, left[i] - 1
-                trials.end(i)
-                trials.begin(np.array([i] if left[i] and b < B else [], np.int64))
+                if left[i] and b < B:
+                    begin(np.array([i]))
             elif isinstance(found, Lost):  # whoever is back has work from the next round on
-                trials.end(i)
-                trials.begin(reassign(cluster, left, i))
+                begin(reassign(cluster, left, i))
         collector.end()
-        collector.stop(trials.running())
+        collector.stop(np.flatnonzero(began < np.inf))
 
         self.x, self.k = self.update(self.x, g.mean(B)), k
         return collector.round(k, a)
@@ -69,19 +77,6 @@ class MindFlayer(AllocatorMethod):
         np.divide(self.limit * self.T, self.K, out=limits, where=known)
         return limits
 
-    def _learn(self, arrival: Arrival) -> None:
-        """Count a result; the time on the way counts, since the limit covers it too."""
-        self.K[arrival.worker] += 1
-        self.T[arrival.worker] += math.fsum(arrival.seconds) + arrival.overhead
-
-    def _retry(self, collector: Collector, trials: "_Trials", late: IntArray) -> None:
-        """Stop tasks at their limits and start others.
-
-        Their time counts, so limits that are too short grow: they cannot stop a worker's tasks forever.
-        """
-        self.T[late] += collector.stop(late)
-        trials.begin(late)
-
     def state(self) -> State:
         """Return the point, the state of the update, and what the limits follow from."""
         return super().state() | saved(self, ("K", "T"))
@@ -91,33 +86,3 @@ class MindFlayer(AllocatorMethod):
         super().restore(state)
         if len(state["K"]) == len(self.K):
             restore_saved(self, state, ("K", "T"))
-
-
-class _Trials:
-    """The tasks of a round, one at a time from each worker, and when they were begun."""
-
-    def __init__(self, cluster: Cluster, x: Array, k: int) -> None:
-        self._cluster, self._x, self._k = cluster, x, k
-        self._began = np.full(cluster.n, np.inf)  # infinite where a worker has no task
-
-    def begin(self, workers: IntArray) -> None:
-        """Start one task on each of these workers."""
-        self._began[workers] = self._cluster.now()
-        self._cluster.start(workers, self._x, self._k)
-
-    def end(self, worker: int) -> None:
-        """Note that a worker has no task."""
-        self._began[worker] = np.inf
-
-    def remaining(self, limits: Array) -> float:
-        """Return the seconds until the first task reaches its limit."""
-        return max(float((self._began + limits).min()) - self._cluster.now(), 0.0)
-
-    def late(self, limits: Array) -> IntArray:
-        """Return the workers whose tasks have reached their limits, after waiting for the first of them."""
-        ends = self._began + limits
-        return np.flatnonzero(ends <= max(ends.min(), self._cluster.now()))
-
-    def running(self) -> IntArray:
-        """Return the workers that have a task."""
-        return np.flatnonzero(self._began < np.inf)

@@ -4,6 +4,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters import Cluster
+from mpi_ata.errors import require
 from mpi_ata.limits import check_tasks
 from mpi_ata.methods.collector import Collector, Sum
 from mpi_ata.methods.interface import AllocatorMethod, Round, UpdateMethod, check_everyone
@@ -48,10 +49,7 @@ class Malenia(UpdateMethod):
     point_per_worker = True  # the sum of its gradients
 
     def __init__(self, x0: Array, update: Update, S: float) -> None:
-        if not S > 0:
-            raise ValueError(
-                f"{S=} must be above 0; up to the number of workers, each does at least one task"
-            )
+        require(S > 0, f"{S=} must be above 0; up to the number of workers, each does at least one task")
         check_tasks("S", S)
         super().__init__(x0, update)
         self.S = S

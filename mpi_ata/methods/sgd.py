@@ -1,7 +1,7 @@
 """Minibatch SGD on homogeneous data: SGD-ATA of the paper, and with greedy allocation Rennala SGD."""
 
 from mpi_ata.clusters import Cluster
-from mpi_ata.methods.collector import Collector
+from mpi_ata.methods.collector import Collector, Sum
 from mpi_ata.methods.interface import AllocatorMethod, Round
 
 
@@ -12,9 +12,10 @@ class SGD(AllocatorMethod):
         """Allocate, collect B gradients at x, learn the times, update x."""
         B, x, k = self.allocator.budget, self.x, self.k + 1
         a, tasks = self.quotas(cluster)
+        g = Sum(a.nonzero()[0] if tasks == B else None)
 
         collector = Collector(cluster, self.allocator)
-        g = collector.collect(x, k, a, B, exact=tasks == B)
+        collector.collect(g, x, k, a, B, exact=tasks == B)
 
         self.x, self.k = self.update(x, g.mean(B)), k
         return collector.round(k, a)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpi_ata.arrays import Array, IntArray
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, require
 from mpi_ata.limits import check_memory
 from mpi_ata.problems.interface import Task, shard
 
@@ -29,12 +29,9 @@ class Logistic:
         sharded: bool = False,
         dtype: str = "float64",
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"{batch_size=} must be at least 1")
-        if not regularisation >= 0:
-            raise ValueError(f"{regularisation=} must be at least 0")
-        if dtype not in ("float32", "float64"):
-            raise ValueError(f"{dtype=} must be 'float32' or 'float64'")
+        require(batch_size >= 1, f"{batch_size=} must be at least 1")
+        require(regularisation >= 0, f"{regularisation=} must be at least 0")
+        require(dtype in ("float32", "float64"), f"{dtype=} must be 'float32' or 'float64'")
         images, digits = load_digits(dtype)
         check_memory(f"batch_size={batch_size}", batch_size * images[0].nbytes)
         testing = np.arange(len(digits)) % TEST_EVERY == 0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpi_ata.arrays import Array
+from mpi_ata.errors import require
 from mpi_ata.problems.interface import Task
 
 
@@ -16,10 +17,8 @@ class Quadratic:
     """
 
     def __init__(self, dimension: int = 100, noise: float = 0.01) -> None:
-        if dimension < 1:
-            raise ValueError(f"{dimension=} must be at least 1")
-        if not noise >= 0:
-            raise ValueError(f"{noise=} must be at least 0")
+        require(dimension >= 1, f"{dimension=} must be at least 1")
+        require(noise >= 0, f"{noise=} must be at least 0")
         self.x0: Array = np.zeros(dimension)
         self._deviation = noise / math.sqrt(dimension)  # of each coordinate
         self.minimum = -dimension / (8 * (dimension + 1))  # at x_j = j / (d + 1) - 1

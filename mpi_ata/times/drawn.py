@@ -7,6 +7,7 @@ import numpy as np
 from numpy.random import Generator
 
 from mpi_ata.arrays import Array, IntArray
+from mpi_ata.errors import require
 from mpi_ata.randomness import Purpose, Streams
 from mpi_ata.times.laws import Law
 
@@ -23,34 +24,33 @@ class Change:
     factor: float
 
     def __post_init__(self) -> None:
-        if self.round < 1:
-            raise ValueError(f"round={self.round} must be at least 1, the first round")
-        if not 0 < self.factor < np.inf:
-            raise ValueError(f"factor={self.factor} must be above 0 and finite; above 1 is slower")
+        require(self.round >= 1, f"round={self.round} must be at least 1, the first round")
+        rule = f"factor={self.factor} must be above 0 and finite; above 1 is slower"
+        require(0 < self.factor < np.inf, rule)
         if isinstance(self.workers, list):
-            _check_indices(self.workers)
-        elif not isinstance(self.workers, float) or not 0 < self.workers <= 1:
-            raise ValueError(
-                f"workers={self.workers} must be a list of indices, such as [0, 3], or a fraction of all "
-                "workers, such as 0.25, above 0.0 and at most 1.0"
-            )
+            rule = "must be a list of one or more different indices, counted from 0"
+            require(_are_indices(self.workers), f"workers={self.workers} {rule}")
+        else:
+            rule = "a list of indices, such as [0, 3], or a fraction of all workers, such as 0.25"
+            fraction = isinstance(self.workers, float) and 0 < self.workers <= 1
+            require(fraction, f"workers={self.workers} must be {rule}, above 0.0 and at most 1.0")
 
     def chosen(self, n: int, rng: Generator) -> IntArray:
         """Return which of n workers change; of a fraction, at least one."""
         if isinstance(self.workers, float):
             return rng.choice(n, max(1, round(self.workers * n)), replace=False)
-        if max(self.workers) >= n:
-            raise ValueError(
-                f"workers={self.workers} must be indices from 0 to {n - 1}, since there are {n} workers"
-            )
+        rule = f"must be indices from 0 to {n - 1}, since there are {n} workers"
+        require(max(self.workers) < n, f"workers={self.workers} {rule}")
         return np.array(self.workers)
 
 
-def _check_indices(workers: list[int]) -> None:
-    """Reject lists that are empty, or hold anything but different indices."""
-    indices = [i for i in workers if isinstance(i, int) and not isinstance(i, bool) and i >= 0]
-    if not workers or len(indices) < len(workers) or len(set(workers)) < len(workers):
-        raise ValueError(f"{workers=} must be a list of one or more different indices, counted from 0")
+def _are_indices(workers: list[int]) -> bool:
+    """Return whether a list is not empty, and holds nothing but different indices."""
+    return (
+        bool(workers)
+        and all(type(i) is int and i >= 0 for i in workers)
+        and len(set(workers)) == len(workers)
+    )
 
 
 def cumulative_factors(changes: Sequence[Change], n: int, seed: int) -> list[tuple[int, Array]]:
@@ -86,8 +86,7 @@ class DrawnTimes:
         changes: Sequence[Change] = (),
         stoppable: bool = True,
     ) -> None:
-        if not unit > 0:
-            raise ValueError(f"{unit=} must be above 0 seconds")
+        require(unit > 0, f"{unit=} must be above 0 seconds")
         self.n = law.n
         self.label = label or type(law).__name__  # identifies the law in run files
         self.means = law.means * unit
@@ -104,7 +103,8 @@ class DrawnTimes:
         if round != self._round:
             self._round, self._drawn = round, {}
             if self._changes:
-                self._factors = self._factors_in(round)
+                begun = (factors for first, factors in reversed(self._changes) if first <= round)
+                self._factors = next(begun, None)
         if number not in self._drawn:
             self._drawn[number] = self._draw(round, number)
         return self._drawn[number]
@@ -112,10 +112,6 @@ class DrawnTimes:
     def _draw(self, round: int, number: int) -> Array:
         drawn = self._law.draw(self._streams.at(round, number=number)) * self._unit
         return drawn if self._factors is None else drawn * self._factors
-
-    def _factors_in(self, round: int) -> Array | None:
-        begun = [factors for first, factors in self._changes if first <= round]
-        return begun[-1] if begun else None
 
     def representable(self) -> bool:
         """Return whether all mean times, before and after each change, are above 0 and far from overflow."""

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.random import Generator
 
 from mpi_ata.arrays import Array
+from mpi_ata.errors import require
 
 
 class Law(Protocol):
@@ -22,14 +23,17 @@ class Law(Protocol):
         """Draw one time for each worker."""
 
 
+def check_law(n: int, scale: float | Sequence[float]) -> None:
+    """Reject laws of no workers, and times that are not above 0."""
+    require(n >= 1, f"{n=} must be at least 1")
+    require(bool(np.all(np.asarray(scale) > 0)), f"{scale=} must be above 0")
+
+
 class _Spread:
     """The base of laws whose mean grows with the worker's index: n and a positive scale."""
 
     def __init__(self, n: int, scale: float) -> None:
-        if n < 1:
-            raise ValueError(f"{n=} must be at least 1")
-        if not scale > 0:
-            raise ValueError(f"{scale=} must be above 0")
+        check_law(n, scale)
         self.n = n
         self.scale = scale
         self.index = np.arange(1.0, n + 1)  # the paper's i
@@ -89,8 +93,7 @@ class Mix(_Spread):
 
     def __init__(self, n: int, scale: float = 29.0) -> None:
         super().__init__(n, scale)
-        if scale < 1:
-            raise ValueError(f"{scale=} must be at least 1, since log(scale) is a variance of the lognormal")
+        require(scale >= 1, f"{scale=} must be at least 1, since log(scale) is a variance of the lognormal")
         self.shifts = scale * (5.0 * (np.arange(n) // 5) + 1.0)
         self.means = 2.0 * self.shifts
 
@@ -110,12 +113,9 @@ class Constant:
     """No randomness: `scale` for every worker, or a list with one time per worker."""
 
     def __init__(self, n: int, scale: float | Sequence[float] = 1.0) -> None:
-        if n < 1:
-            raise ValueError(f"{n=} must be at least 1")
-        if np.shape(scale) not in ((), (n,)):
-            raise ValueError(f"{scale=} must be one number or a list of {n}, one for each worker")
-        if not np.all(np.asarray(scale) > 0):
-            raise ValueError(f"{scale=} must be above 0")
+        check_law(n, scale)
+        rule = f"{scale=} must be one number or a list of {n}, one for each worker"
+        require(np.shape(scale) in ((), (n,)), rule)
         self.n = n
         self.means = np.broadcast_to(np.asarray(scale, np.float64), n)
 

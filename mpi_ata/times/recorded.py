@@ -11,7 +11,9 @@ import numpy.typing as npt
 from numpy.random import Generator
 
 from mpi_ata.arrays import Array, IntArray
+from mpi_ata.errors import require
 from mpi_ata.randomness import Purpose, Streams
+from mpi_ata.times.laws import check_law
 
 
 class Recorded:
@@ -21,13 +23,9 @@ class Recorded:
     """
 
     def __init__(self, n: int, samples: Sequence[Array], scale: float = 1.0) -> None:
-        if not 1 <= n <= len(samples):
-            raise ValueError(
-                f"{n=} must be from 1 to {len(samples)}, the number of recorded workers; "
-                "choose another number of workers"
-            )
-        if not scale > 0:
-            raise ValueError(f"{scale=} must be above 0")
+        rule = f"must be from 1 to {len(samples)}, the number of recorded workers"
+        require(1 <= n <= len(samples), f"{n=} {rule}; choose another number of workers")
+        check_law(n, scale)
         self.n = n
         samples = [_checked(worker, sample) for worker, sample in enumerate(samples[:n])]
         self.means = scale * np.array([sample.mean() for sample in samples])
@@ -42,29 +40,26 @@ class Recorded:
 
 
 def _checked(worker: int, sample: Array) -> Array:
-    if not len(sample):
-        raise ValueError(
-            f"worker {worker} has no recorded time; record a run in which every worker gets tasks, "
-            "as with the allocator uta"
-        )
-    if not np.all((sample > 0) & (sample < np.inf)):
-        raise ValueError(f"the recorded times of worker {worker} must be above 0 seconds and finite")
+    way_out = "record a run in which every worker gets tasks, as with the allocator uta"
+    require(len(sample) > 0, f"worker {worker} has no recorded time; {way_out}")
+    rule = f"the recorded times of worker {worker} must be above 0 seconds and finite"
+    require(bool(np.all((sample > 0) & (sample < np.inf))), rule)
     return sample
 
 
 def parse_samples(text: str, column: str = "seconds") -> list[Array]:
     """Return the sample of each worker in a CSV text with the columns worker and `column`."""
     header, *lines = text.splitlines() or [""]
-    if [name.strip() for name in header.split(",")] != ["worker", column]:
-        raise ValueError(f"line 1: {header[:80]!r} must be the header worker,{column}")
+    names = [name.strip() for name in header.split(",")]
+    require(names == ["worker", column], f"line 1: {header[:80]!r} must be the header worker,{column}")
     samples: dict[int, list[float]] = {}
     for number, line in enumerate(lines, 2):
         if line.strip():
             worker, time = _parsed(number, line, column)
             samples.setdefault(worker, []).append(time)
     missing = next(i for i in count() if i not in samples)
-    if missing < max(len(samples), 1):
-        raise ValueError(f"there is no time of worker {missing}; workers are counted from 0 without gaps")
+    rule = f"there is no time of worker {missing}; workers are counted from 0 without gaps"
+    require(missing >= max(len(samples), 1), rule)
     return [np.array(samples[worker]) for worker in range(missing)]
 
 
@@ -75,9 +70,8 @@ def _parsed(number: int, line: str, column: str) -> tuple[int, float]:
         found = int(worker), float(time)
     except ValueError:
         found = -1, math.nan
-    if not (found[0] >= 0 and 0 < found[1] < math.inf):
-        rule = f"a worker, counted from 0, and {column} above 0, such as 0,1.25"
-        raise ValueError(f"line {number}: {line[:80]!r} must be {rule}")
+    rule = f"a worker, counted from 0, and {column} above 0, such as 0,1.25"
+    require(found[0] >= 0 and 0 < found[1] < math.inf, f"line {number}: {line[:80]!r} must be {rule}")
     return found
 
 
@@ -181,14 +175,9 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def _check(n: int, scale: float, cv: float | None = None) -> None:
-    if n < 1:
-        raise ValueError(f"{n=} must be at least 1")
-    if not scale > 0:
-        raise ValueError(f"{scale=} must be above 0")
-    if cv is not None and not cv >= 0:
-        raise ValueError(f"{cv=} must be at least 0; 0.03 is a spread of 3 %")
+    check_law(n, scale)
+    require(cv is None or cv >= 0, f"{cv=} must be at least 0; 0.03 is a spread of 3 %")
 
 
 def _check_workload(workload: str, valid: Sequence[str]) -> None:
-    if workload not in valid:
-        raise ValueError(f"{workload=} must be one of: {', '.join(valid)}")
+    require(workload in valid, f"{workload=} must be one of: {', '.join(valid)}")

@@ -14,41 +14,36 @@ BLOCK = 10  # rounds that are resampled together: what slows one down often slow
 
 
 class Sequences:
-    """One sequence of values for each of n workers, in the order of R recorded rounds.
+    """One sequence of values for each of some workers, in the order of the recorded rounds.
 
-    `workers` and `rows` say of each value whose it is and in which recorded round it was.
+    `keys` are worker * rounds + round of each value, in increasing order.
     """
 
-    def __init__(self, n: int, rows: int, workers: IntArray, row: IntArray, values: Array) -> None:
-        order = np.argsort(workers * rows + row, kind="stable")
-        self._rows, self._keys, self.values = rows, (workers * rows + row)[order], values[order]
-        self._starts = np.arange(n) * rows
-        self._first = np.searchsorted(self._keys, self._starts)
-        self.counts: IntArray = np.bincount(workers, minlength=n)
+    def __init__(self, rounds: int, keys: IntArray, values: Array, workers: IntArray) -> None:
+        self._rounds, self._keys, self._values, self._workers = rounds, keys, values, workers
+        self._first = np.searchsorted(keys, workers * rounds)
+        self.counts: IntArray = np.searchsorted(keys, (workers + 1) * rounds) - self._first
 
     def only(self, chosen: IntArray) -> "Sequences":
         """Return the sequences of some workers."""
-        workers, rows = np.divmod(self._keys, self._rows)
-        number = np.full(len(self.counts), -1)
-        number[chosen] = np.arange(len(chosen))
-        kept = number[workers] >= 0
-        return Sequences(len(chosen), self._rows, number[workers][kept], rows[kept], self.values[kept])
+        return Sequences(self._rounds, self._keys, self._values, self._workers[chosen])
 
     def changed(self, change: Callable[[int, Array], Array]) -> "Sequences":
         """Return the sequences that a function makes of each worker's."""
-        workers, rows = np.divmod(self._keys, self._rows)
-        ends = np.cumsum(self.counts)[:-1]
-        parts = [change(i, part) if len(part) else part for i, part in enumerate(np.split(self.values, ends))]
-        return Sequences(len(self.counts), self._rows, workers, rows, np.concatenate(parts))
+        values = self._values.copy()
+        for i in np.flatnonzero(self.counts).tolist():
+            own = slice(self._first[i], self._first[i] + self.counts[i])
+            values[own] = change(i, values[own])
+        return Sequences(self._rounds, self._keys, values, self._workers)
 
     def at(self, row: int, number: int = 0, otherwise: Array | None = None) -> Array:
         """Return of each worker its value of this number, counted from a recorded round on.
 
         What follows the last one is the first one; `otherwise` is for workers without any.
         """
-        begin = np.searchsorted(self._keys, self._starts + row) - self._first
+        begin = np.searchsorted(self._keys, self._workers * self._rounds + row) - self._first
         index = self._first + (begin + number) % np.maximum(self.counts, 1)
-        known: Array = self.values[np.minimum(index, len(self.values) - 1)]  # the last ones may have none
+        known: Array = self._values[np.minimum(index, len(self._values) - 1)]  # the last ones may have none
         return known if otherwise is None else np.where(self.counts > 0, known, otherwise)
 
 
@@ -85,18 +80,19 @@ class RecordedRounds:
 def recorded_rounds(columns: State, n: int) -> RecordedRounds:
     """Return the rounds in a run file, of n workers."""
     numbers, worker, tasks = columns["round"], columns["worker"], columns["tasks"]
-    count = len(numbers)
-    row = np.repeat(np.arange(count), columns["deliveries"])
-    orders, place = np.unique(worker * count + row, return_inverse=True)  # single arrivals share an order
+    count, everyone = len(numbers), np.arange(n)
+    keys = worker * count + np.repeat(np.arange(count), columns["deliveries"])
+    orders, place = np.unique(keys, return_inverse=True)  # single arrivals share an order
     overhead: Array = np.bincount(place, columns["overhead"], len(orders)).astype(np.float64)
-    owner = np.repeat(place, tasks)
-    spent = overhead + np.bincount(owner, columns["seconds"], len(orders))
+    spent = overhead + np.bincount(np.repeat(place, tasks), columns["seconds"], len(orders))
     longest = np.zeros(count)
     np.maximum.at(longest, orders % count, spent)
+    keys = np.repeat(keys, tasks)
+    in_order = np.argsort(keys, kind="stable")
     return RecordedRounds(
         numbers,
-        Sequences(n, count, np.repeat(worker, tasks), np.repeat(row, tasks), columns["seconds"]),
-        Sequences(n, count, orders // count, orders % count, overhead),
+        Sequences(count, keys[in_order], columns["seconds"][in_order], everyone),
+        Sequences(count, orders, overhead, everyone),
         np.maximum(columns["duration"] - longest, 0.0),
         np.arange(count),
     )

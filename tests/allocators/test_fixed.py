@@ -10,7 +10,6 @@ import pytest
 from mpi_ata.allocators import GTA, OFTA, UTA
 from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.job.component import ALLOCATORS
-from mpi_ata.times import Sqrt
 from tests.allocators.scene import everyone
 
 
@@ -44,11 +43,10 @@ def test_ofta_repeats_the_quota_that_is_best_for_the_true_means() -> None:
     for _ in range(3):
         assert allocator.allocate(everyone(allocator)).tolist() == [1, 4, 2]
         allocator.observe(0, [0.001])
-    means = Sqrt(51).means
-    assert (
-        OFTA(51, 23, means).allocate(np.ones(51, np.bool_)).tolist()
-        == recursive_allocation(means, 23).tolist()
-    )
+    available = np.array([True, False, True])
+    best = recursive_allocation([4.0, 2.0], 7).tolist()
+    assert allocator.allocate(available).tolist() == [best[0], 0, best[1]], "of those who are there"
+    assert allocator.allocate(everyone(allocator)).tolist() == [1, 4, 2]
 
 
 @pytest.mark.parametrize("means", [[1.0], [1.0, 2.0, 3.0]])
@@ -77,9 +75,10 @@ def test_every_allocator_has_its_number_of_workers_and_its_budget_and_meets_it(n
 
 @pytest.mark.parametrize("name", sorted(ALLOCATORS))
 @pytest.mark.parametrize(
-    ("n", "budget", "named"), [(2, 0, "budget=0"), (2, -3, "budget=-3"), (0, 5, "n=0"), (-1, 5, "n=-1")]
+    ("n", "budget", "named"),
+    [(2, 0, "budget=0"), (2, 10**18, f"budget={10**18} must be at most 1,000,000,000"), (0, 5, "n=0")],
 )
-def test_every_allocator_rejects_fewer_than_one_worker_or_task_by_the_value(
+def test_every_allocator_rejects_numbers_of_workers_and_tasks_that_make_no_sense(
     name: str, n: int, budget: int, named: str
 ) -> None:
     with pytest.raises(ValueError, match=named):
@@ -99,11 +98,3 @@ def test_no_allocator_gives_tasks_to_workers_that_are_not_available(name: str, n
         for worker in np.flatnonzero(quota).tolist():
             allocator.observe(worker, [1.0 + worker])
     assert allocator.allocate(everyone(allocator))[~available].any(), "they get tasks when they are back"
-
-
-def test_ofta_plans_again_without_the_workers_that_are_missing() -> None:
-    allocator = OFTA(3, 7, [4.0, 1.0, 2.0])
-    available = np.array([True, False, True])
-    best = recursive_allocation([4.0, 2.0], 7).tolist()
-    assert allocator.allocate(available).tolist() == [best[0], 0, best[1]]
-    assert allocator.allocate(everyone(allocator)).tolist() == [1, 4, 2]

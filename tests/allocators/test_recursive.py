@@ -7,20 +7,15 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.arrays import Array, IntArray
 
 # Whole numbers make ties, between equal scores and between multiples of unequal ones.
-whole = st.integers(1, 6).map(float)
-some = st.lists(whole | st.floats(0.01, 100.0), min_size=1, max_size=4)
-tied = st.lists(whole, min_size=1, max_size=8)
+some = st.lists(st.integers(1, 6).map(float) | st.floats(0.01, 100.0), min_size=1, max_size=4)
 extreme = st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=4)
-# A busy machine may be slow.
-patient = settings(deadline=None)
-PRIMES = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37]
 
 
 def products(quota: Sequence[int] | IntArray, scores: Sequence[float] | Array) -> list[float]:
@@ -67,24 +62,26 @@ def random_scores(kind: str, n: int, seed: int) -> Array:
     return np.exp(rng.normal(0.0, 10.0, n))
 
 
-def assert_no_task_should_move(quota: IntArray, scores: Array) -> None:
-    """Lemma 1 of the paper for all i and j at once; it also proves the quota optimal."""
-    assert (quota * scores).max() <= ((quota + 1) * scores).min()
-
-
-@patient
 @given(some | extreme, st.integers(1, 6))
+@example([1e300, 1e-300, 1e300], 6)
+@example([1e300, 1e300], 6)
+@example([1e-300, 2e-300], 6)
+@example([5e-324, 1.0], 6)
 def test_no_allocation_has_a_smaller_loss_or_as_small_a_loss_with_fewer_maxima(
     scores: list[float], budget: int
 ) -> None:
-    quota = recursive_allocation(scores, budget)
+    given = np.array(scores)
+    given.flags.writeable = False
+    quota = recursive_allocation(given, budget)
     assert quota.dtype == np.int64
     assert quota.sum() == budget
     assert quota.min() >= 0
     assert loss_and_maxima(quota, scores) == best_by_brute_force(scores, budget)
+    drawn = recursive_allocation(scores, budget, np.random.default_rng(1))
+    assert drawn.tolist() == quota.tolist(), "positive scores leave nothing to chance"
 
 
-@settings(patient, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["uniform", "tied", "wide"]),
     st.integers(1, 2000),
@@ -98,51 +95,16 @@ def test_large_allocations_are_as_good_as_those_of_a_heap(kind: str, n: int, bud
     assert loss_and_maxima(quota, scores) == loss_and_maxima(by_heap(scores, budget), scores)
 
 
-@patient
-@given(some | extreme | st.lists(st.integers(0, 3).map(float), min_size=1, max_size=6), st.integers(1, 50))
-def test_no_worker_is_busier_than_any_other_would_be_with_one_task_more(
-    scores: list[float], budget: int
-) -> None:
-    quota = recursive_allocation(scores, budget)
-    for now in products(quota, scores):
-        for a, s in zip(quota.tolist(), scores, strict=True):
-            assert now <= (a + 1) * s
+@pytest.mark.parametrize("kind", ["uniform", "tied", "wide"])
+@pytest.mark.parametrize("n", [1, 2, 1000])
+def test_with_a_budget_of_a_million_no_task_should_move(kind: str, n: int) -> None:
+    scores = random_scores(kind, n, seed=n)
+    quota = recursive_allocation(scores, 10**6)
+    assert quota.sum() == 10**6
+    # Lemma 1 of the paper for all i and j at once; it also proves the quota optimal.
+    assert (quota * scores).max() <= ((quota + 1) * scores).min()
 
 
-@patient
-@given(some, st.integers(1, 100), st.integers(-200, 200))
-def test_scaling_by_a_power_of_two_changes_nothing(scores: list[float], budget: int, exponent: int) -> None:
-    scaled = [math.ldexp(s, exponent) for s in scores]
-    assert recursive_allocation(scaled, budget).tolist() == recursive_allocation(scores, budget).tolist()
-
-
-@patient
-@given(st.permutations(PRIMES), st.integers(1, 12), st.integers(1, 60), st.randoms())
-def test_quotas_follow_their_scores_where_no_two_products_tie(
-    primes: list[int], n: int, budget: int, random: Random
-) -> None:
-    # Multiples of roots of different primes are never equal; distinct scores alone would not do.
-    scores = np.sqrt(primes[:n])
-    order = np.array(random.sample(range(n), n))
-    quota = recursive_allocation(scores, budget)
-    assert recursive_allocation(scores[order], budget).tolist() == quota[order].tolist()
-
-
-@pytest.mark.parametrize(
-    ("scores", "quota"),
-    [
-        ([1e-300, 1e300], [6, 0]),
-        ([1e300, 1e-300, 1e300], [0, 6, 0]),
-        ([1e300, 1e300], [3, 3]),
-        ([1e-300, 2e-300], [4, 2]),
-        ([5e-324, 1.0], [6, 0]),
-    ],
-)
-def test_scores_far_apart_are_distinguished(scores: list[float], quota: list[int]) -> None:
-    assert recursive_allocation(scores, 6).tolist() == quota
-
-
-@patient
 @given(some, st.integers(0, 3), st.integers(1, 50), st.randoms())
 def test_a_worker_with_an_infinite_score_gets_nothing(
     finite: list[float], infinite: int, budget: int, random: Random
@@ -154,7 +116,6 @@ def test_a_worker_with_an_infinite_score_gets_nothing(
     assert loss_and_maxima(quota, scores) == loss_and_maxima(recursive_allocation(finite, budget), finite)
 
 
-@patient
 @given(
     st.lists(st.sampled_from([0.0, 1e-300, 1.0, math.inf]), min_size=1, max_size=12).filter(
         lambda scores: 0.0 in scores
@@ -185,40 +146,19 @@ def test_every_worker_of_score_zero_is_drawn_equally_often(budget: int) -> None:
     assert often == pytest.approx(rest / 5, abs=tolerance)
 
 
-def test_without_rng_the_first_workers_of_score_zero_get_one_task_more() -> None:
-    assert recursive_allocation([0.0, 1.0, 0.0, 0.0], 5).tolist() == [2, 0, 2, 1]
-    assert recursive_allocation([0.0, 1.0, 0.0, 0.0], 2).tolist() == [1, 0, 1, 0]
-
-
-@pytest.mark.parametrize(("budget", "quota"), [(2, [1, 1, 0, 0]), (4, [1, 1, 1, 1]), (6, [2, 2, 1, 1])])
-def test_of_equal_workers_the_first_get_one_task_more(budget: int, quota: list[int]) -> None:
-    assert recursive_allocation([3.0] * 4, budget).tolist() == quota
-
-
-@patient
-@given(tied, st.integers(1, 40), st.integers(0, 2**32))
-def test_positive_scores_leave_nothing_to_chance(scores: list[float], budget: int, seed: int) -> None:
-    drawn = recursive_allocation(scores, budget, np.random.default_rng(seed))
-    assert drawn.tolist() == recursive_allocation(scores, budget).tolist()
-
-
-@pytest.mark.parametrize("kind", ["uniform", "tied", "wide"])
-@pytest.mark.parametrize("n", [1, 2, 1000])
-def test_a_budget_of_a_million_is_served(kind: str, n: int) -> None:
-    scores = random_scores(kind, n, seed=n)
-    quota = recursive_allocation(scores, 10**6)
-    assert quota.sum() == 10**6
-    assert_no_task_should_move(quota, scores)
-
-
-@pytest.mark.parametrize("budget", [1, 2, 50])
-@pytest.mark.parametrize("scores", [[3.0, 1.0, 2.0], [0.0, 1.0, 0.0], [math.inf, 5.0, 4.0]])
-def test_the_scores_are_not_written_into(scores: list[float], budget: int) -> None:
-    given = np.array(scores)
-    recursive_allocation(given, budget)
-    assert given.tolist() == scores
-    given.flags.writeable = False
-    recursive_allocation(given, budget)
+@pytest.mark.parametrize(
+    ("scores", "budget", "quota"),
+    [
+        ([0.0, 1.0, 0.0, 0.0], 5, [2, 0, 2, 1]),
+        ([0.0, 1.0, 0.0, 0.0], 2, [1, 0, 1, 0]),
+        ([3.0] * 4, 2, [1, 1, 0, 0]),
+        ([3.0] * 4, 6, [2, 2, 1, 1]),
+    ],
+)
+def test_of_equal_workers_the_first_get_one_task_more(
+    scores: list[float], budget: int, quota: list[int]
+) -> None:
+    assert recursive_allocation(scores, budget).tolist() == quota
 
 
 @pytest.mark.parametrize(
@@ -226,13 +166,10 @@ def test_the_scores_are_not_written_into(scores: list[float], budget: int) -> No
     [
         ([1.0, -2.5], 3, r"-2\.5"),
         ([1.0, math.nan], 3, "nan"),
-        ([math.nan, 0.0], 3, "nan"),
         ([math.inf, math.inf], 3, "inf"),
         ([], 3, r"\(0,\)"),
         ([[1.0, 2.0]], 3, r"\(1, 2\)"),
-        (1.0, 3, r"\(\)"),
         ([1.0, 2.0], 0, "budget=0"),
-        ([0.0, 2.0], -4, "budget=-4"),
     ],
 )
 def test_invalid_scores_are_named_in_the_message(scores: object, budget: int, named: str) -> None:

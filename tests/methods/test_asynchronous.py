@@ -1,10 +1,8 @@
 """Asynchronous SGD, with quotas and greedy, on the virtual cluster."""
 
-import numpy as np
 import pytest
 
-from mpi_ata.arrays import State
-from mpi_ata.clusters import Cluster, VirtualCluster, in_flight
+from mpi_ata.clusters import VirtualCluster
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job.component import LAWS
 from mpi_ata.methods import ASGD, Method, Ringmaster
@@ -74,18 +72,12 @@ def test_ringmaster_uses_no_gradient_that_is_too_old_and_accounts_for_all(delay:
     cluster = VirtualCluster(problem, DrawnTimes(LAWS["linear"](9, 1.0), seed=4))
     trace, delays = settled(Ringmaster(problem.x0, 9, Plain(0.01), delay, budget=11), cluster, 30)
     assert max(delays) < delay
+    assert delay > 9 or max(delays) == delay - 1, "the oldest that may be used are"
     assert len(delays) == trace.used == len(problem.tasks) == 30 * 11
     assert trace.largest_delay == max(delays)
     assert trace.wasted == cluster.ledger.stopped.sum() >= 9
     assert trace.worker_time == pytest.approx(9 * cluster.now()), "everyone is always busy"
     assert trace.waste == pytest.approx(cluster.ledger.stopped_time.sum())
-
-
-def test_the_largest_delay_is_reached() -> None:
-    problem = Ramp()
-    cluster = cluster_of(problem, [1.0, 3.5])
-    _, delays = settled(Ringmaster(problem.x0, 2, Plain(0.01), delay=4, budget=40), cluster, 1)
-    assert max(delays) == 3
 
 
 def test_a_task_of_an_earlier_round_keeps_its_round() -> None:
@@ -95,39 +87,3 @@ def test_a_task_of_an_earlier_round_keeps_its_round() -> None:
     for _ in range(3):
         method.step(cluster)
     assert (1, 1, 0) in problem.tasks[10:], "worker 1 began in round 1 and arrives in round 3"
-
-
-class Forgetful:
-    """A cluster that restores no orders in flight and counts them as lost, as real ranks do."""
-
-    def __init__(self, cluster: VirtualCluster) -> None:
-        self._cluster = cluster
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._cluster, name)
-
-    def restore(self, state: State, workers: State | None = None) -> None:
-        names = ("worker_time", "undelivered", "undelivered_time")
-        fresh = self._cluster.state()
-        self._cluster.restore(fresh | {name: state[name] for name in names})
-        self._cluster.ledger.lose(np.arange(self._cluster.n), in_flight(state))
-
-
-def test_orders_in_flight_at_a_break_count_as_lost_and_are_issued_again() -> None:
-    def built() -> tuple[Ringmaster, VirtualCluster]:
-        problem = Ramp()
-        method = Ringmaster(problem.x0, 3, Plain(0.01), delay=5, budget=4)
-        return method, cluster_of(problem, [1.0, 1.5, 9.0])
-
-    method, cluster = built()
-    method.step(cluster)
-    states = method.state(), cluster.state()
-    method, cluster = built()
-    method.restore(states[0])
-    forgetful: Cluster = Forgetful(cluster)  # type: ignore[assignment]
-    forgetful.restore(states[1])
-    assert cluster.ledger.lost.tolist() == [1, 1, 1]
-    for _ in range(2):
-        round = method.step(forgetful)
-        assert round.lost.tolist() == [0, 0, 0]
-        assert round.used.sum() == 4

@@ -63,9 +63,16 @@ def one_round(
     return cluster, np.round(-method.x * allocator.budget).reshape(allocator.n, TASKS)
 
 
-def test_sure_tasks_come_in_one_message_and_the_others_one_by_one() -> None:
-    cluster, used = one_round(Planned(9, [6, 4, 3], [4, 3, 0]), [1.0, 1.5, 2.4])
-    assert cluster.messages == {4: 1, 3: 1, 1: 2}
+@pytest.mark.parametrize(
+    ("sure", "messages"),
+    [([4, 3, 0], {4: 1, 3: 1, 1: 2}), ([6, 4, 3], {1: 9}), ([2, 2, 2], {1: 9}), ([0, 0, 0], {1: 9})],
+    ids=["enough", "too many", "too few", "none"],
+)
+def test_sure_tasks_come_in_one_message_and_the_others_one_by_one(
+    sure: list[int], messages: dict[int, int]
+) -> None:
+    cluster, used = one_round(Planned(9, [6, 4, 3], sure), [1.0, 1.5, 2.4])
+    assert cluster.messages == messages
     assert used.sum(axis=1).tolist() == [4, 3, 2]
     assert cluster.now() == 4.8
     assert set(used.ravel()) == {0.0, 1.0}, "no result is used twice"
@@ -84,13 +91,6 @@ def test_the_tasks_of_a_worker_that_dies_with_its_batch_are_done_by_others() -> 
     assert used.sum() == 9
     assert used[1].sum() == 0
     assert set(used.ravel()) == {0.0, 1.0}
-
-
-@pytest.mark.parametrize("sure", [[6, 4, 3], [2, 2, 2], [0, 0, 0]])
-def test_too_many_or_too_few_sure_tasks_come_one_by_one(sure: list[int]) -> None:
-    cluster, used = one_round(Planned(9, [6, 4, 3], sure), [1.0, 1.5, 2.4])
-    assert cluster.messages == {1: 9}
-    assert used.sum(axis=1).tolist() == [4, 3, 2]
 
 
 def test_spares_of_some_leave_the_deliveries_of_others_in_one_message() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpi_ata.allocators import GTA, Allocator, ATAEmpirical
+from mpi_ata.allocators import GTA, Allocator, ATAAuto, ATAEmpirical
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import VirtualCluster
 from mpi_ata.errors import RunError
@@ -84,6 +84,9 @@ def test_x_keeps_its_precision_and_no_point_that_was_handed_over_is_written_into
 def test_methods_that_use_all_they_order_reject_greedy_allocation(method: Any, instead: str) -> None:
     with pytest.raises(ValueError, match=f"gta .* or {instead}"):
         method(np.zeros(2), GTA(3, 4), Plain(0.5))
+    with pytest.raises(ValueError, match="set spares = 'none'"):
+        method(np.zeros(1), ATAAuto(3, 4, spares="auto"), Plain(1.0))
+    method(np.zeros(1), ATAAuto(3, 4), Plain(1.0))
     problem = Ramp()
     with pytest.raises(RunError, match="gave 12 tasks, but this method needs exactly its budget, 4"):
         method(problem.x0, Fixed([4, 4, 4], budget=4), Plain(0.5)).step(cluster_of(problem, [1.0, 2.0, 3.0]))

@@ -123,74 +123,40 @@ class Meddling(Telling):
 
     def compute(self, x: Any, task: Task) -> Any:
         x["sum"] += 1.0
-        return {"task": 0, "x": x["sum"], "draw": np.zeros(1)}
+        return x["sum"]
 
 
 def test_a_task_that_changes_its_x_changes_it_for_no_other() -> None:
     problem = Meddling()
     method = Map(problem.x0, Fixed([3]))
-    assert [result.value["x"] for result in method.step(cluster_of(problem, (1.0,))).results] == [1.0] * 3
+    assert [result.value for result in method.step(cluster_of(problem, (1.0,))).results] == [1.0] * 3
     assert problem.x0["sum"] == 0.0
 
 
-def test_the_arrays_in_x_are_read_only() -> None:
-    class Writing(Telling):
-        x0: ClassVar[Any] = np.zeros(3)
-
-        def compute(self, x: Any, task: Task) -> Any:
-            x[0] = 1.0
-
-    with pytest.raises(RunError, match="read-only"):
-        Map(Writing.x0, Fixed([1])).step(cluster_of(Writing(), (1.0,)))
+def write(x: Any, task: Task) -> Any:
+    x["array"][0] = 1.0
 
 
-class Leaving(Telling):
-    """Tasks that end the process with an exit code that says all is well."""
-
-    def compute(self, x: Any, task: Task) -> Any:
-        sys.exit(0)
-
-
-def leave(x: Any, results: Sequence[TaskResult]) -> Any:
+def leave(*arguments: Any) -> Any:
     sys.exit(0)
 
 
 @pytest.mark.parametrize(
-    ("problem", "combine", "what"),
-    [(Leaving(), None, "a task of worker 0 failed in round 1"), (Telling(), leave, r"combine\(\) failed")],
+    ("compute", "combine", "more", "rule"),
+    [
+        (write, None, np.zeros(3), "read-only"),
+        (leave, None, 0, r"worker 0 failed in round 1: .*test_map\.py:\d+ calls sys\.exit\(0\)"),
+        (None, leave, 0, r"combine\(\) failed: .*test_map\.py:\d+ calls sys\.exit\(0\)"),
+        (None, lambda x, results: None, 0, r"combine\(\) returned None instead of the next x"),
+        (None, lambda x, results: x["y"], 0, r"(?s)combine\(\) failed.*test_map.py.*KeyError: 'y'"),
+        (lambda x, task: [1, {2}], None, 0, r"compute\(\) returned\[1\] is of type set, but a value must"),
+        (None, None, print, r"x\['array'\] is of type builtin_function_or_method, but"),
+    ],
 )
-def test_an_exit_in_the_users_code_is_an_error(problem: Any, combine: Any, what: str) -> None:
-    method = Map(problem.x0, Fixed([1]), combine)
-    with pytest.raises(RunError, match=rf"{what}: .*test_map\.py:\d+ calls sys\.exit\(0\)"):
-        method.step(cluster_of(problem, (1.0,)))
-
-
-def test_a_result_that_cannot_be_sent_is_named() -> None:
-    class Odd(Telling):
-        def compute(self, x: Any, task: Task) -> Any:
-            return {"a": [1, object()]}
-
-    rule = r"what compute\(\) returned\['a'\]\[1\] is of type object, but a value must be made of arrays"
+def test_what_the_users_code_must_not_do_is_named(compute: Any, combine: Any, more: Any, rule: str) -> None:
+    problem = Telling()
+    if compute is not None:
+        problem.compute = compute  # type: ignore[method-assign]
+    method = Map(problem.x0 | {"array": more}, Fixed([1]), combine)
     with pytest.raises(RunError, match=rule):
-        Map(Odd.x0, Fixed([1])).step(cluster_of(Odd(), (1.0,)))
-
-
-def test_a_combine_without_a_return_statement_is_rejected() -> None:
-    problem = Telling()
-    method = Map(problem.x0, Fixed([1]), lambda x, results: None)
-    with pytest.raises(RunError, match=r"combine\(\) returned None instead of the next x"):
-        method.step(cluster_of(problem, (1.0,)))
-
-
-def test_an_error_in_combine_shows_where_it_happened() -> None:
-    problem = Telling()
-    method = Map(problem.x0, Fixed([1]), lambda x, results: x["missing"])
-    with pytest.raises(RunError, match=r"(?s)combine\(\) failed.*test_map.py.*KeyError: 'missing'"):
-        method.step(cluster_of(problem, (1.0,)))
-
-
-def test_an_x_that_cannot_be_sent_is_named() -> None:
-    problem = Telling()
-    method = Map({"f": print}, Fixed([1]))
-    with pytest.raises(RunError, match=r"x\['f'\] is of type builtin_function_or_method, but"):
         method.step(cluster_of(problem, (1.0,)))

@@ -6,11 +6,10 @@ import pytest
 from mpi_ata.allocators import GTA
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import VirtualCluster
-from mpi_ata.job.component import LAWS
 from mpi_ata.methods import SGD, MindFlayer
 from mpi_ata.times import DrawnTimes
 from mpi_ata.updates import Plain
-from tests.methods.scene import Fixed, Ramp, Recording, cluster_of, counts
+from tests.methods.scene import Fixed, Ramp, cluster_of, counts
 
 
 class Scripted:
@@ -66,9 +65,10 @@ def test_without_late_tasks_it_is_sgd() -> None:
     assert ends[0] == ends[1]
 
 
-def test_a_task_that_ends_at_its_limit_counts() -> None:
+@pytest.mark.parametrize("seconds", [[1.0, 2.0], [0.0, 3.0]], ids=["at the limit", "after no time"])
+def test_a_task_that_ends_at_its_limit_counts_and_no_time_sets_none(seconds: list[float]) -> None:
     problem = Ramp()
-    cluster = VirtualCluster(problem, DrawnTimes(Scripted([[1.0, 2.0]])))
+    cluster = VirtualCluster(problem, DrawnTimes(Scripted([seconds])))
     round = MindFlayer(problem.x0, 1, Fixed([2]), Plain(0.5), limit=2.0).step(cluster)
     assert counts(round) == ([2], [2], [0], [0])
     assert round.duration == 3.0
@@ -94,13 +94,6 @@ def test_limits_that_are_too_short_grow() -> None:
     assert method.limits()[0] > 50.0
 
 
-def test_a_task_that_takes_no_time_sets_no_limit() -> None:
-    problem = Ramp()
-    cluster = VirtualCluster(problem, DrawnTimes(Scripted([[0.0, 3.0]])))
-    round = MindFlayer(problem.x0, 1, Fixed([2]), Plain(0.5)).step(cluster)
-    assert counts(round) == ([2], [2], [0], [0])
-
-
 def test_rounds_are_shorter_where_few_tasks_take_very_long() -> None:
     clocks = []
     for limited in (True, False):
@@ -115,17 +108,6 @@ def test_rounds_are_shorter_where_few_tasks_take_very_long() -> None:
     # few seconds leaves rounds of about 10 seconds at most.
     assert clocks[1] > 200 * 80
     assert clocks[0] < 200 * 20
-
-
-def test_no_task_is_given_twice_and_all_time_is_accounted_for() -> None:
-    problem = Recording()
-    cluster = VirtualCluster(problem, DrawnTimes(LAWS["exponential"](4, 1.0), seed=2))
-    method = MindFlayer(problem.x0, 4, Fixed([3, 2, 2, 1]), Plain(0.01), limit=1.2)
-    rounds = [method.step(cluster) for _ in range(20)]
-    assert len(problem.tasks) == 20 * 8 == len(set(problem.tasks))
-    assert sum(int(round.wasted.sum()) for round in rounds) > 20
-    assert cluster.ledger.stopped_time.sum() == pytest.approx(sum(round.waste for round in rounds))
-    assert pytest.approx(cluster.ledger.worker_time) == method.T
 
 
 def test_another_number_of_workers_resumes_without_limits() -> None:

@@ -1,14 +1,9 @@
 """Each worker owns its data: heterogeneous-data SGD and Malenia on the virtual cluster."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
-from mpi_ata.allocators import Allocator, ATAEmpirical
-from mpi_ata.arrays import Array
-from mpi_ata.clusters import Task
-from mpi_ata.methods import SGD, HeterogeneousDataSGD, Malenia, Method
+from mpi_ata.methods import HeterogeneousDataSGD, Malenia
 from mpi_ata.methods.own_data import harmonic_mean
 from mpi_ata.updates import Plain
 from tests.methods.scene import Fixed, Ramp, cluster_of, counts
@@ -58,45 +53,3 @@ def test_rounding_costs_no_extra_task(each: int) -> None:
     problem = Ramp()
     round = Malenia(problem.x0, Plain(0.5), S=7 * each).step(cluster_of(problem, [1.0] * 7))
     assert round.used.tolist() == [each] * 7
-
-
-class Centres:
-    """f_i(x) = h_i (x - i)^2 / 2 with curvatures h_i = 1, 2, ..., n: each worker knows only its own."""
-
-    def __init__(self, n: int = 4) -> None:
-        self.x0: Array = np.zeros(1)
-        self.h = np.arange(1.0, n + 1)
-        self.solution = (self.h * np.arange(n)).sum() / self.h.sum()
-
-    def gradient(self, x: Array, task: Task) -> Array:
-        return np.asarray(self.h[task.worker] * (x - task.worker))
-
-
-def end_on_centres(make: Callable[[Array, Allocator], Method]) -> tuple[float, float]:
-    """Return where a method ends with workers 1, 2, 3 and 4 times as slow, and where it should."""
-    problem = Centres()
-    cluster = cluster_of(problem, [1.0, 2.0, 3.0, 4.0])
-    method = make(problem.x0, ATAEmpirical(4, budget=5, eta=0.05))
-    for _ in range(300):
-        method.step(cluster)
-    return method.x.item(), problem.solution
-
-
-def test_homogeneous_sgd_is_biased_to_the_fast_workers_on_heterogeneous_data() -> None:
-    x, solution = end_on_centres(lambda x0, allocator: SGD(x0, allocator, Plain(0.2)))
-    # Quotas of 2, 1, 1, 1, say, instead of equal ones pull x from 2 to (2 + 6 + 12) / (2 + 2 + 3 + 4) = 1.8.
-    assert solution == 2.0
-    assert x < 1.9
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x0, allocator: HeterogeneousDataSGD(x0, allocator, Plain(0.2)),
-        lambda x0, allocator: Malenia(x0, Plain(0.2), S=5.0),
-    ],
-    ids=["heterogeneous-data-sgd", "malenia"],
-)
-def test_the_methods_for_heterogeneous_data_are_not(make: Callable[[Array, Allocator], Method]) -> None:
-    x, solution = end_on_centres(make)
-    assert x == pytest.approx(solution, abs=1e-12)

@@ -9,7 +9,6 @@ import pytest
 
 from mpi_ata import Task
 from mpi_ata.arrays import Array
-from mpi_ata.errors import RunError
 from mpi_ata.problems import Logistic, task_streams
 from tests.driver.driven import driven
 
@@ -83,18 +82,11 @@ def test_gradients_are_unbiased() -> None:
 
 
 def test_gradients_is_the_sum_of_single_gradients() -> None:
-    problem, x = Logistic(batch_size=3, regularisation=0.5), point()
+    problem, x = Logistic(batch_size=3, regularisation=0.5), 1e4 * point()  # scores that must not overflow
     wanted = sum(problem.gradient(x, task(number)) for number in range(5))
+    assert math.isfinite(problem.loss(x))
     found = problem.gradients(x, [task(number) for number in range(5)])
     assert found == pytest.approx(wanted, rel=1e-10, abs=1e-12)
-
-
-def test_the_same_task_gives_the_same_gradient_and_any_other_another() -> None:
-    problem, x = Logistic(), point()
-    keys = [(0, 1, 0, 0), (1, 1, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0), (0, 1, 0, 1)]
-    gradients = [problem.gradient(x, task(*key)).tobytes() for key in keys]
-    assert [problem.gradient(x, task(*key)).tobytes() for key in keys] == gradients
-    assert len(set(gradients)) == len(keys)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -104,12 +96,6 @@ def test_numbers_have_the_type_of_the_job_file(dtype: str) -> None:
     x.flags.writeable = False
     assert problem.x0.dtype == problem.gradient(x, task()).dtype == dtype
     assert problem.loss(x) == pytest.approx(Logistic().loss(x.astype(np.float64)), rel=1e-5)
-
-
-def test_large_scores_do_not_overflow() -> None:
-    problem, x = Logistic(), 1e4 * point()
-    assert np.isfinite(problem.gradient(x, task())).all()
-    assert math.isfinite(problem.loss(x))
 
 
 def test_with_shards_a_worker_draws_only_its_own_digits() -> None:
@@ -124,22 +110,12 @@ def test_with_shards_a_worker_draws_only_its_own_digits() -> None:
         assert len(own) <= 3
 
 
-def test_more_workers_than_images_cannot_have_shards() -> None:
-    with pytest.raises(RunError, match="1437 samples cannot be divided among 1438 workers"):
-        Logistic(sharded=True).setup(None, 1438)
-
-
 @pytest.mark.parametrize(
-    ("keys", "sentence"),
-    [
-        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
-        ({"regularisation": -1.0}, "regularisation=-1.0 must be at least 0"),
-        ({"dtype": "float16"}, "dtype='float16' must be 'float32' or 'float64'"),
-    ],
+    ("key", "value"), [("batch_size", 0), ("regularisation", -1.0), ("dtype", "float16")]
 )
-def test_a_wrong_value_is_named(keys: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        Logistic(**keys)
+def test_a_wrong_value_is_named(key: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{key}={value!r} must be"):
+        Logistic(**{key: value})
 
 
 def test_the_job_learns_the_digits() -> None:

@@ -1,6 +1,5 @@
 """How a gradient moves the point: formulas, step sizes, and what is remembered."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,8 @@ import pytest
 from mpi_ata.arrays import LARGE, Array
 from mpi_ata.job.component import UPDATES
 from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain
+
+COSINE = {"schedule": "cosine", "period": 9}
 
 
 def moved(update: GradientUpdate, *gradients: float, x: float = 1.0) -> list[float]:
@@ -21,31 +22,22 @@ def moved(update: GradientUpdate, *gradients: float, x: float = 1.0) -> list[flo
     return path
 
 
-def test_plain_steps_by_hand() -> None:
-    assert moved(Plain(0.5), 2.0, -4.0) == [0.0, 2.0]
-
-
-def test_momentum_by_hand() -> None:
-    # v = 2, then 0.5 * 2 + 4 = 5, then 0.5 * 5 + 0 = 2.5.
-    assert moved(Momentum(0.5, beta=0.5), 2.0, 4.0, 0.0) == [0.0, -2.5, -3.75]
-
-
-def test_nesterov_by_hand() -> None:
-    # v as with momentum; the steps are g + v / 2: 2 + 1, 4 + 2.5, 0 + 1.25.
-    assert moved(Nesterov(0.5, beta=0.5), 2.0, 4.0, 0.0) == [-0.5, -3.75, -4.375]
-
-
-def test_the_first_steps_of_adam_by_hand() -> None:
-    # m = 1, v = 1 without their bias after g = 1; then m = (0.25 - 0.5 * 3) / 0.75, v = (0.1875 + 0.25 * 9) /
-    # 0.4375 after g = -3, where m and v were 0.5 and 0.25.
-    first, second = moved(Adam(0.1, beta1=0.5, beta2=0.75, epsilon=1e-12), 1.0, -3.0)
-    assert first == pytest.approx(0.9)
-    m, v = (0.5 * 0.5 - 0.5 * 3) / (1 - 0.5**2), (0.75 * 0.25 + 0.25 * 9) / (1 - 0.75**2)
-    assert second == pytest.approx(0.9 - 0.1 * m / math.sqrt(v))
-
-
-def test_epsilon_of_adam_is_added_to_the_corrected_root() -> None:
-    assert moved(Adam(0.1, epsilon=1.0), 4.0) == pytest.approx([1 - 0.1 * 4 / (4 + 1)])
+@pytest.mark.parametrize(
+    ("update", "gradients", "path"),
+    [
+        (Plain(0.5), (2.0, -4.0), [0.0, 2.0]),
+        (Plain(1.0, warmup=2), (1.0, 1.0, 1.0), [0.5, -0.5, -1.5]),
+        # v = 2, then 0.5 * 2 + 4 = 5, then 0.5 * 5 + 0 = 2.5.
+        (Momentum(0.5, beta=0.5), (2.0, 4.0, 0.0), [0.0, -2.5, -3.75]),
+        # v as with momentum; the steps are g + v / 2: 2 + 1, 4 + 2.5, 0 + 1.25.
+        (Nesterov(0.5, beta=0.5), (2.0, 4.0, 0.0), [-0.5, -3.75, -4.375]),
+        # epsilon is added to the corrected root
+        (Adam(0.1, epsilon=1.0), (4.0,), [1 - 0.1 * 4 / (4 + 1)]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_first_steps_by_hand(update: GradientUpdate, gradients: list[float], path: list[float]) -> None:
+    assert moved(update, *gradients) == pytest.approx(path)
 
 
 def reference(update: GradientUpdate, name: str) -> Callable[[Array, Array], Array]:
@@ -100,13 +92,10 @@ def test_precision_and_the_old_point_stay_and_the_step_is_computed_in_g(name: st
     assert x.tolist() == [1, 1, 1]
 
 
-def test_a_constant_step_size_with_warm_up() -> None:
-    update = Plain(0.8, warmup=4)
-    assert [update.gamma(t) for t in (1, 2, 3, 4, 5, 1000)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
-    assert Plain(0.8).gamma(1) == 0.8
-
-
-def test_a_cosine_falls_from_the_step_size_to_the_final_one_and_stays() -> None:
+def test_after_a_warm_up_the_step_size_stays_or_a_cosine_falls_to_the_final_one_and_stays() -> None:
+    constant = Plain(0.8, warmup=4)
+    sizes = [constant.gamma(t) for t in (1, 2, 3, 4, 5, 1000)]
+    assert sizes == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
     update = Plain(1.0, "cosine", warmup=2, period=10, final_step_size=0.2)
     sizes = [update.gamma(t) for t in range(1, 13)]
     assert sizes[:3] == pytest.approx([0.5, 1.0, 1.0])
@@ -115,38 +104,29 @@ def test_a_cosine_falls_from_the_step_size_to_the_final_one_and_stays() -> None:
     assert sizes[10:] == pytest.approx([0.2, 0.2])
 
 
-def test_each_step_has_its_size() -> None:
-    assert moved(Plain(1.0, warmup=2), 1.0, 1.0, 1.0, x=0.0) == [-0.5, -1.5, -2.5]
-
-
 @pytest.mark.parametrize(
-    ("make", "complaint"),
+    ("kind", "keys", "complaint"),
     [
-        (lambda: Plain(0.0), "step_size=0.0 must be above 0"),
-        (lambda: Plain(1.0, "linear"), "schedule='linear' must be 'constant' or 'cosine'"),
-        (lambda: Plain(1.0, warmup=-1), "warmup=-1 must be at least 0"),
-        (lambda: Plain(1.0, "cosine"), "period=0 must be above warmup=0"),
-        (lambda: Plain(1.0, "cosine", warmup=10, period=10), "period=10 must be above warmup=10"),
-        (lambda: Plain(1.0, period=10), "period and final_step_size are for schedule = 'cosine'"),
-        (lambda: Plain(1.0, final_step_size=0.1), "period and final_step_size are for schedule = 'cosine'"),
-        (lambda: Plain(1.0, "cosine", period=9, final_step_size=1.0), "final_step_size=1.0 must be .* below"),
-        (
-            lambda: Plain(1.0, "cosine", period=9, final_step_size=-0.1),
-            "final_step_size=-0.1 must be at least 0",
-        ),
-        (lambda: Momentum(1.0, beta=1.0), "beta=1.0 must be"),
-        (lambda: Nesterov(1.0, beta=-0.1), "beta=-0.1 must be"),
-        (lambda: Adam(1.0, beta1=1.0), "beta1=1.0 must be"),
-        (lambda: Adam(1.0, beta2=-1.0), "beta2=-1.0 must be"),
-        (lambda: Adam(1.0, epsilon=0.0), "epsilon=0.0 must be above 0"),
+        (Plain, {"step_size": 0.0}, "step_size=0.0 must be above 0"),
+        (Plain, {"schedule": "linear"}, "schedule='linear' must be 'constant' or 'cosine'"),
+        (Plain, {"warmup": -1}, "warmup=-1 must be at least 0"),
+        (Plain, {"schedule": "cosine", "warmup": 10, "period": 10}, "period=10 must be above warmup=10"),
+        (Plain, {"period": 10}, "period and final_step_size are for schedule = 'cosine'"),
+        (Plain, {"final_step_size": 0.1}, "period and final_step_size are for schedule = 'cosine'"),
+        *((Plain, COSINE | {"final_step_size": x}, f"final_step_size={x} must be at") for x in (1.0, -0.1)),
+        (Momentum, {"beta": 1.0}, "beta=1.0 must be"),
+        (Nesterov, {"beta": -0.1}, "beta=-0.1 must be"),
+        (Adam, {"beta1": 1.0}, "beta1=1.0 must be"),
+        (Adam, {"beta2": -1.0}, "beta2=-1.0 must be"),
+        (Adam, {"epsilon": 0.0}, "epsilon=0.0 must be above 0"),
     ],
 )
-def test_invalid_values_are_named_in_the_message(make: Callable[[], GradientUpdate], complaint: str) -> None:
+def test_invalid_values_are_named_in_the_message(kind: Any, keys: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        make()
+        kind(**{"step_size": 1.0} | keys)
 
 
-def test_the_state_of_another_update_is_rejected() -> None:
+def test_the_state_of_another_update_or_point_is_rejected() -> None:
     momentum, adam = Momentum(0.1), Adam(0.1)
     moved(momentum, 1.0)
     with pytest.raises(ValueError, match="the saved update has v, but this one needs m, v"):
@@ -155,24 +135,9 @@ def test_the_state_of_another_update_is_rejected() -> None:
         momentum.restore({"t": np.array(3)})
     with pytest.raises(ValueError, match="the state has no 't'; it has: nothing"):
         momentum.restore({})
-
-
-def test_memory_of_another_point_is_rejected() -> None:
-    update = Momentum(0.1)
-    update.restore({"t": np.array(3), "v": np.zeros(3)})
+    momentum.restore({"t": np.array(3), "v": np.zeros(3)})
     with pytest.raises(ValueError, match=r"'v' has shape \(3,\) and float64, x \(2,\) and float64"):
-        update(np.zeros(2), np.zeros(2))
-
-
-class Sign(GradientUpdate):
-    """A user's update: x - gamma sign(g)."""
-
-    def direction(self, x: Array, g: Array) -> Array:
-        return np.sign(g, out=g)
-
-
-def test_a_users_update_is_one_formula() -> None:
-    assert moved(Sign(0.5, warmup=2), 7.0, -0.1) == [0.75, 1.25]
+        momentum(np.zeros(2), np.zeros(2))
 
 
 @pytest.mark.parametrize("kind", [Plain, Momentum, Nesterov, Adam])
@@ -194,11 +159,15 @@ def test_arrays_that_are_not_contiguous_are_updated_too() -> None:
     assert (Momentum(0.5)(x, g) == 0.5).all()
 
 
-def test_a_users_direction_sees_the_whole_gradient() -> None:
-    class Clipped(Momentum):
-        def direction(self, x: Array, g: Array) -> Array:
-            g /= np.linalg.norm(g)
-            return super().direction(x, g)
+class Clipped(Momentum):
+    """A user's update is one formula, which sees the whole gradient."""
 
-    x = Clipped(1.0)(np.zeros(4 * LARGE), np.ones(4 * LARGE))
-    assert np.linalg.norm(x) == pytest.approx(1.0)
+    def direction(self, x: Array, g: Array) -> Array:
+        g /= np.linalg.norm(g)
+        return super().direction(x, g)
+
+
+@pytest.mark.parametrize("size", [1, 4 * LARGE])
+def test_a_users_direction_sees_the_whole_gradient(size: int) -> None:
+    x = Clipped(1.0, warmup=2)(np.zeros(size), np.ones(size))
+    assert np.linalg.norm(x) == pytest.approx(0.5)

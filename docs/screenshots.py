@@ -1,6 +1,6 @@
 """Draws the pictures of docs/seeing.md: the report in a browser, and the live view on a terminal.
 
-`python -m tests.screenshots` needs Chromium and rich; it simulates two small runs, and writes
+`python -m docs.screenshots` needs Chromium and rich; it simulates two small runs, and writes
 to docs/pictures.
 """
 
@@ -18,7 +18,7 @@ from mpi_ata import Plain, Quadratic, Round, Sqrt, Stop, Trace, minimize
 from mpi_ata.cli import main
 from mpi_ata.view.live import RunView, run_panel
 
-PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
+PICTURES = Path(__file__).parent / "pictures"
 BELOW = 120  # pixels at the lower end of a window, which a headless Chromium does not paint
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DARK = "--blink-settings=preferredColorScheme=0"  # 1 is light
@@ -34,7 +34,7 @@ def screenshot(page: Path, name: str, width: int, height: int, *options: str) ->
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *options]
     command += [f"--user-data-dir={page.parent / 'profile'}", f"--window-size={width},{height + BELOW}"]
     command += ["--virtual-time-budget=3000", f"--screenshot={target}", page.as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=120)  # noqa: S603  (all words are ours)
     Image.open(target).crop((0, 0, width, height)).quantize(96).save(target, optimize=True)
     print(f"{target.name}: {target.stat().st_size // 1000} kB")
 
