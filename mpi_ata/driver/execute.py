@@ -13,10 +13,9 @@ from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.plan import Plan, RunStart
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import CONTINUE, RunError, UsageError
+from mpi_ata.errors import CONTINUE, RunError, UsageError, prefix_errors
 from mpi_ata.job import Job, Parts
 from mpi_ata.job.build import check_simulation, fault_policy
-from mpi_ata.job.schema import prefix_errors
 from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.environment import take_job_age
 from mpi_ata.launch.signals import GraceExpired, StopRequest
@@ -72,7 +71,7 @@ def execute(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome:
 def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
     """Return the parts of a run, and the virtual cluster on which they run."""
     parts = plan.parts()
-    with prefix_errors(plan.job.path):
+    with prefix_errors(f"{plan.job.path}: "):
         if parts.times is None:
             raise UsageError("a virtual clock needs a table [times], which says how long tasks take")
         check_simulation(parts.method, parts.times.n)

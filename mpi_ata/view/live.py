@@ -21,7 +21,6 @@ from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job.schema import Stop
 from mpi_ata.job.tables import Tables
-from mpi_ata.job.validation import build_table
 from mpi_ata.launch.environment import TERMINAL
 from mpi_ata.methods import Method, Round
 from mpi_ata.runfile.checkpoints import LONGEST
@@ -237,7 +236,7 @@ def snapshot_of_record(record: Record, saved: float) -> Snapshot:
     workers, (before, since) = record.workers, _earlier_tasks(record)
     return Snapshot(
         job_title(tables),
-        build_table("stop", Stop, tables.get("stop", {})),
+        record.job.stop,
         record.summary,
         (gaps if known else record.trace["loss"]).tolist(),
         Workers(

@@ -116,7 +116,7 @@ def test_runs_with_and_without_changes_do_not_count_as_the_same_workers(tmp_path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ("[[times.changes]]\nround = 3\nworkers = [0]", "[times.changes] needs the key 'factor'"),
+        ("[[times.changes]]\nround = 3\nworkers = [0]", "[times.changes] Change needs the key 'factor'"),
         (
             "[[times.changes]]\nround = 3\nworkers = [0]\nfactor = 2\nfrom = 1",
             "unknown key 'from' in [times.changes]; valid keys: round, workers, factor",

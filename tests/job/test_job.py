@@ -139,7 +139,7 @@ def test_what_a_job_leaves_out_has_the_documented_default(tmp_path: Path) -> Non
         ("allocator", None, "this method needs a table [allocator]"),
         ("stop", None, "the table [stop] is missing"),
         ("stop.rounds", None, "the table [stop] is missing or empty"),
-        ("network.latency", "0.1", "[network] needs the key 'bandwidth'"),
+        ("network.latency", "0.1", "[network] Network needs the key 'bandwidth'"),
         ("problem.name", None, "[problem] needs the key 'name'; valid values: quadratic"),
         ("method.name", None, "[method] needs the key 'name'; valid values: sgd"),
         ("method.step_size", None, "[method] Plain needs the key 'step_size' (a number)"),

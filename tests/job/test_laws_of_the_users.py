@@ -181,7 +181,7 @@ def test_a_law_given_on_the_command_line_replaces_the_one_in_the_file(
         ),
         (f'{TABLE}\nrun = "earlier.h5"', "needs one of run = 'RUN.h5' and file = 'times.csv', not both"),
         ('law = "recorded"\nrun = "no.h5"', "no.h5' is not a file; paths are relative to the job file"),
-        ('law = "recorded"\nrun = 3', "run = 3 in [times] must be a string"),
+        ('law = "recorded"\nrun = 3', "3' is not a file"),
         ('law = "recorded"\nrun = "times.csv"', "times.csv: is not a run file of mpi_ata"),
         ('law = "recorded"\nfile = "my_law.py"', "my_law.py: line 1: '' must be the header worker,seconds"),
         (
