@@ -14,7 +14,7 @@ from mpi_ata.driver.plan import Plan, RunStart
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, RunError, UsageError, prefix_errors
-from mpi_ata.job import Job, Parts
+from mpi_ata.job import Parts
 from mpi_ata.job.build import check_simulation, fault_policy
 from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.environment import take_job_age
@@ -65,7 +65,9 @@ def execute(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome:
         log_notes(plan)
         with set_up_in_time(stop_request), stop_request.enforced():
             parts, cluster = _simulated(plan)
-        return _drive(plan, parts, cluster, trace, observers, stop_request).outcome()
+        track_regret(trace, parts.method, parts.times)
+        given = cluster, trace, observers, stop_request
+        return Drive(plan, parts.method, parts.problem, *given).outcome()
 
 
 def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
@@ -103,29 +105,16 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
         with opened_ranks(settings, stop_request) as cluster:
             if cluster is None:
                 return None
-            _check_size(job, cluster.n)
+            if job.run.workers not in (None, cluster.n):
+                text = "workers = %s was requested, but this MPI world has %s: using those"
+                log.warning(text, job.run.workers, cluster.n)
             start_billing(trace, cluster)
-            outcome = _drive(plan, parts, cluster, trace, observers, stop_request).outcome()
+            track_regret(trace, parts.method, parts.times)
+            given = cluster, trace, observers, stop_request
+            outcome = Drive(plan, parts.method, parts.problem, *given).outcome()
             if outcome.reason is None:
                 cluster.abort(CONTINUE if outcome.resumable else 1)
             return outcome
-
-
-def _check_size(job: Job, n: int) -> None:
-    if job.run.workers not in (None, n):
-        log.warning("workers = %s was requested, but this MPI world has %s: using those", job.run.workers, n)
-
-
-def _drive(
-    plan: Plan,
-    parts: Parts,
-    cluster: Cluster,
-    trace: Trace,
-    observers: Sequence[Observer],
-    stop_request: StopRequest,
-) -> Drive:
-    track_regret(trace, parts.method, parts.times)
-    return Drive(plan, parts.method, parts.problem, cluster, trace, observers, stop_request)
 
 
 def log_notes(plan: RunStart) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import mpi_ata
 from mpi_ata import CSVLogger, Plain, Quadratic, Sqrt, Trace, UsageError, minimize
-from mpi_ata.driver.loggers import COLUMNS, LOGGERS
+from mpi_ata.driver.observers import COLUMNS, LOGGERS
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.job.schema import LOGS, load_job
 from tests.driver.driven import driven, logged
