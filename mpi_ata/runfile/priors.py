@@ -106,14 +106,10 @@ def merge_runs(sources: Iterable[RunStats]) -> list[RunStats]:
     for source in sources:
         if source.run not in longest or source.length > longest[source.run].length:
             longest[source.run] = source
-    merged: list[RunStats] = []
-    rows = 0
-    for source in reversed([source.of_known() for source in longest.values()]):
-        rows += len(source.identities)
-        if rows > MOST_ROWS and merged:
-            break
-        merged.append(source)
-    return [source for source in reversed(merged) if source.identities]
+    known = [each for source in longest.values() if (each := source.of_known()).identities]
+    rows = np.cumsum([len(source.identities) for source in reversed(known)])
+    kept = int(np.count_nonzero(rows <= MOST_ROWS))
+    return known[-max(kept, 1) :]
 
 
 def discount(source: RunStats, weight: float) -> RunStats:

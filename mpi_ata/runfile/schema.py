@@ -1,6 +1,6 @@
 """The schema of a run file: a record as attributes and groups of arrays, and back (see docs/run-file.md)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -12,7 +12,7 @@ from mpi_ata.arrays import Array, State
 from mpi_ata.clusters import WorkerIdentity
 from mpi_ata.errors import DamagedError
 from mpi_ata.job.schema import RunDescription
-from mpi_ata.runfile.hdf5 import Attributes, texts, untexts
+from mpi_ata.runfile.hdf5 import Attributes
 from mpi_ata.runfile.priors import COLUMNS, COUNTS, RunStats
 from mpi_ata.runfile.store import FORMAT
 from mpi_ata.version import __version__
@@ -165,12 +165,23 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
         raise DamagedError(f"is not a complete run file: {error}") from None
 
 
+def texts(values: Iterable[str]) -> Any:
+    """Return strings as an array that HDF5 stores without pointers."""
+    encoded = [value.encode() for value in values]
+    return np.array(encoded, f"S{max(map(len, encoded), default=0) or 1}")
+
+
+def untexts(array: Any) -> list[str]:
+    """Return the strings in such an array."""
+    return [value.decode() for value in array.tolist()]
+
+
 def _job_arrays(job: RunDescription) -> State:
     return {
         "text": np.array(job.text.encode() or b"\0"),
-        "settings": texts(list(job.settings)),
-        "file_tables": texts(list(job.files)),
-        "file_texts": texts(list(job.files.values())),
+        "settings": texts(job.settings),
+        "file_tables": texts(job.files),
+        "file_texts": texts(job.files.values()),
     }
 
 
@@ -198,12 +209,12 @@ def _rounds(group: State) -> State:
 
 
 def _event_columns(events: Sequence[Event]) -> State:
-    hosts = [event.host for event in events]
+    times, workers, kinds, words, hosts = zip(*events, strict=True) if events else ((),) * 5
     return {
-        "time": np.array([event.time for event in events], np.float64),
-        "worker": np.array([event.worker for event in events], np.int64),
-        "kind": texts([event.kind for event in events]),
-        "text": texts([event.text for event in events]),
+        "time": np.array(times, np.float64),
+        "worker": np.array(workers, np.int64),
+        "kind": texts(kinds),
+        "text": texts(words),
         **({"host": texts(hosts)} if any(hosts) else {}),  # only where something happened to a worker
     }
 
@@ -239,13 +250,14 @@ def _check_complete(record: Record) -> None:
 
 @lru_cache(maxsize=2)  # they stay the same from save to save
 def _identity_columns(identities: Sequence[WorkerIdentity]) -> State:
-    names = {name: number for number, name in enumerate(dict.fromkeys(each.hardware for each in identities))}
+    hosts, slots, hardware, ranks = zip(*identities, strict=True) if identities else ((),) * 4
+    names = {name: number for number, name in enumerate(dict.fromkeys(hardware))}
     return {
-        "host": texts([each.host for each in identities]),
-        "slot": np.array([each.local_index for each in identities], np.int64),
-        "ranks": np.array([each.ranks_on_host for each in identities], np.int64),
-        "hardware": np.array([names[each.hardware] for each in identities], np.int64),
-        "hardware_names": texts(list(names)),
+        "host": texts(hosts),
+        "slot": np.array(slots, np.int64),
+        "ranks": np.array(ranks, np.int64),
+        "hardware": np.array([names[name] for name in hardware], np.int64),
+        "hardware_names": texts(names),
     }
 
 
@@ -253,17 +265,9 @@ def _identities(columns: State) -> tuple[WorkerIdentity, ...]:
     names, numbers = untexts(columns["hardware_names"]), columns["hardware"].tolist()
     if numbers and not 0 <= min(numbers) <= max(numbers) < len(names):
         raise ValueError("hardware has a number without a name")
-    rows = zip(
-        untexts(columns["host"]),
-        columns["slot"].tolist(),
-        (names[number] for number in numbers),
-        columns["ranks"].tolist(),
-        strict=True,
-    )
-    return tuple(
-        WorkerIdentity(host, local_index=slot, hardware=hardware, ranks_on_host=ranks)
-        for host, slot, hardware, ranks in rows
-    )
+    hardware, ranks = [names[number] for number in numbers], columns["ranks"].tolist()
+    rows = zip(untexts(columns["host"]), columns["slot"].tolist(), hardware, ranks, strict=True)
+    return tuple(WorkerIdentity(*row) for row in rows)
 
 
 @lru_cache(maxsize=2)  # it stays the same from save to save

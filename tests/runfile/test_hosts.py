@@ -11,8 +11,9 @@ import mpi_ata
 from mpi_ata.arrays import State
 from mpi_ata.clusters.accounts import TaskTimeStats
 from mpi_ata.clusters.identity import WorkerIdentity, drawn_identity
-from mpi_ata.runfile.hosts import HostReport, ended_by_loss, flagged, host_reports, hosts_at_fault
-from mpi_ata.runfile.schema import Event
+from mpi_ata.job import RunDescription
+from mpi_ata.runfile.hosts import HostReport, ended_by_loss, flagged, hosts_at_fault, report_hosts
+from mpi_ata.runfile.schema import Event, Record
 from mpi_ata.view.summaries import flagged_text, hosts_text
 
 XEON, EPYC = "Xeon, 8 of 8 cores, 1 threads", "EPYC, 8 of 8 cores, 1 threads"
@@ -45,7 +46,8 @@ def reported(
     identities: Sequence[WorkerIdentity], workers: State, *events: tuple[str, str]
 ) -> list[HostReport]:
     """Return the rows of hosts; each event is a kind and the host."""
-    return host_reports(identities, workers, happened(*events))
+    run = Record("run", RunDescription(""), tuple(identities), workers, events=happened(*events))
+    return report_hosts(run)
 
 
 def happened(*events: tuple[str, str]) -> list[Event]:

@@ -19,7 +19,7 @@ import pytest
 
 from mpi_ata.arrays import State
 from mpi_ata.errors import DamagedError, TakenError, UsageError
-from mpi_ata.runfile.hdf5 import texts, untexts
+from mpi_ata.runfile.schema import texts, untexts
 from mpi_ata.runfile.store import RunFile, check_writable_path, read
 
 ATTRIBUTES: dict[str, Any] = {"run": "abc", "rounds": 7, "clock": 0.1 + 0.2, "finished": True, "reason": ""}
