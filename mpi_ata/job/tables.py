@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -149,7 +150,7 @@ def read_user_files(folder: Path, tables: Tables) -> dict[str, str]:
 def _read_user_file(name: str, folder: Path, file: Any) -> str:
     table, _, key = name.partition(".")
     path = folder / str(file)
-    if not path.is_file():
+    if not os.path.isfile(path):  # which takes a name that is too long for one that is not there
         raise UsageError(f"[{table}] {key} = {str(path)!r} is not a file; paths are relative to the job file")
     try:
         code = path.suffix == ".py"  # other files are data, which may be large

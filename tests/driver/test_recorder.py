@@ -164,7 +164,8 @@ def test_when_to_stop_and_what_to_tell_may_change(job: Path) -> None:
     for old, new in [
         ("rounds = 10", "rounds = 20\nclock = 1e9"),
         ("evaluate_every = 3", "evaluate_every = 2"),
-        ("checkpoint_rounds = 2", "checkpoint_seconds = 3.0\ngrace = 5.0"),
+        ("checkpoint_rounds = 2", 'checkpoint_seconds = 3.0\ngrace = 5.0\nlog = ["csv"]'),
+        ("[stop]", "[faults]\ndeadline = 7\n[stop]"),
     ]:
         text = text.replace(old, new)
     job.write_text(text)

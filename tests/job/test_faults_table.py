@@ -1,32 +1,25 @@
-"""The table [faults] of a job: strict, optional, and free to change when a run is resumed."""
+"""The table [faults] of a job: strict and optional."""
 
 from pathlib import Path
 
 import pytest
 
 from mpi_ata import FaultPolicy
-from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import UsageError
 from mpi_ata.job import build_parts, load_job
 from mpi_ata.job.build import fault_policy
-from tests.driver.driven import driven
-from tests.faults.scene import record_of, written
+from tests.faults.scene import written
 
 
 def job_with(folder: Path, faults: str, method: str = "sgd ata-empirical") -> Path:
     path = written(folder / "job.toml", method)
-    path.write_text(path.read_text() + faults)
+    path.write_text(f"{path.read_text()}\n[faults]\n{faults}\n")
     return path
 
 
-def test_without_the_table_the_defaults_count(tmp_path: Path) -> None:
+def test_every_key_can_be_set_and_has_a_default(tmp_path: Path) -> None:
     assert load_job(written(tmp_path / "job.toml", "sgd uta")).faults == FaultPolicy(10.0, "stop", "stop", 3)
-
-
-def test_every_key_can_be_set(tmp_path: Path) -> None:
-    keys = (
-        "\n[faults]\ndeadline = 4\non_task_error = 'reissue'\non_bad_result = 'reissue'\nmax_failures = 1\n"
-    )
+    keys = "deadline = 4\non_task_error = 'reissue'\non_bad_result = 'reissue'\nmax_failures = 1"
     assert load_job(job_with(tmp_path, keys)).faults == FaultPolicy(4.0, "reissue", "reissue", 1)
     assert load_job(job_with(tmp_path, keys), ["faults.deadline=0"]).faults.deadline == 0
 
@@ -45,12 +38,12 @@ def test_every_key_can_be_set(tmp_path: Path) -> None:
 )
 def test_what_is_not_valid_is_rejected_in_one_sentence(tmp_path: Path, line: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        load_job(job_with(tmp_path, f"\n[faults]\n{line}\n"))
+        load_job(job_with(tmp_path, line))
 
 
 @pytest.mark.parametrize("key", ["on_task_error", "on_bad_result"])
 def test_nothing_is_reissued_where_workers_own_their_data(tmp_path: Path, key: str) -> None:
-    job = load_job(job_with(tmp_path, f"\n[faults]\n{key} = 'reissue'\n", "malenia"))
+    job = load_job(job_with(tmp_path, f"{key} = 'reissue'", "malenia"))
     with pytest.raises(UsageError, match="each worker owns its data"):
         build_parts(job)
 
@@ -58,13 +51,3 @@ def test_nothing_is_reissued_where_workers_own_their_data(tmp_path: Path, key: s
 def test_owners_are_only_warned_about(tmp_path: Path) -> None:
     job = load_job(written(tmp_path / "job.toml", "malenia"))
     assert fault_policy(job, build_parts(job).method) == FaultPolicy(owned=True)
-
-
-def test_a_resumed_run_may_treat_its_workers_otherwise(tmp_path: Path) -> None:
-    out = OutputOptions(tmp_path / "run.h5")
-    driven(job_with(tmp_path, "\n[faults]\ndeadline = 4\n"), ["stop.rounds=5"], output=out)
-    job = job_with(tmp_path, "\n[faults]\ndeadline = 7\n")
-    driven(job, ["stop.rounds=9"], output=OutputOptions(tmp_path / "run.h5", resume=True))
-    record = record_of(tmp_path / "run.h5")
-    assert record.method["k"] == 9
-    assert "faults.deadline: 4 -> 7" in [event.text for event in record.events if event.kind == "changed"]

@@ -88,10 +88,7 @@ def test_keys_of_an_update_are_keys_of_the_method_s_table(tmp_path: Path) -> Non
         ({"method.schedule": '"cosine"'}, "[method] period=0 must be above warmup=0"),
         ({"method.period": "9"}, "period and final_step_size are for schedule = 'cosine'"),
         ({"method.warmup": "1.5"}, "warmup = 1.5 in [method] must be a whole number"),
-        (
-            {"method.update": '"torch"'},
-            "plain, momentum, nesterov, adam, torch.<class of torch.optim>",
-        ),
+        ({"method.update": '"torch"'}, "plain, momentum, nesterov, adam, torch.<class of torch.optim>"),
         ({"method.update_file": '"sign.py"'}, "[method] needs both 'update_file' and 'update_class'"),
         (
             {"method.update_file": '"sign.py"', "method.update_class": '"Sign"'},

@@ -68,15 +68,6 @@ def test_x_of_any_structure_is_saved_and_loaded_as_it_was(tmp_path: Path) -> Non
     assert same(mpi_ata.load(tmp_path / "run.h5").x, outcome.x)
 
 
-def test_an_interrupted_run_resumes_to_the_same_x(tmp_path: Path) -> None:
-    path, out = job(tmp_path), tmp_path / "run.h5"
-    whole = driven(path)
-    driven(path, ["stop.rounds=3"], output=OutputOptions(out))
-    resumed = driven(path, ["stop.rounds=8"], output=OutputOptions(out, resume=True))
-    assert same(resumed.x, whole.x)
-    assert resumed.summary()["tasks_used"] == whole.summary()["tasks_used"]
-
-
 @pytest.mark.parametrize("allocator", ["gta", "uta", "ata-auto", "m-sync"])
 def test_every_allocator_hands_over_b_results_per_round(tmp_path: Path, allocator: str) -> None:
     settings = [f"allocator.name={allocator}", *(["allocator.m=2"] if allocator == "m-sync" else [])]
@@ -112,18 +103,15 @@ def test_a_problem_that_is_none_for_map_is_rejected(
         ('"map"', '"map"\nstep_size = 0.1', "unknown key 'step_size' in [method]"),
         ('"map"', '"map"\nupdate = "adam"', "unknown key 'update' in [method]"),
         ("rounds = 8", "loss = 0.1", "Mine needs loss(x), or evaluate(x) with an entry loss"),
+        ('"map"', '"sgd"\nstep_size = 0.1', "x0 of Mine must be a numpy array of float32 or float64"),
     ],
 )
-def test_keys_of_updates_are_none_of_map(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+def test_keys_of_updates_are_none_of_map_nor_is_its_problem_one_of_gradients(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         driven(job(tmp_path, text=JOB.replace(old, new, 1)))
     assert complaint in str(caught.value)
-
-
-def test_a_problem_for_map_is_rejected_by_methods_that_need_gradients(tmp_path: Path) -> None:
-    text = JOB.replace('"map"', '"sgd"\nstep_size = 0.1')
-    with pytest.raises(UsageError, match="x0 of Mine must be a numpy array of float32 or float64"):
-        driven(job(tmp_path, text=text))
 
 
 def test_a_loss_stops_a_run(tmp_path: Path) -> None:
