@@ -38,15 +38,12 @@ def run(terminal: Terminal | None = None, **options: Any) -> None:
         minimize(Quadratic(20), 8, update=Plain(0.1), **given)
 
 
-def test_a_terminal_shows_a_screen_and_is_left_clean(terminal: Terminal) -> None:
+def test_a_terminal_shows_a_screen_and_is_left_clean_unless_that_is_switched_off(terminal: Terminal) -> None:
+    run(terminal, progress=False)
+    assert terminal.getvalue() == ""
     run(terminal)
     assert "Quadratic, SGD, ATAAuto on 4 workers" in terminal.getvalue()
     assert terminal.getvalue().endswith(ERASED)
-
-
-def test_progress_can_be_switched_off(terminal: Terminal) -> None:
-    run(terminal, progress=False)
-    assert terminal.getvalue() == ""
 
 
 def test_what_is_logged_appears_above_the_screen(terminal: Terminal) -> None:

@@ -30,9 +30,13 @@ from mpi_ata import (
 )
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array
+from mpi_ata.clusters.accounts import in_flight
 from mpi_ata.driver.drive import Outcome
+from mpi_ata.driver.plan import OutputOptions, resolve
+from mpi_ata.driver.restore import begin
 from mpi_ata.errors import RunError, UsageError
 from tests.driver.driven import driven
+from tests.faults.scene import record_of, written
 
 N, B, SEED = 5, 7, 3
 
@@ -196,9 +200,9 @@ class Own:
 """
 
 
-def own(folder: Path, name: str, *settings: str) -> Outcome:
+def own(folder: Path, name: str, *settings: str, more: str = "") -> Outcome:
     """A run of a problem that tells its loss, under this name, while it is evaluated."""
-    (folder / "own.py").write_text(OWN.replace("LOSS", name))
+    (folder / "own.py").write_text(OWN.replace("LOSS", name) + more)
     problem = "problem.file=own.py", "problem.class=Own"
     text = JOB.replace("dimension = 6\nnoise = 0.1", "").replace("rounds = 25", "rounds = 200")
     (folder / "job.toml").write_text(text)
@@ -258,23 +262,6 @@ def test_what_is_wanted_already_takes_no_round(tmp_path: Path) -> None:
     assert (outcome.trace.round, outcome.trace.started, outcome.reason) == (0, 0, "gap 0.107 < 1")
 
 
-@pytest.mark.parametrize(
-    ("limits", "reason"),
-    [
-        (["stop.rounds=25"], "25 rounds"),
-        (["stop.rounds=5000", "stop.gap=0.05"], "gap 0.0"),
-        (["stop.rounds=5000", "stop.loss=-0.05"], "loss -0.0"),
-        (["stop.rounds=5000", "stop.clock=100"], "clock 10"),
-        (["stop.rounds=100000000", "stop.elapsed=0.05"], "elapsed 0."),
-    ],
-)
-def test_a_run_ends_at_the_first_limit_and_says_which(tmp_path: Path, limits: list[str], reason: str) -> None:
-    outcome = executed(tmp_path, *limits)
-    assert (outcome.reason or "").startswith(reason)
-    assert outcome.summary()["finished"]
-    assert 0 < outcome.trace.round < 100_000_000
-
-
 @pytest.mark.parametrize("every", [1, 10])
 def test_a_run_stops_in_the_round_whose_evaluation_tells_the_wanted_gap(every: int) -> None:
     problem, method, cluster = parts()
@@ -285,28 +272,23 @@ def test_a_run_stops_in_the_round_whose_evaluation_tells_the_wanted_gap(every: i
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_every_task_that_was_started_was_used_or_wasted_or_lost(allocator: str) -> None:
+def test_every_task_was_used_or_wasted_or_lost_and_worker_time_is_that_of_used_ones_and_the_waste(
+    allocator: str,
+) -> None:
     problem, method, cluster = parts(allocator=allocator)
-    trace = Trace()
-    rounds = list(run(method, cluster, problem, Stop(rounds=25), trace=trace))
-    for round in rounds:
+    times, trace, before, rounds = DrawnTimes(Sqrt(N, 2.0), SEED), Trace(), 0.0, list[Round]()
+    for round in run(method, cluster, problem, Stop(rounds=25), trace=trace):
         # Who has not done its quota when the budget is met was in the middle of one more task.
         begun = np.minimum(round.used + 1, round.quota) if allocator == "gta" else round.quota
         assert round.started.tolist() == begun.tolist()
         assert round.used.sum() == B
-    for name in ("started", "used", "wasted", "lost"):
-        assert getattr(trace, name) == sum(int(getattr(round, name).sum()) for round in rounds)
-
-
-@pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_worker_time_is_the_time_of_used_tasks_and_the_waste(allocator: str) -> None:
-    problem, method, cluster = parts(allocator=allocator)
-    times, trace, before = DrawnTimes(Sqrt(N, 2.0), SEED), Trace(), 0.0
-    for round in run(method, cluster, problem, Stop(rounds=25), trace=trace):
         used = sum(sum(times.of(i, round.number, 0, round.used.item(i))) for i in range(N))
         assert trace.worker_time - before == pytest.approx(used + round.waste)
-        before = trace.worker_time
         assert (round.waste > 0) == (allocator == "gta")
+        before = trace.worker_time
+        rounds.append(round)
+    for name in ("started", "used", "wasted", "lost"):
+        assert getattr(trace, name) == sum(int(getattr(round, name).sum()) for round in rounds)
     assert trace.worker_time == pytest.approx(cluster.ledger.worker_time.sum())
 
 
@@ -339,22 +321,12 @@ def test_how_often_the_loss_is_evaluated_changes_nothing_in_the_run(tmp_path: Pa
     assert often.summary() | {"elapsed": 0} == seldom.summary() | {"elapsed": 0}
 
 
-@pytest.mark.parametrize(
-    "step_size",
-    [
-        10.0,
-        1e6,
-        1e300,
-    ],
-)
+@pytest.mark.parametrize("step_size", [10.0, 1e300])
 def test_a_run_that_diverges_fails_in_one_sentence_that_tells_the_way_out(
     tmp_path: Path, step_size: float
 ) -> None:
-    with pytest.raises(
-        RunError, match=r"the run diverged by round \d+, .*; try a smaller step_size"
-    ) as caught:
+    with pytest.raises(RunError, match=r"^the run diverged by round \d+, .*; try a smaller step_size$"):
         executed(tmp_path, f"method.step_size={step_size}", "stop.rounds=5000")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_point_that_is_not_finite_is_found_where_no_loss_is_told_too() -> None:
@@ -371,7 +343,6 @@ def test_an_exception_in_a_task_names_worker_and_round_and_shows_the_users_lines
     seen: list[Round] = []
     with pytest.raises(RunError) as caught:
         seen.extend(run(method, cluster, problem, Stop(rounds=25)))
-    assert isinstance(caught.value, RunError)
     message = str(caught.value)
     assert message.startswith("a task of worker 0 failed in round 4:\n")
     assert message.endswith("KeyError: 'the sky has fallen'")
@@ -412,17 +383,63 @@ def test_a_job_that_cannot_be_simulated_is_refused(tmp_path: Path, missing: str,
 def test_an_exception_elsewhere_in_a_users_problem_is_an_error_of_the_run_too(
     tmp_path: Path, part: str
 ) -> None:
-    (tmp_path / "mine.py").write_text(
-        "import numpy as np\n"
-        "class Mine:\n"
-        "    x0 = np.ones(3)\n"
-        "    def gradient(self, x, task):\n"
-        "        return x\n"
-        f"    def {part}(self, *_):\n"
-        "        raise KeyError('here')\n"
-    )
-    path = tmp_path / "job.toml"
-    mine = 'file = "mine.py"\nclass = "Mine"'
-    path.write_text(JOB.replace('name = "quadratic"\ndimension = 6\nnoise = 0.1', mine))
     with pytest.raises(RunError, match="here"):
-        driven(path)
+        own(tmp_path, "los", more=f"    def {part}(self, *_):\n        raise KeyError('here')\n")
+
+
+METHOD = """
+import numpy as np
+from mpi_ata import Round
+
+
+class Greedy:
+    def __init__(self, x0, n):
+        self.x, self.k, self.n = x0.copy(), 0, n
+
+    def step(self, cluster):
+        everyone, used = np.arange(self.n), np.zeros(self.n, np.int64)
+        began = cluster.now()
+        cluster.start(everyone, self.x, self.k + 1)
+        for _ in range(2):
+            used[cluster.wait().worker] += 1
+        duration, spent = cluster.now() - began, cluster.stop(everyone)
+        self.k += 1
+        return Round(self.k, used, used, 1 - used, np.zeros_like(used), float(spent.sum()), duration)
+"""
+
+
+def test_tasks_that_a_method_of_ones_own_stops_are_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "greedy.py").write_text(METHOD)
+    text = JOB.replace('name = "sgd"\nstep_size = 0.5', 'file = "greedy.py"\nclass = "Greedy"')
+    (tmp_path / "job.toml").write_text(text.replace(f'[allocator]\nname = "gta"\nbudget = {B}\n', ""))
+    summary = driven(tmp_path / "job.toml").summary()
+    counts = [summary[f"tasks_{name}"] for name in ("started", "used", "wasted", "lost")]
+    assert counts == [25 * 5, 25 * 2, 25 * 3, 0]
+    assert 0 < summary["waste"] < summary["worker_time"]
+
+
+def test_tasks_under_way_at_the_end_of_a_run_are_wasted(tmp_path: Path) -> None:
+    out = OutputOptions(Path("run.h5"))
+    summary = driven(written(tmp_path / "job.toml", "ringmaster", rounds=5), output=out).summary()
+    record = record_of(Path("run.h5"))
+    begun = int(in_flight(record.cluster).sum())
+    assert begun > 0
+    assert summary["tasks_wasted"] == int(record.totals["wasted"]) + begun
+    assert record.summary["tasks_wasted"] == summary["tasks_wasted"]
+
+
+class Losing(VirtualCluster):
+    """Books a lost task when it is restored, as real ranks do for those then in flight."""
+
+    def restore(self, state: object, workers: object = None) -> None:
+        self.ledger.lose(np.array([1]), np.array([3]))
+
+
+def test_tasks_lost_at_a_break_are_in_the_totals_of_the_resumed_run(tmp_path: Path) -> None:
+    job, out = written(tmp_path / "job.toml", "ringmaster", rounds=5), Path("run.h5")
+    driven(job, output=OutputOptions(out))
+    plan, trace = resolve(job, ["stop.rounds=9"], OutputOptions(out, resume=True)), Trace()
+    problem, times, method = plan.parts()
+    assert times is not None
+    begin(plan, method, Losing(problem, times, plan.job.run.seed), trace)
+    assert trace.lost == 3
