@@ -15,12 +15,6 @@ from tests.faults.scene import own_problem, saved_again, written
 OUT = Path("run.h5")
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_a_loaded_run_has_its_point_summary_history_workers_and_events(tmp_path: Path) -> None:
     driven(written(tmp_path / "job.toml", rounds=12, workers=4), output=OutputOptions(OUT))
     run, record = mpi_ata.load("run.h5"), load_record(RunFile(OUT))[0]
