@@ -14,7 +14,7 @@ from mpi_ata.driver.plan import Plan, RunStart
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, RunError, UsageError, prefix_errors
-from mpi_ata.job import Parts
+from mpi_ata.job import Parts, build_parts
 from mpi_ata.job.build import check_simulation, fault_policy
 from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.environment import take_job_age
@@ -72,7 +72,7 @@ def execute(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome:
 
 def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
     """Return the parts of a run, and the virtual cluster on which they run."""
-    parts = plan.parts()
+    parts = build_parts(plan.job)
     with prefix_errors(f"{plan.job.path}: "):
         if parts.times is None:
             raise UsageError("a virtual clock needs a table [times], which says how long tasks take")
@@ -97,7 +97,7 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
         if job.network is not None:
             log.warning("[network] only applies to simulations; ignored here")
         with collective_check():
-            parts = plan.parts(workers_in_world())
+            parts = build_parts(job, workers_in_world())
         drawn = job.times is not None and job.times.report == "drawn"
         policy = fault_policy(job, parts.method)
         asked = job.run.seed, drawn, job.digest, policy, job.run.exchange

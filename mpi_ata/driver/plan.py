@@ -111,9 +111,9 @@ class Plan(RunStart):
 
     job: Job
 
-    def parts(self, n: int | None = None) -> Parts:
+    def parts(self) -> Parts:
         """Build what the run consists of; here the user's code is imported."""
-        return build_parts(self.job, n)
+        return build_parts(self.job)
 
     def with_seed(self, seed: int) -> "Plan":
         """Return the same plan with another seed."""
@@ -144,14 +144,15 @@ def plan_run(job: Path, settings: Sequence[str], output: OutputOptions) -> Plan:
 
 def read_prior(job: RunDescription, output: OutputOptions) -> tuple[list[RunStats], list[str]]:
     """Return what earlier runs learned of workers, and notes; files that do not fit the job are rejected."""
+    notes = [f"there is no {output.out} yet: starting a new run"] if output.resume else []
+    if not output.warm_start:
+        return [], notes
     runs = EarlierRuns(None if output.any_problem else job, output.name("any_problem", True))
     known = merge_runs(runs.read(output.warm_start))
-    notes = list(runs.notes)
-    if output.warm_start and not known:
+    notes += runs.notes
+    if not known:
         folders = ", ".join(map(str, output.warm_start))
         notes.append(f"no run to warm-start from in {folders}: all workers start cold")
-    if output.resume:
-        notes.insert(0, f"there is no {output.out} yet: starting a new run")
     return [discount(stats, output.prior_weight) for stats in known], notes
 
 

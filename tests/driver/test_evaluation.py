@@ -1,13 +1,16 @@
-"""The loss shown in the end is that of the last round, also where a run was stopped between evaluations."""
+"""The loss shown in the end is that of the last round, wherever a run stops; mistakes take one sentence."""
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from mpi_ata import Quadratic
+from mpi_ata import Array, Quadratic, RunError
+from mpi_ata.clusters.computations import evaluated_part
 from mpi_ata.driver.drive import Outcome
+from mpi_ata.driver.evaluation import evaluate_in_parts
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.runfile.load import describe
 from mpi_ata.view.summaries import closing_table
@@ -79,3 +82,51 @@ def test_a_finished_run_that_is_resumed_with_changes_shows_its_loss_as_that_of_i
     outcome = stopped("method.step_size=0.2", resume=True)
     assert outcome.reason == "20 rounds"
     assert "before the last rounds" not in closing_table(outcome)
+
+
+class InParts(Quadratic):
+    """Combines its parts in the way that is asked for."""
+
+    evaluation_parts = 3
+
+    def __init__(self, answer: object) -> None:
+        super().__init__(4)
+        self._answer = answer
+
+    def evaluate_part(self, x: Array, part: int) -> list[float]:
+        return [float(x[part])]
+
+    def combine_parts(self, x: Array, numbers: list[float]) -> object:
+        if self._answer is None:
+            return {"loss": sum(numbers) / self.evaluation_parts}
+        return self._answer if self._answer else numbers[self.evaluation_parts]
+
+
+def evaluated(answer: object) -> dict[str, float]:
+    """Evaluate all parts in this process."""
+    problem, x = InParts(answer), np.arange(4.0)
+    values = [value for part in range(3) for value in evaluated_part(problem, x, part)]
+    return evaluate_in_parts(problem, x, SimpleNamespace(evaluate=lambda x, parts: values))
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (5, r"combine_parts\(x, numbers\) of the problem returned 5 of type int; it must return a dict"),
+        ({"a": "b"}, r"the entry 'a' of what combine_parts\(x, numbers\) returned is 'b' of type str; it"),
+    ],
+)
+def test_what_cannot_be_recorded_is_reported_in_one_sentence(answer: object, message: str) -> None:
+    with pytest.raises(RunError, match=message) as error:
+        evaluated(answer)
+    assert "\n" not in str(error.value)
+
+
+def test_parts_are_combined_and_an_error_there_shows_the_users_lines_and_no_others() -> None:
+    assert evaluated(None) == {"loss": 1.0}
+    with pytest.raises(RunError) as error:
+        evaluated(0)
+    first, *_, last = str(error.value).splitlines()
+    assert first == "combine_parts(x, numbers) of the problem failed:"
+    assert last == "IndexError: list index out of range"
+    assert str(error.value).count("File ") == 1
