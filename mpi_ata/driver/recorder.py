@@ -187,11 +187,11 @@ class RunRecorder:
         with self._trace.wall_time.timed("saving_time"):
             self._checkpoints.save_first(self._filled())
 
-    def event(self, kind: str, text: str, worker: int = -1) -> None:
+    def event(self, kind: str, text: str) -> None:
         """Record something that happened to the run, and log it: scripts show nothing below a warning."""
-        self._record.event(time.time(), kind, text, worker)
+        self._record.event(time.time(), kind, text)
         if kind not in ("started", "ended"):
-            log.warning("%s", f"{kind} {text}" if worker < 0 else text)
+            log.warning("%s %s", kind, text)
 
     def note(self, round: Round) -> None:
         """Record who did how much in a round, was lost or came back, and whose speed changed."""
@@ -255,7 +255,11 @@ class RunRecorder:
         """
         if whole and self._finite():
             self._filled()
-        self._note_failure(error)
+        self._record.failure = in_short(error)
+        for lost in getattr(error, "losses", ()):
+            self._worker_event(lost)
+        if not isinstance(error, LossError):  # which what happened to the workers describes
+            self._record.event(time.time(), "failed", self._record.failure)
         with suppress(TakenError, UsageError):  # where the file is not ours, or is damaged, it stays as it is
             record = self._as_saved() if isinstance(error, DivergedError) else self._record
             if self._new and not int(record.method["k"]) and not isinstance(error, LossError):
@@ -270,14 +274,6 @@ class RunRecorder:
             raise TakenError(f"{self.path} was written by another run in the meantime")
         record.events, record.failure = self._record.events, self._record.failure
         return record
-
-    def _note_failure(self, error: Exception) -> None:
-        """Record a failure; one that is a loss of workers by what happened to them."""
-        self._record.failure = in_short(error)
-        for lost in getattr(error, "losses", ()):
-            self._worker_event(lost)
-        if not isinstance(error, LossError):
-            self._record.event(time.time(), "failed", self._record.failure)
 
     def finish(self, reason: str) -> None:
         """Take the state at the end of a finished run, before its cluster is closed.
