@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpi_ata.arrays import Array, State
+from mpi_ata.arrays import State
 from mpi_ata.clusters import WorkerIdentity
 from mpi_ata.errors import DamagedError
 from mpi_ata.job.schema import RunDescription
@@ -138,7 +138,6 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
         identities = _identities(workers)
         columns = {name: array for name, array in workers.items() if name not in _IDENTITY_COLUMNS}
         _check("workers", columns, len(identities))
-        _check_sample(columns.get("times"), len(identities))
         record = Record(
             run=str(attributes["run"]),
             job=_job(groups["job"]),
@@ -150,8 +149,8 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
             totals=groups["totals"],
             trace=groups["trace"],
             metrics=groups["figures"],
-            task_map=_task_map(groups.get("task_map", {})),
-            rounds=_rounds(groups.get("rounds", {})),
+            task_map=groups.get("task_map", {}),
+            rounds=groups.get("rounds", {}),
             prior=_sources(groups["prior"]),
             events=_events(groups["events"]),
             summary={name: value for name, value in attributes.items() if name not in _OTHER},
@@ -190,24 +189,6 @@ def _job(group: State) -> RunDescription:
     return RunDescription(bytes(group["text"].item()).decode(), tuple(untexts(group["settings"])), files)
 
 
-def _task_map(group: State) -> State:
-    """Return the tasks of workers by round; older files have none."""
-    if group and len({len(group[name]) for name in ("round", "clock", "tasks")}) != 1:
-        raise ValueError("task_map does not have one row per round")
-    return group
-
-
-def _rounds(group: State) -> State:
-    """Return what tasks took in some rounds; older files have none."""
-    if group:
-        for totals, parts in (("deliveries", ("worker", "overhead", "tasks")), ("tasks", ("seconds",))):
-            if any(len(group[name]) != group[totals].sum() for name in parts):
-                raise ValueError(f"rounds/{parts[0]} does not have as many entries as rounds/{totals} says")
-        if not len(group["round"]) == len(group["duration"]) == len(group["deliveries"]):
-            raise ValueError("rounds/duration does not have one entry per round")
-    return group
-
-
 def _event_columns(events: Sequence[Event]) -> State:
     times, workers, kinds, words, hosts = zip(*events, strict=True) if events else ((),) * 5
     return {
@@ -237,7 +218,7 @@ def _with_orders_in_flight(cluster: State, method: State) -> State:
 
 
 def _check_complete(record: Record) -> None:
-    """Raise an error where a record lacks something that every description needs."""
+    """Raise an error where a record lacks something that every description needs; older files lack more."""
     if not record.identities:
         raise ValueError("no workers")
     int(record.method["k"])
@@ -246,6 +227,21 @@ def _check_complete(record: Record) -> None:
     for name, value in record.metrics.items():
         if name.startswith("latest."):
             float(value)
+    times, n = record.workers.get("times"), len(record.identities)
+    if times is not None and (times.ndim != 2 or len(times) != n or times.dtype.kind != "f"):
+        raise ValueError("workers/times does not have one row of seconds per worker")
+    _check_lengths("task_map", record.task_map, ("round", "clock", "tasks"))
+    if rounds := record.rounds:
+        _check_lengths("rounds", rounds, ("round", "duration", "deliveries"))
+        _check_lengths("rounds", rounds, ("worker", "overhead", "tasks"), int(rounds["deliveries"].sum()))
+        _check_lengths("rounds", rounds, ("seconds",), int(rounds["tasks"].sum()))
+
+
+def _check_lengths(group: str, columns: State, names: Sequence[str], length: int | None = None) -> None:
+    """Raise ValueError where some columns, if there are any, are not equally long, or not of this length."""
+    lengths = {len(columns[name]) for name in names} if columns else set()
+    if len(lengths | ({length} if length is not None else set())) > 1:
+        raise ValueError(f"{group}/{names[0]} does not have as many rows as it should")
 
 
 @lru_cache(maxsize=2)  # they stay the same from save to save
@@ -296,12 +292,6 @@ def _sources(group: State) -> list[RunStats]:
         RunStats(run, number, identities[begin:end], {name: group[name][begin:end] for name in COLUMNS})
         for run, number, (begin, end) in zip(runs, rounds, pairwise([0, *ends]), strict=True)
     ]
-
-
-def _check_sample(times: Array | None, workers: int) -> None:
-    """Raise ValueError where the sample of task times is not what a run writes."""
-    if times is not None and (times.ndim != 2 or len(times) != workers or times.dtype.kind != "f"):
-        raise ValueError("workers/times does not have one row of seconds per worker")
 
 
 def _check(group: str, columns: State, workers: int) -> None:
