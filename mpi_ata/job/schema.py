@@ -61,21 +61,18 @@ class Stop:
         """Return whether a limit depends on the loss."""
         return self.gap is not None or self.loss is not None
 
-    def reached(self, totals: Any) -> str | None:
-        """Return the limit that a run has reached, in words; None while there is none.
-
-        `totals` has its round, clock, elapsed, loss and gap, as its Trace does.
-        """
-        if self.gap is not None and totals.gap < self.gap:
-            return f"gap {totals.gap:.3g} < {self.gap:g}"
-        if self.loss is not None and totals.loss < self.loss:
-            return f"loss {totals.loss:.6g} < {self.loss:g}"
-        if self.rounds is not None and totals.round >= self.rounds:
-            return f"{totals.round:,} round{'' if totals.round == 1 else 's'}"
-        if self.clock is not None and totals.clock >= self.clock:
-            return f"clock {totals.clock:.6g} s"
-        if self.elapsed is not None and totals.elapsed >= self.elapsed:
-            return f"elapsed {totals.elapsed:.6g} s"
+    def reached(self, trace: Any) -> str | None:  # a Trace, or what a run file has of its totals
+        """Return the limit that the run has reached, in words; None while there is none."""
+        if self.gap is not None and trace.gap < self.gap:
+            return f"gap {trace.gap:.3g} < {self.gap:g}"
+        if self.loss is not None and trace.loss < self.loss:
+            return f"loss {trace.loss:.6g} < {self.loss:g}"
+        if self.rounds is not None and trace.round >= self.rounds:
+            return f"{trace.round:,} round{'' if trace.round == 1 else 's'}"
+        if self.clock is not None and trace.clock >= self.clock:
+            return f"clock {trace.clock:.6g} s"
+        if self.elapsed is not None and trace.elapsed >= self.elapsed:
+            return f"elapsed {trace.elapsed:.6g} s"
         return None
 
 

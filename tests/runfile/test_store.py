@@ -279,7 +279,7 @@ def test_opening_a_file_executes_nothing_of_it(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.h5"
         path.write_bytes(sealed(hdf5(partial(h5py.File.create_dataset, name="g/x", data=array))))
         child = "import sys, pathlib; from mpi_ata.runfile.store import read; read(pathlib.Path(sys.argv[1]))"
-        command = [sys.executable, "-c", child, path]
+        command = [sys.executable, "-c", child, str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ("DamagedError" in done.stderr) == (name == "opaque")
     assert not Path("executed").exists()
