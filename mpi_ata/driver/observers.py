@@ -213,26 +213,16 @@ class MLflowLogger(Logger):
             # than mlflow-skinny installs.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             place = file.with_name("mlruns").absolute().as_uri()
-        self._client = mlflow.MlflowClient(place)
-        self._run = self._continued(run) or self._begun(file.stem, run)
-
-    def _experiment(self) -> str:
+        self._client = client = mlflow.MlflowClient(place)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        found = self._client.get_experiment_by_name(name)
-        return str(found.experiment_id if found else self._client.create_experiment(name))
-
-    def _continued(self, run: str) -> str | None:
-        """Return the id that MLflow has given to this run before, if it did."""
-        found = self._client.search_runs([self._experiment()], f"tags.{TAG} = '{run}'") if run else []
-        if not found:
-            return None
-        self._client.update_run(found[0].info.run_id, status="RUNNING")
-        return str(found[0].info.run_id)
-
-    def _begun(self, name: str, run: str) -> str:
+        there = client.get_experiment_by_name(name)
+        experiment = str(there.experiment_id if there else client.create_experiment(name))
+        found = client.search_runs([experiment], f"tags.{TAG} = '{run}'") if run else []
         tags = {TAG: run} if run else {}
-        begun: Any = self._client.create_run(self._experiment(), tags=tags, run_name=name)
-        return str(begun.info.run_id)
+        mine = found[0] if found else client.create_run(experiment, tags=tags, run_name=file.stem)
+        self._run = str(mine.info.run_id)
+        if found:
+            client.update_run(self._run, status="RUNNING")
 
     def write(self, entry: Entry) -> None:
         """Log all values at their round."""
