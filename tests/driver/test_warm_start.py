@@ -16,7 +16,7 @@ from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.priors import COLUMNS, RunStats, discount, match_prior
 from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
-from tests.faults.scene import saved_again
+from tests.faults.scene import saved_again, written
 
 JOB = """
 [problem]
@@ -189,10 +189,9 @@ def test_a_folder_of_many_files_that_do_not_fit_is_told_in_few_words(start: Star
     for number in range(20):
         Path(f"runs/{number}.h5").write_text("no run")
     done = started(*warm("runs"))
-    assert done.exit_code == 0
+    assert (done.exit_code, done.stderr.count("Note:")) == (0, 5)
     assert "Note: skipped: 17 more files in runs\n" in done.stderr
     assert "Note: no run to warm-start from in runs: all workers start cold\n" in done.stderr
-    assert done.stderr.count("Note:") == 5
 
 
 def test_a_run_whose_newest_generation_is_damaged_counts_by_the_one_before(start: Start) -> None:
@@ -243,20 +242,11 @@ def test_allocators_that_learn_nothing_accept_a_prior_and_hand_it_on(start: Star
     assert [source.run for source in start("3.h5", *warm("2.h5")).prior] == [each.run for each in runs]
 
 
-GREEDY = {"malenia": "S = 4", "ringmaster": "delay = 4\nbudget = 7"}
-
-
-@pytest.mark.parametrize("method", ["asgd", "heterogeneous-data-sgd", *GREEDY])
+@pytest.mark.parametrize("method", ["asgd ata-empirical", "heterogeneous-data-sgd", "malenia", "ringmaster"])
 def test_every_method_starts_from_a_prior(start: Start, method: str) -> None:
     start("1.h5")
-    text = JOB.replace('"sgd"', f'"{method}"')
-    if key := GREEDY.get(method):
-        text = text.replace('[allocator]\nname = "ata-empirical"\nbudget = 7\n', "")
-        text = text.replace("step_size", f"{key}\nstep_size")
-    Path("job.toml").write_text(text)
-    done = started("--out", "2.h5", *warm("1.h5"))
-    assert done.exit_code == 0, done.stderr
-    assert [source.rounds for source in record("2.h5").prior] == [30]
+    written(Path("job.toml"), method)
+    assert [source.rounds for source in start("2.h5", *warm("1.h5"), "--any-problem").prior] == [30]
 
 
 def test_an_allocator_of_ones_own_that_cannot_inherit_starts_anew_and_is_told(start: Start) -> None:

@@ -114,11 +114,13 @@ def test_no_code_of_the_users_runs_when_the_job_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("times", "file"), [(RUN, "earlier.h5"), (TABLE, "times.csv"), (OWN, "my_law.py")])
-def test_the_file_is_part_of_the_job(tmp_path: Path, times: str, file: str) -> None:
+def test_the_file_is_part_of_the_job_and_of_its_copy_for_slurm(tmp_path: Path, times: str, file: str) -> None:
     recorded(tmp_path)
     path, out = written(tmp_path, times), OutputOptions(tmp_path / "run.h5", resume=True)
-    before, label = load_job(path), times_of(load_job(path)).label
+    before, drawn = load_job(path), times_of(load_job(path))
     driven(path, ["stop.rounds=3"], output=out)
+    copies = JobCopy.of([before], tmp_path / "copy")
+    copies.make()
     if file == "earlier.h5":
         more = OutputOptions(tmp_path / file, resume=True)
         driven(tmp_path / "earlier.toml", ["stop.rounds=40"], output=more)
@@ -126,19 +128,11 @@ def test_the_file_is_part_of_the_job(tmp_path: Path, times: str, file: str) -> N
         (tmp_path / file).write_text((tmp_path / file).read_text() + "\n")
     after = load_job(path)
     assert before.digest != after.digest
-    assert times_of(after).label != label, "runs of other times are no warm start for each other"
+    assert times_of(after).label != drawn.label, "runs of other times are no warm start for each other"
     with pytest.raises(UsageError, match=f"differs from the job of that run in the file {file}"):
         driven(path, ["stop.rounds=4"], output=out)
-
-
-@pytest.mark.parametrize(("times", "file"), [(RUN, "earlier.h5"), (TABLE, "times.csv"), (OWN, "my_law.py")])
-def test_a_copy_for_slurm_has_the_file(tmp_path: Path, times: str, file: str) -> None:
-    recorded(tmp_path)
-    copies = JobCopy.of([load_job(written(tmp_path, times))], tmp_path / "copy")
-    copies.make()
-    wanted = times_of(load_job(tmp_path / "job.toml")).means.tolist()
     (tmp_path / file).unlink()
-    assert times_of(load_job(copies.job)).means.tolist() == wanted
+    assert times_of(load_job(copies.job)).means.tolist() == drawn.means.tolist()
 
 
 def test_who_the_workers_of_a_real_machine_are_is_part_of_their_identity(tmp_path: Path) -> None:
