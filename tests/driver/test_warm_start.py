@@ -16,51 +16,8 @@ from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.priors import COLUMNS, RunStats, discount, match_prior
 from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
-from tests.faults.scene import saved_again, written
-
-JOB = """
-[problem]
-name = "quadratic"
-dimension = 3
-[method]
-name = "sgd"
-step_size = 0.1
-[allocator]
-name = "ata-empirical"
-budget = 7
-[times]
-law = "linear"
-[stop]
-rounds = 30
-[run]
-workers = 4
-"""
-FIRST = """
-import numpy as np
-
-class First:
-    def __init__(self, n: int, budget: int) -> None:
-        self.n, self.budget = n, budget
-
-    def allocate(self, available):
-        return self.budget * (np.arange(self.n) == 0)
-
-    def observe(self, worker, seconds, stopped=(), overhead=0.0): ...
-
-    def state(self):
-        return {}
-
-    def restore(self, state): ...
-"""
-OWN = """
-import numpy as np
-
-class Own:
-    x0 = np.zeros(2)
-
-    def gradient(self, x, task):
-        return np.ones(2)
-"""
+from tests.faults.scene import own_problem, saved_again, written
+from tests.job.test_job import ALLOCATOR
 
 Start = Callable[..., Record]
 
@@ -81,7 +38,7 @@ def record(path: str) -> Record:
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     """Lets a run of the job end well, and gives its record; seeds differ from run to run."""
-    (tmp_path / "job.toml").write_text(JOB)
+    written(tmp_path / "job.toml", rounds=30, workers=4)
     seeds = iter(range(100))
 
     def begun(out: str, *arguments: object) -> Record:
@@ -136,8 +93,8 @@ def test_everything_known_travels_through_the_file(start: Start) -> None:
 
 
 PROBLEMS = [
-    (["problem.dimension=5"], "dimension = 3, here 5"),
-    (["problem.noise=0.5"], "noise = not given, here 0.5"),
+    (["problem.dimension=5"], "dimension = 10, here 5"),
+    (["problem.noise=0.5"], "noise = 0.1, here 0.5"),
 ]
 
 
@@ -158,15 +115,13 @@ def test_runs_of_another_problem_are_refused_unless_asked_for(
 
 def test_the_text_of_a_problem_file_counts_not_its_name(start: Start) -> None:
     start("0.h5")
-    for name in ("own.py", "moved.py"):
-        Path(name).write_text(OWN)
-    text = JOB.replace('name = "quadratic"\ndimension = 3', 'file = "own.py"\nclass = "Own"')
-    Path("job.toml").write_text(text)
+    job = written(Path("job.toml"), rounds=30, workers=4, problem=own_problem(Path(), "pass"))
     assert "another problem (name = 'quadratic', here not given; " in started(*warm("0.h5")).stderr
     start("1.h5")
-    Path("job.toml").write_text(text.replace("own.py", "moved.py"))
+    job.write_text(job.read_text().replace("own.py", "moved.py"))
+    Path("own.py").rename("moved.py")
     assert "4 of 4 workers recognised" in started(*warm("1.h5")).stderr
-    Path("moved.py").write_text(OWN.replace("ones", "zeros"))
+    Path("moved.py").write_text(Path("moved.py").read_text().replace("pass", "x = x + 1"))
     assert "is of another problem (another problem file)" in started(*warm("1.h5")).stderr
 
 
@@ -251,8 +206,9 @@ def test_every_method_starts_from_a_prior(start: Start, method: str) -> None:
 
 def test_an_allocator_of_ones_own_that_cannot_inherit_starts_anew_and_is_told(start: Start) -> None:
     start("1.h5")
-    Path("first.py").write_text(FIRST)
-    Path("job.toml").write_text(JOB.replace('name = "ata-empirical"', 'file = "first.py"\nclass = "First"'))
+    Path("first.py").write_text(ALLOCATOR)
+    text = Path("job.toml").read_text()
+    Path("job.toml").write_text(text.replace('name = "ata-empirical"', 'file = "first.py"\nclass = "First"'))
     done = started(*warm("1.h5"))
     assert done.exit_code == 0, done.stderr
     assert "Note: First has no inherit(rounds, known), so it starts cold\n" in done.stderr

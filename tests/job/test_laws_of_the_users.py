@@ -14,25 +14,8 @@ from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.times import DrawnTimes, bytedance_se
 from tests.driver.driven import driven
+from tests.faults.scene import written as job_file
 
-JOB = """
-[problem]
-name = "quadratic"
-dimension = 3
-[method]
-name = "sgd"
-step_size = 0.4
-[allocator]
-name = "uta"
-budget = 7
-[times]
-{times}
-[stop]
-rounds = 30
-[run]
-workers = 3
-seed = 5
-"""
 RUN = 'law = "recorded"\nrun = "earlier.h5"'
 TABLE = 'law = "recorded"\nfile = "times.csv"'
 OWN = 'file = "my_law.py"\nclass = "Two"'
@@ -50,10 +33,11 @@ class Two:
 
 
 def written(folder: Path, times: str, name: str = "job.toml") -> Path:
-    (folder / name).write_text(JOB.format(times=times))
+    job = job_file(folder / name, "sgd uta", rounds=30, workers=3)
+    job.write_text(job.read_text().replace('law = "sqrt"', times))
     (folder / "times.csv").write_text("worker,seconds\n0,1.0\n0,3.0\n1,5.0\n2,0.5\n")
     (folder / "my_law.py").write_text(LAW)
-    return folder / name
+    return job
 
 
 def recorded(folder: Path, *settings: str) -> Path:
