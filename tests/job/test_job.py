@@ -157,9 +157,15 @@ times.report       3             report = 3 in [times] must be a string
 stop.loss          -inf          loss = -inf in [stop] must be finite
 run.seed           1979-05-27    in [run] must be a whole number
 problem.dimension  0             [problem] dimension=0 must be at least 1
+problem.noise      -0.1          [problem] noise=-0.1 must be at least 0
+allocator.budget   0             [allocator] budget=0 must be at least 1
+allocator.eta      -1            [allocator] eta=-1.0 must be above 0
+times.scale        0             [times] scale=0.0 must be above 0
 times.unit         0.0           [times] unit=0.0 must be above 0 seconds
 times.report       "guessed"     [times] report='guessed' must be 'measured' or 'drawn'
 stop.rounds        0             [stop] rounds=0 must be above 0
+stop.gap           0.0           [stop] gap=0.0 must be above 0
+stop.clock         -1            [stop] clock=-1.0 must be above 0
 stop.elapsed       -1            [stop] elapsed=-1.0 must be above 0
 run.workers        0             [run] workers=0 must be at least 1
 run.seed           -1            [run] seed=-1 must be from 0 to 2**64 - 1
