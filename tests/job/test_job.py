@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpi_ata import FaultPolicy
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job, build_parts, load_job
 from mpi_ata.job.build import build_problem
 from mpi_ata.job.schema import RunDescription, RunTable
-from mpi_ata.job.tables import parse_setting
+from mpi_ata.job.tables import difference, parse_setting, same_code
 from mpi_ata.methods import Method
 
 Change = dict[str, str | None]  # "table.key" or "table" to TOML text; None takes it away
@@ -171,6 +172,11 @@ run.workers        0             [run] workers=0 must be at least 1
 run.seed           -1            [run] seed=-1 must be from 0 to 2**64 - 1
 run.seed           18446744073709551616  [run] seed=18446744073709551616 must be from 0 to 2**64 - 1
 run.evaluate_every 0             [run] evaluate_every=0 must be at least 1
+faults.deadlin     3             unknown key 'deadlin' in [faults]; valid keys: deadline, on_task_error
+faults.owned       true          unknown key 'owned' in [faults]
+faults.deadline    inf           deadline = inf in [faults] must be finite
+faults.deadline    -1            deadline=-1.0 must be at least 1, or 0 to wait forever
+faults.on_task_error "retry"     on_task_error='retry' must be 'stop' or 'reissue'
 """
 
 
@@ -423,3 +429,29 @@ def test_whatever_allocator_a_file_names_another_can_be_set(tmp_path: Path, own:
     job = load_job(written(tmp_path, {"allocator.name": own, "allocator.eta": eta}), ["allocator.name=gta"])
     assert job.allocator is not None
     assert (job.allocator.factory.__name__, job.allocator.keys) == ("GTA", {"budget": 5})
+
+
+def test_every_key_about_faults_can_be_set_and_has_a_default(tmp_path: Path) -> None:
+    given = ["deadline=4", "on_task_error=reissue", "on_bad_result=reissue", "max_failures=1"]
+    job = load_job(written(tmp_path, {}), [f"faults.{setting}" for setting in given])
+    assert job.faults == FaultPolicy(4.0, "reissue", "reissue", 1)
+    assert load_job(written(tmp_path, {})).faults == FaultPolicy(10.0, "stop", "stop", 3)
+
+
+CODE = "class A:\n    def f(self, x):\n        return x + 1\n"
+SAME = [CODE + "\n\n# a\n", CODE.replace("x + 1", "(x  +  1)  # b"), CODE.replace("\n    def", "\n\n    def")]
+OTHERS = [CODE.replace("1", "2"), CODE + "b = 1\n", CODE + "b = (\n", "sha256 ab"]
+
+
+@pytest.mark.parametrize("other", [*SAME, *OTHERS])
+def test_comments_blank_lines_and_formatting_are_no_change_but_all_else_is(other: str) -> None:
+    assert same_code(CODE, other) == (other in SAME)
+
+
+def test_a_difference_shows_the_lines_that_differ_and_is_cut_if_it_is_long() -> None:
+    text = "@@ -2,2 +2,2 @@\n     def f(self, x):\n-        return x + 1\n+        return x + 2"
+    assert difference(CODE, CODE.replace("1", "2")) == text
+    before, after = ("\n".join(f"{word} = {j}" for j in range(1000)) for word in ("a", "b"))
+    cut = difference(before, after)
+    assert len(cut) <= 1000
+    assert cut.endswith(f"... and {2001 - 40:,} more lines")

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from mpi_ata import FaultPolicy
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import Plan
 from mpi_ata.job import load_job
+from mpi_ata.job.build import fault_policy
 from mpi_ata.job.component import ALLOCATORS, METHODS, UPDATES
 from tests.driver.driven import driven
 from tests.job.test_job import Change, built, refusal, written
@@ -128,6 +130,14 @@ def test_greedy_allocation_is_refused_where_everything_ordered_is_used(
     told = refusal(job_of(tmp_path, method, allocator))
     assert f"{allocator} lets everyone work and drops surplus results" in told
     assert f"or {instead}, the greedy method" in told
+
+
+@pytest.mark.parametrize("key", ["on_task_error", "on_bad_result"])
+def test_nothing_is_reissued_where_workers_own_their_data(tmp_path: Path, key: str) -> None:
+    told = refusal(job_of(tmp_path, "malenia", "", {f"faults.{key}": '"reissue"'}))
+    assert "each worker owns its data" in told
+    job = load_job(job_of(tmp_path, "malenia", ""))
+    assert fault_policy(job, built(job)) == FaultPolicy(owned=True), "owners are only warned about"
 
 
 @pytest.mark.parametrize(
