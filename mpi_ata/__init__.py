@@ -33,11 +33,11 @@ if TYPE_CHECKING:  # of the modules with *, all public names
     from mpi_ata.clusters import TaskResult as TaskResult
     from mpi_ata.clusters import VirtualCluster as VirtualCluster
     from mpi_ata.clusters.mpi.manager import MPICluster as MPICluster
-    from mpi_ata.driver.loggers import CSVLogger as CSVLogger
-    from mpi_ata.driver.loggers import MLflowLogger as MLflowLogger
-    from mpi_ata.driver.loggers import TensorBoardLogger as TensorBoardLogger
-    from mpi_ata.driver.loggers import WandbLogger as WandbLogger
+    from mpi_ata.driver.observers import CSVLogger as CSVLogger
+    from mpi_ata.driver.observers import MLflowLogger as MLflowLogger
     from mpi_ata.driver.observers import Observer as Observer
+    from mpi_ata.driver.observers import TensorBoardLogger as TensorBoardLogger
+    from mpi_ata.driver.observers import WandbLogger as WandbLogger
     from mpi_ata.driver.trace import Trace as Trace
     from mpi_ata.errors import RunError as RunError
     from mpi_ata.errors import UsageError as UsageError
@@ -65,8 +65,7 @@ _NAMES = {  # by module, which is imported when a name is first used: a thousand
     "arrays": "Array",
     "clusters": "Arrival Back Cluster Fault FaultPolicy Lost TaskResult VirtualCluster",
     "clusters.mpi.manager": "MPICluster",
-    "driver.loggers": "CSVLogger MLflowLogger TensorBoardLogger WandbLogger",
-    "driver.observers": "Observer",
+    "driver.observers": "CSVLogger MLflowLogger Observer TensorBoardLogger WandbLogger",
     "driver.trace": "Trace",
     "errors": "RunError UsageError",
     "job.schema": "Stop",

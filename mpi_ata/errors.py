@@ -4,7 +4,8 @@ import difflib
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 _EXTRAS = ("torch", "sklearn")  # libraries that our extras of the same name install
 LONGEST_SHORT = 300  # characters of a message that is shown in a list
@@ -45,6 +46,15 @@ class DamagedError(UsageError):
 
 class TakenError(RunError):
     """A run file that another process has written meanwhile."""
+
+
+@contextmanager
+def prefix_errors(prefix: str) -> Iterator[None]:
+    """Let an error of the user's say first what it is about, such as a file."""
+    try:
+        yield
+    except UsageError as error:
+        raise type(error)(f"{prefix}{error}") from None
 
 
 def in_users_code(what: str, error: BaseException) -> RunError:

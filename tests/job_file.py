@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from mpi_ata.clusters import FaultPolicy
 from mpi_ata.clusters.network import Network
-from mpi_ata.job.component import ALLOCATORS, LAWS, METHODS, PROBLEMS, UPDATES
+from mpi_ata.job.component import ALLOCATORS, LAWS, METHODS, PROBLEMS, UPDATES, type_in_words
 from mpi_ata.job.schema import RunTable, Stop, TimesTable
-from mpi_ata.job.validation import described_type
 from mpi_ata.times.drawn import Change
 
 PAGE = Path(__file__).parent.parent / "docs" / "job-file.md"
@@ -105,7 +104,7 @@ def named_keys(names: Mapping[str, Callable[..., Any]], everyone: str) -> Iterat
 
 def typed(annotation: Any) -> str:
     """Return a type as error messages name it."""
-    return described_type(annotation).strip(" ()")
+    return type_in_words(annotation)
 
 
 def default_text(value: Any, missing: Any) -> str:

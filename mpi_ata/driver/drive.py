@@ -3,71 +3,42 @@
 import logging
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mpi_ata.clusters import Cluster
+from mpi_ata.clusters.accounts import Ledger
 from mpi_ata.clusters.interface import ClusterAbilities
 from mpi_ata.driver.evaluation import evaluate
-from mpi_ata.driver.loggers import LOGGERS, Logger
-from mpi_ata.driver.observers import Observer, Observers
+from mpi_ata.driver.observers import LOGGERS, Logger, Observer
 from mpi_ata.driver.plan import RunStart
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import Note, begin
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import DivergedError, LossError, RunError, TakenError, UsageError, in_short, in_users_code
-from mpi_ata.job.schema import Stop
+from mpi_ata.errors import (
+    DivergedError,
+    LossError,
+    RunError,
+    TakenError,
+    UsageError,
+    in_short,
+    in_users_code,
+    one_line,
+)
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.methods import Method, Round
 from mpi_ata.methods.interface import MethodAbilities, decision_time
 from mpi_ata.problems import AnyProblem
 from mpi_ata.runfile.hosts import HostReport
 
+log = logging.getLogger("mpi_ata")
 
-def rounds(
-    method: Method,
-    cluster: Cluster,
-    problem: AnyProblem | None,
-    stop: Stop,
-    evaluate_every: int,
-    trace: Trace,
-) -> Iterator[Round]:
-    """Yield one round after another until a limit of `stop` is reached; without one, for as long as asked.
-
-    Every `evaluate_every` rounds the loss of `problem`, and what its evaluate(x) returns, goes into `trace`,
-    off the clock.
-    """
-    if not trace.rows:
-        _evaluate(problem, method, stop, cluster, trace)
-    done = stop.reached(trace)
-    while not done:
-        round = _step(method, cluster, trace)
-        done = stop.reached(trace)
-        if done or method.k % evaluate_every == 0:
-            _evaluate(problem, method, stop, cluster, trace)
-            done = done or stop.reached(trace)
-        yield round
-
-
-def _step(method: Method, cluster: Cluster, trace: Trace) -> Round:
-    """Do one round, and take it in."""
-    began, before = time.perf_counter(), decision_time(method)
-    round = method.step(cluster)
-    trace.add(round, cluster.ledger)
-    decision = decision_time(method) - before
-    trace.wall_time.add_round(time.perf_counter() - began, round.duration, decision)
-    return round
-
-
-def _evaluate(problem: AnyProblem | None, method: Method, stop: Stop, cluster: Cluster, trace: Trace) -> None:
-    with trace.wall_time.timed("evaluation_time"):
-        found = evaluate(problem, method, stop.needs_loss, cluster)
-    trace.record(found)
+BY_CALLER = "leaving the loop"  # what ended a run that neither a limit nor a signal ended
+ENOUGH_ORDERS = 300  # to judge the exchange by: the first ones may wait for code to be loaded
 
 
 class RoundBoundary:
@@ -104,55 +75,14 @@ class RoundBoundary:
         return True
 
 
-@contextmanager
-def saved_on_failure(boundary: RoundBoundary, method: Method, recorder: RunRecorder | None) -> Iterator[None]:
-    """Where rounds fail, save the completed ones and the reason, and say what is left of the run."""
-    try:
-        yield
-    except TakenError:  # the file belongs to another run now
-        raise
-    except Exception as error:
-        if not isinstance(error, RunError | UsageError):  # in an allocator or a method of the user's own
-            error = in_users_code(f"round {method.k + 1} failed", error)
-        whole = boundary.settle(error)
-        raise (_recorded(error, whole, recorder) if recorder else error) from None
-
-
-def _recorded(error: Exception, whole: bool, recorder: RunRecorder) -> Exception:
-    """Record a failure, and return the error with what is left of the run."""
-    recorder.fail(error, whole)
-    if isinstance(error, UsageError):
-        return error
-    kind = LossError if isinstance(error, LossError) else RunError
-    return kind(f"{error}\n{recorder.remains()}")
-
-
-log = logging.getLogger("mpi_ata")
-ENOUGH = 300  # orders: the first ones may wait for code to be loaded
-
-
-class ExchangeAdvice(Observer):
-    """Logs at the end of a run that exchanging orders and results took longer than the tasks themselves."""
-
-    def on_start(self, method: Method, cluster: Cluster, trace: Trace) -> None:
-        """Remember whose accounts to look at."""
-        self._stats = cluster.ledger.stats
-
-    def on_end(self, trace: Trace, reason: str | None) -> None:
-        """Look at the mean order of all workers."""
-        sums = self._stats.state()
-        orders = int(sums["arrivals"].sum())
-        overhead, seconds = (math.fsum(sums[name]) / max(orders, 1) for name in ("overhead", "seconds"))
-        if orders >= ENOUGH and overhead > seconds:
-            log.warning(
-                "exchanging an order took %.3g ms, but its tasks only %.3g ms: let each task do more, "
-                "or use a larger budget",
-                1e3 * overhead,
-                1e3 * seconds,
-            )
-
-
-BY_CALLER = "leaving the loop"  # what ended a run that neither a limit nor a signal ended
+def advise_on_exchange(ledger: Ledger) -> None:
+    """Log where exchanging orders and results took longer than the tasks themselves, on average."""
+    sums = ledger.stats.state()
+    orders = int(sums["arrivals"].sum())
+    overhead, seconds = (1e3 * math.fsum(sums[name]) / max(orders, 1) for name in ("overhead", "seconds"))
+    if orders >= ENOUGH_ORDERS and overhead > seconds:
+        text = "exchanging an order took %.3g ms, but its tasks only %.3g ms: let each task do more, or use "
+        log.warning(f"{text}a larger budget", overhead, seconds)
 
 
 @dataclass(frozen=True)
@@ -194,10 +124,10 @@ class Drive:
     ) -> None:
         self._start, self._cluster, self._stop_request, self._trace = start, cluster, stop_request, trace
         self._problem, self._method, self._closes = problem, method, closes
-        names = dict.fromkeys(start.job.run.log or ()) if start.file else ()  # they write beside it
-        observers = [*observers, *(LOGGERS[name]() for name in names)]
-        self._loggers = [observer for observer in observers if isinstance(observer, Logger)]
-        self._observers = Observers([*observers, ExchangeAdvice()])
+        self._stop, self._run = start.job.stop, start.job.run
+        loggers = dict.fromkeys(self._run.log or ()) if start.file else ()  # they write beside it
+        self._observers = [*observers, *(LOGGERS[name]() for name in loggers)]
+        self._observed = False  # from on_start on
         self._recorder: RunRecorder | None = None
         self._notes: Sequence[Note] | None = None  # of what the run starts from, once it was restored
         self.reason: str | None = None  # the limit that was reached
@@ -208,13 +138,10 @@ class Drive:
         with np.errstate(over="ignore", invalid="ignore"):  # evaluate() says it better
             for _ in self.rounds():
                 pass
-        outcome = Outcome(self._cluster.n, self._trace, self._method.x, self.reason, self._stop_request.name)
-        if (found := self._recorder) is None:
-            return outcome
-        hosts = found.flagged_hosts()
-        return replace(
-            outcome, out=found.path, resumable=found.resumable, flagged_hosts=hosts, saved=found.saved
-        )
+        ended = self._cluster.n, self._trace, self._method.x, self.reason, self._stop_request.name
+        if (kept := self._recorder) is None:
+            return Outcome(*ended)
+        return Outcome(*ended, kept.path, kept.resumable, kept.flagged_hosts(), kept.saved)
 
     @property
     def resumable(self) -> bool:
@@ -225,7 +152,7 @@ class Drive:
         """Yield one round after another; when they end, for whatever reason, the run is saved."""
         try:
             self._begin()
-            yield from self._run_rounds()
+            yield from self._saved_rounds()
             self._end()
         except GeneratorExit:  # the caller has left its loop, between two rounds
             self._end()
@@ -233,12 +160,12 @@ class Drive:
         except (GraceExpired, KeyboardInterrupt):  # in the middle of a round: the latest save is what is left
             if not self._closes and not self._stop_request:
                 raise
-        except (RunError, UsageError):
-            raise
-        except Exception as error:  # in an allocator or a method of the user's own
-            raise in_users_code(f"round {self._method.k + 1} failed", error) from None
+        except Exception as error:
+            raise self._explained(error) from None
         finally:
-            self._observers.on_end(self._trace, self.reason)
+            if self._observed:
+                self._observe(lambda observer: observer.on_end(self._trace, self.reason))
+                advise_on_exchange(self._cluster.ledger)
 
     def restore(self) -> Sequence[Note]:
         """Bring the run to where it starts from, unless that was done, and return what to record of that."""
@@ -247,38 +174,101 @@ class Drive:
         return self._notes
 
     def _begin(self) -> None:
-        start, method, cluster, trace = self._start, self._method, self._cluster, self._trace
+        method, cluster, trace, file = self._method, self._cluster, self._trace, self._start.file
         notes = self.restore()
         trace.end_setup()
-        if start.file is not None:
-            self._recorder = RunRecorder(start, start.file, method, cluster, trace)
-            self._recorder.begin(notes)
-            for logger in self._loggers:
-                logger.place(self._recorder.path, self._recorder.run)
-        self._observers.on_start(method, cluster, trace)
+        if file is not None:
+            self._recorder = recorder = RunRecorder(self._start, file, method, cluster, trace)
+            recorder.begin(notes)
+            for observer in self._observers:
+                if isinstance(observer, Logger):
+                    observer.place(recorder.path, recorder.run)
+        self._observed = True
+        self._observe(lambda observer: observer.on_start(method, cluster, trace))
 
-    def _run_rounds(self) -> Iterator[Round]:
-        job, stop_request, recorder = self._start.job, self._stop_request, self._recorder
-        loop = rounds(
-            self._method, self._cluster, self._problem, job.stop, job.run.evaluate_every, self._trace
-        )
+    def _observe(self, hook: Callable[[Observer], None]) -> None:
+        """Call a hook of all observers; one that fails is reported and left out, and the run continues."""
+        for observer in tuple(self._observers):
+            try:
+                hook(observer)
+            except Exception as error:
+                self._observers.remove(observer)
+                what = f"{type(error).__name__}: {one_line(error)}"
+                log.warning("the observer %s failed and is left out: %s", type(observer).__name__, what)
+
+    def _saved_rounds(self) -> Iterator[Round]:
+        """Yield rounds, and save the run; where one fails, the completed ones and the reason are saved."""
+        stop_request, recorder = self._stop_request, self._recorder
         boundary = RoundBoundary(self._method, self._cluster, self._trace)
-        with saved_on_failure(boundary, self._method, recorder):
-            for round in stop_request.enforced_on(loop):
-                self._observers.on_round(round, self._trace)
-                if recorder:
-                    recorder.note(round)
+        try:
+            for round in stop_request.enforced_on(self._rounds()):
+                self._note(round)
                 yield round  # what the caller does with it belongs to the round: x and state may change
                 boundary.note()
                 if stop_request:
                     break
                 if recorder:
                     recorder.save_if_due(round)
+        except TakenError:  # the file belongs to another run now
+            raise
+        except Exception as error:
+            raise self._recorded(self._explained(error), boundary) from None
+
+    def _note(self, round: Round) -> None:
+        self._observe(lambda observer: observer.on_round(round, self._trace))
+        if self._recorder:
+            self._recorder.note(round)
+
+    def _explained(self, error: Exception) -> Exception:
+        """Return the error for the user: one that is not ours is of an allocator or a method of their own."""
+        if isinstance(error, RunError | UsageError):
+            return error
+        return in_users_code(f"round {self._method.k + 1} failed", error)
+
+    def _recorded(self, error: Exception, boundary: RoundBoundary) -> Exception:
+        """Record a failure, and return the error with what is left of the run."""
+        whole = boundary.settle(error)
+        if self._recorder is None:
+            return error
+        self._recorder.fail(error, whole)
+        if isinstance(error, UsageError):
+            return error
+        kind = LossError if isinstance(error, LossError) else RunError
+        return kind(f"{error}\n{self._recorder.remains()}")
+
+    def _rounds(self) -> Iterator[Round]:
+        """Yield one round after another until a limit is reached; losses are evaluated off the clock."""
+        method, trace, reached = self._method, self._trace, self._stop.reached
+        if not trace.rows:
+            self._evaluate()
+        done = reached(trace)
+        while not done:
+            round = self._step()
+            done = reached(trace)
+            if done or method.k % self._run.evaluate_every == 0:
+                self._evaluate()
+                done = done or reached(trace)
+            yield round
+
+    def _step(self) -> Round:
+        """Do one round, and take it in."""
+        method, cluster, trace = self._method, self._cluster, self._trace
+        began, before = time.perf_counter(), decision_time(method)
+        round = method.step(cluster)
+        trace.add(round, cluster.ledger)
+        decision = decision_time(method) - before
+        trace.wall_time.add_round(time.perf_counter() - began, round.duration, decision)
+        return round
+
+    def _evaluate(self) -> None:
+        with self._trace.wall_time.timed("evaluation_time"):
+            found = evaluate(self._problem, self._method, self._stop.needs_loss, self._cluster)
+        self._trace.record(found)
 
     def _end(self) -> None:
         """Save for the last time; a cluster that belongs to a finished run is closed first."""
         recorder, before = self._recorder, self._cluster.ledger.mark()
-        self.reason = reason = self._start.job.stop.reached(self._trace)
+        self.reason = reason = self._stop.reached(self._trace)
         if reason is None:
             self._trace.end()
             if recorder:
@@ -287,7 +277,10 @@ class Drive:
             return
         if recorder:
             recorder.finish(reason)
-        self._release()
+        if self._closes:
+            self._cluster.close()
+        else:
+            self._cluster.stop(np.arange(self._cluster.n))
         self._trace.settle(self._cluster.ledger, before)
         self._trace.end()
         if recorder:
@@ -307,10 +300,3 @@ class Drive:
         else:
             if recorder:
                 recorder.save_again()
-
-    def _release(self) -> None:
-        """Close the cluster, or leave it to the caller with no order under way."""
-        if self._closes:
-            self._cluster.close()
-        else:
-            self._cluster.stop(np.arange(self._cluster.n))

@@ -1,7 +1,7 @@
 """Evaluates the problem at the current point, off the clock."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 from mpi_ata.arrays import Array, described
 from mpi_ata.clusters import Cluster
 from mpi_ata.clusters.interface import ClusterAbilities
-from mpi_ata.errors import RunError, UsageError, diverged, in_users_code
+from mpi_ata.errors import RunError, UsageError, diverged, users_code
 from mpi_ata.methods import Method
 from mpi_ata.methods.interface import MethodAbilities
 from mpi_ata.problems import AnyProblem, EvaluationAbilities
@@ -32,37 +32,28 @@ def evaluate(
     problem: AnyProblem | None, method: Method, needs_loss: bool = False, cluster: Cluster | None = None
 ) -> Evaluation:
     """Evaluate the problem at the method's point, on the workers if it can be done in parts."""
-    x, metrics = method.x, {}
+    x, metrics, can = method.x, {}, EvaluationAbilities.of(problem)
     if sums := not MethodAbilities.of(method).any_x:  # a point that updates move, and that may diverge
         x = x.view()
         x.flags.writeable = False
-        metrics = evaluate_in_parts(problem, x, cluster)
-    metrics = metrics or _metrics(problem, x)
+        metrics = evaluate_in_parts(problem, x, cluster) if can.evaluation_parts else {}
+    if not metrics and can.evaluate is not None:
+        with users_code("evaluate(x) of the problem failed"):
+            answer = can.evaluate(x)
+        metrics = _named_numbers("evaluate(x)", answer)
     loss = metrics.pop("loss", None)  # a problem that computes it anyway need not do so twice
-    loss = _loss(problem, x) if loss is None else loss
+    if loss is None and can.loss is not None:
+        with users_code("loss(x) of the problem failed"):
+            answer = can.loss(x)
+        loss = _number("loss(x) of the problem returned", answer)
     if sums and not (np.isfinite(x).all() and (loss is None or math.isfinite(loss))):
         raise diverged(method.k, loss)
-    if loss is None and needs_loss:
+    if loss is not None:
+        return Evaluation(loss, loss - _number("minimum of the problem is", can.minimum), metrics)
+    if needs_loss:
         way_out = "let evaluate(x) return an entry 'loss', or add loss(x)"
         raise UsageError(f"stop.loss or stop.gap is set, but the problem has no loss; {way_out}")
-    if loss is None:
-        return Evaluation(metrics=metrics)
-    minimum = _number("minimum of the problem is", EvaluationAbilities.of(problem).minimum)
-    return Evaluation(loss, loss - minimum, metrics)
-
-
-def _loss(problem: AnyProblem | None, x: Any) -> float | None:
-    """Return the loss at x; None where the problem has no loss()."""
-    if (function := EvaluationAbilities.of(problem).loss) is None:
-        return None
-    return _number("loss(x) of the problem returned", _call("loss(x)", function, x))
-
-
-def _metrics(problem: AnyProblem | None, x: Any) -> dict[str, float]:
-    """Return what evaluate() of the problem says of x, as plain numbers; nothing where there is none."""
-    if (function := EvaluationAbilities.of(problem).evaluate) is None:
-        return {}
-    return _named_numbers("evaluate(x)", _call("evaluate(x)", function, x))
+    return Evaluation(metrics=metrics)
 
 
 def _named_numbers(function: str, answer: Any) -> dict[str, float]:
@@ -81,19 +72,14 @@ def evaluate_in_parts(problem: Any, x: Array, cluster: Any, parts: range | None 
 
     Nothing if the problem or the cluster does not offer that.
     """
-    abilities, evaluate = EvaluationAbilities.of(problem), ClusterAbilities.of(cluster).evaluate
-    parts = range(abilities.evaluation_parts) if parts is None else parts
-    if not parts or evaluate is None or abilities.combine_parts is None:
+    can, evaluate = EvaluationAbilities.of(problem), ClusterAbilities.of(cluster).evaluate
+    parts = range(can.evaluation_parts) if parts is None else parts
+    if not parts or evaluate is None or can.combine_parts is None:
         return {}
-    name = "combine_parts(x, numbers)"
-    return _named_numbers(name, _call(name, abilities.combine_parts, x, evaluate(x, parts)))
-
-
-def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return function(*arguments)
-    except (Exception, SystemExit) as error:
-        raise in_users_code(f"{name} of the problem failed", error) from None
+    numbers = evaluate(x, parts)
+    with users_code("combine_parts(x, numbers) of the problem failed"):
+        answer = can.combine_parts(x, numbers)
+    return _named_numbers("combine_parts(x, numbers)", answer)
 
 
 def _number(what: str, value: Any) -> float:

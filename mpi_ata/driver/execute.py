@@ -13,10 +13,9 @@ from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.plan import Plan, RunStart
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import CONTINUE, RunError, UsageError
-from mpi_ata.job import Job, Parts
+from mpi_ata.errors import CONTINUE, RunError, UsageError, prefix_errors
+from mpi_ata.job import Parts, build_parts
 from mpi_ata.job.build import check_simulation, fault_policy
-from mpi_ata.job.schema import prefix_errors
 from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.environment import take_job_age
 from mpi_ata.launch.signals import GraceExpired, StopRequest
@@ -66,13 +65,15 @@ def execute(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome:
         log_notes(plan)
         with set_up_in_time(stop_request), stop_request.enforced():
             parts, cluster = _simulated(plan)
-        return _drive(plan, parts, cluster, trace, observers, stop_request).outcome()
+        track_regret(trace, parts.method, parts.times)
+        given = cluster, trace, observers, stop_request
+        return Drive(plan, parts.method, parts.problem, *given).outcome()
 
 
 def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
     """Return the parts of a run, and the virtual cluster on which they run."""
-    parts = plan.parts()
-    with prefix_errors(plan.job.path):
+    parts = build_parts(plan.job)
+    with prefix_errors(f"{plan.job.path}: "):
         if parts.times is None:
             raise UsageError("a virtual clock needs a table [times], which says how long tasks take")
         check_simulation(parts.method, parts.times.n)
@@ -96,7 +97,7 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
         if job.network is not None:
             log.warning("[network] only applies to simulations; ignored here")
         with collective_check():
-            parts = plan.parts(workers_in_world())
+            parts = build_parts(job, workers_in_world())
         drawn = job.times is not None and job.times.report == "drawn"
         policy = fault_policy(job, parts.method)
         asked = job.run.seed, drawn, job.digest, policy, job.run.exchange
@@ -104,29 +105,16 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
         with opened_ranks(settings, stop_request) as cluster:
             if cluster is None:
                 return None
-            _check_size(job, cluster.n)
+            if job.run.workers not in (None, cluster.n):
+                text = "workers = %s was requested, but this MPI world has %s: using those"
+                log.warning(text, job.run.workers, cluster.n)
             start_billing(trace, cluster)
-            outcome = _drive(plan, parts, cluster, trace, observers, stop_request).outcome()
+            track_regret(trace, parts.method, parts.times)
+            given = cluster, trace, observers, stop_request
+            outcome = Drive(plan, parts.method, parts.problem, *given).outcome()
             if outcome.reason is None:
                 cluster.abort(CONTINUE if outcome.resumable else 1)
             return outcome
-
-
-def _check_size(job: Job, n: int) -> None:
-    if job.run.workers not in (None, n):
-        log.warning("workers = %s was requested, but this MPI world has %s: using those", job.run.workers, n)
-
-
-def _drive(
-    plan: Plan,
-    parts: Parts,
-    cluster: Cluster,
-    trace: Trace,
-    observers: Sequence[Observer],
-    stop_request: StopRequest,
-) -> Drive:
-    track_regret(trace, parts.method, parts.times)
-    return Drive(plan, parts.method, parts.problem, cluster, trace, observers, stop_request)
 
 
 def log_notes(plan: RunStart) -> None:

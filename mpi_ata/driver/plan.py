@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job, Parts, build_parts, load_job, resume_job
@@ -52,20 +52,17 @@ class OutputOptions:
             raise UsageError(f"{self.name('accept_changes', True)} requires {self.name('resume', True)}")
         if self.out is not None:
             check_writable_path(self.out)
-            self._check_not_overwritten(self.out)
+            file = RunFile(self.out)
+            if file.exists() and not self.resume:
+                there = self.out if self.out.exists() else file.previous
+                resume, other = self.name("resume", True), self.name("out")
+                raise UsageError(f"{there}: exists; continue it with {resume}, or choose another {other}")
         if not self.resumes():
             self.check_prior()
 
     def resumes(self) -> bool:
         """Return whether there is a run to continue."""
         return self.out is not None and self.resume and RunFile(self.out).exists()
-
-    def _check_not_overwritten(self, out: Path) -> None:
-        file = RunFile(out)
-        if file.exists() and not self.resume:
-            there = out if out.exists() else file.previous
-            resume, other = self.name("resume", True), self.name("out")
-            raise UsageError(f"{there}: exists; continue it with {resume}, or choose another {other}")
 
     def check_prior(self) -> None:
         """Reject a warm start from nothing."""
@@ -80,16 +77,6 @@ class OutputOptions:
             if not os.path.exists(path) and not os.path.exists(f"{path}.previous"):
                 warm_start = self.name("warm_start", str(path))
                 raise UsageError(f"{warm_start}: there is no such run file or folder")
-
-
-class _Totals(NamedTuple):
-    """What limits are about, of a run in its file."""
-
-    round: int
-    clock: float
-    elapsed: float
-    loss: float
-    gap: float
 
 
 @dataclass(frozen=True)
@@ -114,8 +101,8 @@ class RunStart:
             return self.earlier.reason
         if not all(change.startswith("stop.") for change in self.changes):
             return ""
-        totals = (self.earlier.totals[name].item() for name in _Totals._fields)
-        return self.job.stop.reached(_Totals(*totals)) or ""
+        totals = {name: value.item() for name, value in self.earlier.totals.items()}
+        return self.job.stop.reached(SimpleNamespace(**totals)) or ""
 
 
 @dataclass(frozen=True)
@@ -124,9 +111,9 @@ class Plan(RunStart):
 
     job: Job
 
-    def parts(self, n: int | None = None) -> Parts:
+    def parts(self) -> Parts:
         """Build what the run consists of; here the user's code is imported."""
-        return build_parts(self.job, n)
+        return build_parts(self.job)
 
     def with_seed(self, seed: int) -> "Plan":
         """Return the same plan with another seed."""
@@ -157,14 +144,15 @@ def plan_run(job: Path, settings: Sequence[str], output: OutputOptions) -> Plan:
 
 def read_prior(job: RunDescription, output: OutputOptions) -> tuple[list[RunStats], list[str]]:
     """Return what earlier runs learned of workers, and notes; files that do not fit the job are rejected."""
+    notes = [f"there is no {output.out} yet: starting a new run"] if output.resume else []
+    if not output.warm_start:
+        return [], notes
     runs = EarlierRuns(None if output.any_problem else job, output.name("any_problem", True))
     known = merge_runs(runs.read(output.warm_start))
-    notes = list(runs.notes)
-    if output.warm_start and not known:
+    notes += runs.notes
+    if not known:
         folders = ", ".join(map(str, output.warm_start))
         notes.append(f"no run to warm-start from in {folders}: all workers start cold")
-    if output.resume:
-        notes.insert(0, f"there is no {output.out} yet: starting a new run")
     return [discount(stats, output.prior_weight) for stats in known], notes
 
 

@@ -8,19 +8,13 @@ from contextlib import suppress
 
 import numpy as np
 
+from mpi_ata.allocators.interface import AllocatorAbilities
 from mpi_ata.arrays import IntArray, State
 from mpi_ata.clusters import Back, Lost
 from mpi_ata.clusters.accounts import Delivery, in_flight
 from mpi_ata.clusters.interface import ClusterAbilities, named
 from mpi_ata.driver.plan import RunStart
-from mpi_ata.driver.restore import (
-    Note,
-    RecordedMethod,
-    RecordedWorkers,
-    allocator_of,
-    missing_state,
-    speed_changes,
-)
+from mpi_ata.driver.restore import Note, RecordedMethod, RecordedWorkers, missing_state
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import DivergedError, LossError, TakenError, UsageError, diverged, in_short
 from mpi_ata.launch import slurm_job
@@ -159,9 +153,11 @@ class RunRecorder:
         job = plan.job
         self.path, self._file, self._output = file.path, file, plan.output
         self._new, self._removed = plan.earlier is None, False
+        can = MethodAbilities.of(method)
+        self._allocator, self._any_x = can.allocator, can.any_x
         # Elsewhere the state is that of the latest completed round until a round ends.
         self._simulated = ClusterAbilities.of(cluster).simulated
-        self._takes_states = self._simulated or MethodAbilities.of(method).point_per_worker
+        self._takes_states = self._simulated or can.point_per_worker
         self._next_state = 0.0
         self._changes = 0  # of speed
         self._method, self._cluster, self._trace, self._job = method, cluster, trace, job
@@ -169,7 +165,7 @@ class RunRecorder:
         self._record = plan.earlier or Record(secrets.token_hex(16), job, (), {}, prior=plan.prior)
         self._map = TaskMap(cluster.n)
         self._sample = None if self._simulated else RoundSample()
-        missing = missing_state(method)
+        missing = missing_state(method, can.allocator, can.update)
         self.resumable = not missing
         if missing:
             log.warning("%s: the run is recorded, but cannot be resumed", missing)
@@ -191,11 +187,11 @@ class RunRecorder:
         with self._trace.wall_time.timed("saving_time"):
             self._checkpoints.save_first(self._filled())
 
-    def event(self, kind: str, text: str, worker: int = -1) -> None:
+    def event(self, kind: str, text: str) -> None:
         """Record something that happened to the run, and log it: scripts show nothing below a warning."""
-        self._record.event(time.time(), kind, text, worker)
+        self._record.event(time.time(), kind, text)
         if kind not in ("started", "ended"):
-            log.warning("%s", f"{kind} {text}" if worker < 0 else text)
+            log.warning("%s %s", kind, text)
 
     def note(self, round: Round) -> None:
         """Record who did how much in a round, was lost or came back, and whose speed changed."""
@@ -203,11 +199,10 @@ class RunRecorder:
             tasks = self._cluster.ledger.stats.state()["tasks"]
             self._map.add(round.number, self._trace.clock, tasks)
         self._sample_round(round)
-        for lost in round.losses:
-            self._worker_event(lost.kind, lost)
-        for back in round.returns:
-            self._worker_event("back", back)
-        for change in speed_changes(self._method):
+        happened: tuple[Lost | Back, ...] = (*round.losses, *round.returns)
+        for found in happened:
+            self._worker_event(found)
+        for change in AllocatorAbilities.of(self._allocator).speed_changes:
             if getattr(change, "notable", True):  # those of a user's allocator all are
                 self._note_change(str(change), change.worker)
 
@@ -247,8 +242,9 @@ class RunRecorder:
         elif self._takes_states and (round.number <= FIRST or time.monotonic() >= self._next_state):
             self._filled()
 
-    def _worker_event(self, kind: str, found: Lost | Back) -> None:
+    def _worker_event(self, found: Lost | Back) -> None:
         """Record what happened to a worker; it was logged in mid-round, when it happened."""
+        kind = found.kind if isinstance(found, Lost) else "back"
         who = named(found.worker, self._cluster.identities[found.worker])
         self._record.event(time.time(), kind, f"{who}: {found.why}", found.worker)
 
@@ -259,7 +255,11 @@ class RunRecorder:
         """
         if whole and self._finite():
             self._filled()
-        self._note_failure(error)
+        self._record.failure = in_short(error)
+        for lost in getattr(error, "losses", ()):
+            self._worker_event(lost)
+        if not isinstance(error, LossError):  # which what happened to the workers describes
+            self._record.event(time.time(), "failed", self._record.failure)
         with suppress(TakenError, UsageError):  # where the file is not ours, or is damaged, it stays as it is
             record = self._as_saved() if isinstance(error, DivergedError) else self._record
             if self._new and not int(record.method["k"]) and not isinstance(error, LossError):
@@ -274,14 +274,6 @@ class RunRecorder:
             raise TakenError(f"{self.path} was written by another run in the meantime")
         record.events, record.failure = self._record.events, self._record.failure
         return record
-
-    def _note_failure(self, error: Exception) -> None:
-        """Record a failure; one that is a loss of workers by what happened to them."""
-        self._record.failure = in_short(error)
-        for lost in getattr(error, "losses", ()):
-            self._worker_event(lost.kind, lost)
-        if not isinstance(error, LossError):
-            self._record.event(time.time(), "failed", self._record.failure)
 
     def finish(self, reason: str) -> None:
         """Take the state at the end of a finished run, before its cluster is closed.
@@ -335,14 +327,14 @@ class RunRecorder:
 
     def _finite(self) -> bool:
         # A point that no update moves cannot diverge.
-        return MethodAbilities.of(self._method).any_x or bool(np.isfinite(self._method.x).all())
+        return self._any_x or bool(np.isfinite(self._method.x).all())
 
     def _filled(self, reason: str = "") -> Record:
         method, cluster, trace, record = self._method, self._cluster, self._trace, self._record
         if not self._finite():  # what was saved before is still good
             raise diverged(method.k)
         began = time.monotonic()
-        allocator, stats = allocator_of(method), cluster.ledger.stats.state()
+        allocator, stats = self._allocator, cluster.ledger.stats.state()
         state = {"k": np.array(method.k)} | (method.state() if self.resumable else {"x": method.x})
         record.method = _copied(state)
         record.allocator = _copied(allocator.state()) if self.resumable and allocator is not None else {}

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from mpi_ata.allocators import Allocator
-from mpi_ata.allocators.change_detection import SpeedChange
 from mpi_ata.allocators.interface import AllocatorAbilities
 from mpi_ata.arrays import State
 from mpi_ata.clusters import WorkerIdentity
@@ -36,7 +35,15 @@ class RecordedWorkers(Protocol):
     def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None: ...
 
 
-class RecordedMethod(Protocol):
+@runtime_checkable
+class Resumable(Protocol):
+    """What can be saved and restored, so that a run can be resumed."""
+
+    def state(self) -> State: ...
+    def restore(self, state: State) -> None: ...
+
+
+class RecordedMethod(Resumable, Protocol):
     """How far a run is, and what decides its quotas: every method, and Balance."""
 
     x: Any
@@ -44,16 +51,6 @@ class RecordedMethod(Protocol):
 
     @property
     def allocator(self) -> Allocator | None: ...
-    def state(self) -> State: ...
-    def restore(self, state: State) -> None: ...
-
-
-@runtime_checkable
-class Resumable(Protocol):
-    """What can be saved and restored, so that a run can be resumed."""
-
-    def state(self) -> State: ...
-    def restore(self, state: State) -> None: ...
 
 
 log = logging.getLogger("mpi_ata")
@@ -80,41 +77,34 @@ def track_regret(trace: Trace, method: RecordedMethod, times: DrawnTimes | None)
         trace.track_regret(Regret(times.means, allocator.budget))
 
 
-def speed_changes(method: RecordedMethod) -> Sequence[SpeedChange]:
-    """Return the workers whose speed changed, as the allocator noticed in the last round, if it can."""
-    return AllocatorAbilities.of(allocator_of(method)).speed_changes
-
-
-def missing_state(method: RecordedMethod) -> str:
-    """Return what the user's own parts of a method lack for a run to be resumable."""
-    for part in (method, allocator_of(method), MethodAbilities.of(method).update):
+def missing_state(*parts: object) -> str:
+    """Return what the user's own parts of a method, and itself, lack for a run to be resumable."""
+    for part in parts:
         if part is not None and not isinstance(part, Resumable):
             return f"{type(part).__name__} has no state() and restore(state)"
     return ""
 
 
-def begin(plan: RunStart, method: RecordedMethod, cluster: RecordedWorkers, trace: Trace) -> list[Note]:
+def begin(start: RunStart, method: RecordedMethod, cluster: RecordedWorkers, trace: Trace) -> list[Note]:
     """Bring a run to where it starts from, and return what to record of that."""
-    if plan.earlier is None:
-        return [Note("started", f"on {counted(cluster.n, 'worker')}"), *_warm_start(plan, method, cluster)]
+    can = MethodAbilities.of(method)
+    if start.earlier is None:
+        started = Note("started", f"on {counted(cluster.n, 'worker')}")
+        return [started, *_inherit(can.allocator, start.prior, cluster)]
     try:
-        if missing := missing_state(method):
+        if missing := missing_state(method, can.allocator, can.update):
             raise ValueError(missing)
-        return list(_resume(plan.earlier, plan.changes, method, cluster, trace))
+        return list(_resume(start.earlier, start.changes, method, can, cluster, trace))
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise UsageError(f"{plan.file and plan.file.path}: cannot be resumed: {one_line(error)}") from None
-
-
-def _warm_start(plan: RunStart, method: RecordedMethod, cluster: RecordedWorkers) -> Iterator[Note]:
-    allocator = allocator_of(method)
-    if plan.prior and allocator is not None:
-        yield from _inherit(allocator, plan.prior, cluster)
+        raise UsageError(f"{start.file and start.file.path}: cannot be resumed: {one_line(error)}") from None
 
 
 def _inherit(
-    allocator: Allocator, runs: Sequence[RunStats], cluster: RecordedWorkers, same_run: bool = False
+    allocator: Allocator | None, runs: Sequence[RunStats], cluster: RecordedWorkers, same_run: bool = False
 ) -> Iterator[Note]:
     """Let an allocator start with what runs know of the workers."""
+    if allocator is None or not runs:
+        return
     if (inherit := AllocatorAbilities.of(allocator).inherit) is None:
         log.warning("%s has no inherit(rounds, known), so it starts cold", type(allocator).__name__)
         return
@@ -124,29 +114,33 @@ def _inherit(
 
 
 def _resume(
-    record: Record, changes: Sequence[str], method: RecordedMethod, cluster: RecordedWorkers, trace: Trace
+    record: Record,
+    changes: Sequence[str],
+    method: RecordedMethod,
+    can: MethodAbilities,
+    cluster: RecordedWorkers,
+    trace: Trace,
 ) -> Iterator[Note]:
     method.restore(record.method)
     trace.restore(record.totals, record.trace, record.metrics)
     yield Note("resumed", f"at round {method.k:,} on {counted(cluster.n, 'worker')}")
     yield from (Note("changed", change) for change in changes)
-    allocator, same = allocator_of(method), same_workers(record.identities, cluster.identities)
-    if same:
+    if same := same_workers(record.identities, cluster.identities):
         before = cluster.ledger.mark()
         cluster.restore(record.cluster, record.workers)
         trace.lost += int(cluster.ledger.changes(before).lost.sum())
     else:
-        _move(record, method, cluster, trace)
+        _move(record, can.owns_data, cluster, trace)
     exchanged = any(change.startswith(ALLOCATOR_KEYS) for change in changes)
-    if allocator is not None and same and not exchanged:
-        allocator.restore(record.allocator)
-    elif allocator is not None:
-        yield from _inherit(allocator, [*record.prior, record.source], cluster, same_run=True)
+    if can.allocator is not None and same and not exchanged:
+        can.allocator.restore(record.allocator)
+    else:
+        yield from _inherit(can.allocator, [*record.prior, record.source], cluster, same_run=True)
 
 
-def _move(record: Record, method: RecordedMethod, cluster: RecordedWorkers, trace: Trace) -> None:
+def _move(record: Record, owns_data: bool, cluster: RecordedWorkers, trace: Trace) -> None:
     """Continue on other workers: those that are gone are dropped, and what they had begun is lost."""
-    if MethodAbilities.of(method).owns_data and len(record.identities) != cluster.n:
+    if owns_data and len(record.identities) != cluster.n:
         raise ValueError(
             f"each worker owns its part of the data, and there were {len(record.identities)} workers; "
             f"now there are {cluster.n}"

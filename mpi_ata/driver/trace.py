@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,20 +42,6 @@ class WallTime:
         self.decision_time += decision
         self.update_time += max(seconds - duration - decision, 0.0)
 
-    def summary(self, known: bool) -> dict[str, float | None]:
-        """Return the shares by name; None where workers are simulated, whose time is not that of a wall."""
-        return {name: value if known else None for name, value in asdict(self).items()}
-
-    def state(self) -> State:
-        """Return the shares so far."""
-        return {name: np.array(value) for name, value in asdict(self).items()}
-
-    def restore(self, state: State) -> None:
-        """Continue from an earlier part of the run; older files have no shares."""
-        for name, value in asdict(self).items():
-            if name in state:
-                setattr(self, name, value + float(entry(state, name, np.array(value))))
-
 
 class Regret:
     """The paper's regret: how much longer quotas take than the best ones, by the true mean times."""
@@ -72,9 +58,10 @@ class Regret:
 
 
 MAX_METRICS = 32  # the history is bounded in bytes
-SUMS = ("round", "clock", "worker_time", "waste", "used", "wasted", "lost", "elapsed", "billed", "regret")
-DELAYS = ("delays", "delay_sum", "largest_delay")
-TOTALS = (*SUMS, *DELAYS, "loss", "gap", "earlier", "stride", "recorded")  # what a resumed run continues from
+TOTALS = (  # what a resumed run continues from
+    *("round", "clock", "worker_time", "waste", "used", "wasted", "lost", "elapsed", "billed", "regret"),
+    *("delays", "delay_sum", "largest_delay", "loss", "gap", "earlier", "stride", "recorded"),
+)
 
 
 class Trace:
@@ -161,13 +148,15 @@ class Trace:
             "evaluation": {k: v if math.isfinite(v) else None for k, v in self.evaluation.items()},
             "mean_delay": None if math.isnan(self.mean_delay) else self.mean_delay,
             "largest_delay": self.largest_delay if self.delays else None,
-            **self.wall_time.summary(known=bool(self.cores)),
+            # The time of simulated workers is not that of a wall.
+            **{name: value if self.cores else None for name, value in vars(self.wall_time).items()},
         }
 
     def totals(self) -> State:
         """Return the sums so far, and how the history is thinned."""
-        sums = {name: np.array(getattr(self, name)) for name in TOTALS}
-        return sums | (self.wall_time.state() if self.cores else {})
+        shares = vars(self.wall_time) if self.cores else {}
+        sums = {name: getattr(self, name) for name in TOTALS} | shares
+        return {name: np.array(value) for name, value in sums.items()}
 
     def history(self) -> State:
         """Return the rows as columns."""
@@ -189,7 +178,9 @@ class Trace:
         self._before = sums.pop("elapsed"), sums.pop("billed")
         self._began -= self._before[0]
         vars(self).update(sums)
-        self.wall_time.restore(totals)
+        for name, value in vars(self.wall_time).items():
+            if name in totals:  # older files have no shares
+                setattr(self.wall_time, name, value + totals[name].item())
         columns = [history[name].tolist() for name in HistoryRow._fields]
         self.rows = [HistoryRow(*values) for values in zip(*columns, strict=True)]
         if self.rows and self.rows[-1].round == self.round:
@@ -236,11 +227,10 @@ class Trace:
         """Keep totals and evaluation as a row; when there are too many, every other row is dropped."""
         self.loss, self.gap, self.evaluation = evaluation.loss, evaluation.gap, dict(evaluation.metrics)
         self._evaluated = self.round
-        for name in self.evaluation:
-            if "/" in name:
-                raise RunError(
-                    f"evaluate() of the problem returned the name {name!r}; a name may not contain '/'"
-                )
+        if name := next((name for name in self.evaluation if "/" in name), None):
+            raise RunError(
+                f"evaluate() of the problem returned the name {name!r}; a name may not contain '/'"
+            )
         if self.recorded % self.stride == 0:
             self._keep()
         self.recorded += 1
@@ -252,10 +242,9 @@ class Trace:
     def _keep(self) -> None:
         for name in self.evaluation:
             self.metrics.setdefault(name, [math.nan] * len(self.rows))
-        if len(self.metrics) > MAX_METRICS:
+        if (count := len(self.metrics)) > MAX_METRICS:
             raise RunError(
-                f"evaluate() of the problem returned {len(self.metrics)} names; "
-                f"at most {MAX_METRICS} are kept"
+                f"evaluate() of the problem returned {count} names; at most {MAX_METRICS} are kept"
             )
         self.rows.append(HistoryRow(*(getattr(self, name) for name in HistoryRow._fields)))
         for name, column in self.metrics.items():

@@ -1,17 +1,18 @@
 """Building what a run consists of from its job: here the user's code is imported."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpi_ata.allocators import Allocator
-from mpi_ata.arrays import Array, described
+from mpi_ata.arrays import described
 from mpi_ata.clusters import FaultPolicy
-from mpi_ata.errors import BadResultError, UsageError, describe_error, one_line
-from mpi_ata.job.schema import Job, Stop, TimesTable, check_allocator, prefix_errors, split_update
+from mpi_ata.errors import BadResultError, UsageError, describe_error, one_line, prefix_errors
+from mpi_ata.job.component import UPDATES, Component, choose
+from mpi_ata.job.schema import Job, Stop, TimesTable
+from mpi_ata.job.tables import Table
 from mpi_ata.job.user_code import UserClass, UserLaw
 from mpi_ata.limits import check_memory, check_tasks
 from mpi_ata.methods import Method
@@ -19,6 +20,7 @@ from mpi_ata.methods.interface import MethodAbilities
 from mpi_ata.packing import pack
 from mpi_ata.problems import AnyProblem, EvaluationAbilities, ProblemAbilities
 from mpi_ata.times import DrawnTimes, Law
+from mpi_ata.torch import NamedTorchUpdate
 from mpi_ata.updates import Update
 
 WORKER_BYTES = 160  # the law and the accounts of one worker, as measured in a simulation
@@ -26,53 +28,6 @@ NUMBER_BYTES = 200  # the array and the entry that hold all workers' times of on
 TIME_BYTES = 8  # of one worker's in it
 TASK_BYTES = 200  # one simulated task of an order: its object, its seconds and where they are summed up
 COPIES = 4  # of a point at the least: x0, x, a gradient, the sum of gradients
-
-
-def check_workers(n: int) -> None:
-    """Reject more workers than this machine can keep accounts of."""
-    check_memory(f"workers={n}", n * WORKER_BYTES)
-
-
-def check_point(x0: Array) -> None:
-    """Reject a point of which this machine cannot hold the few copies that every run makes."""
-    check_memory(f"a point of {x0.size:,} numbers", COPIES * x0.nbytes)
-
-
-def check_simulation(method: Method, n: int) -> None:
-    """Reject rounds whose tasks, or whose points under way, this machine cannot hold in one process."""
-    tasks = tasks_per_round(method)
-    needed = tasks / n * (NUMBER_BYTES + n * TIME_BYTES + TASK_BYTES)
-    check_memory(f"a simulated round of {tasks:,.0f} tasks", needed)
-    if MethodAbilities.of(method).point_per_worker:
-        points, size = min(n, tasks) + COPIES, method.x.size
-        check_memory(f"a point of {size:,} numbers for each of {n:,} workers", points * method.x.nbytes)
-
-
-def tasks_per_round(method: Method) -> float:
-    """Return how many tasks a round needs at least, as far as the method says."""
-    return MethodAbilities.of(method).tasks_per_round
-
-
-def check_computation(problem: AnyProblem) -> dict[str, str]:
-    """Reject a problem with gradients or an x0 that cannot be sent, and return what it needs, by name."""
-    name = type(problem).__name__
-    if not hasattr(problem, "x0"):
-        raise UsageError(f"{name} needs x0, which the tasks of the first round are given")
-    if ProblemAbilities.of(problem).gradient is not None:
-        way_out = "remove it, or use another method"
-        raise UsageError(f"{name} has gradient(), but the method map uses compute(); {way_out}")
-    check_sendable(problem)
-    return {"compute": "compute(x, task)", "combine": "combine(x, results), which returns the next x"}
-
-
-def check_sendable(problem: AnyProblem) -> None:
-    """Reject an x0 that cannot be sent to workers."""
-    try:
-        size = pack(problem.x0, "x0").nbytes
-    except BadResultError as error:
-        raise UsageError(str(error)) from None
-    check_memory(f"an x0 of {size:,} bytes", COPIES * size)
-
 
 _GIVEN = ("n", "seed", "means", "x0", "combine", "allocator", "update")  # to a method, beside its table
 
@@ -90,10 +45,10 @@ def build_parts(job: Job, n: int | None = None, problem: AnyProblem | None = Non
     n = n or job.run.workers
     if n is None:
         raise UsageError(f"{job.path}: number of workers not set: set workers in [run], or use --workers")
-    with prefix_errors(job.path):
+    with prefix_errors(f"{job.path}: "):
         check_workers(n)
         problem = build_problem(job) if problem is None else problem
-        with _in_table("problem"):
+        with prefix_errors("[problem] "):
             check_problem(problem, job.stop, any_x=MethodAbilities.of(job.method.factory).any_x)
         times = build_times(job, n)
         method = _build_method(job, problem, n, times)
@@ -101,13 +56,20 @@ def build_parts(job: Job, n: int | None = None, problem: AnyProblem | None = Non
         return Parts(problem, times, method)
 
 
-@contextmanager
-def _in_table(name: str) -> Iterator[None]:
-    """Let an error say which table of the job it is about."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(f"[{name}] {error}") from None
+def check_workers(n: int) -> None:
+    """Reject more workers than this machine can keep accounts of."""
+    check_memory(f"workers={n}", n * WORKER_BYTES)
+
+
+def check_simulation(method: Method, n: int) -> None:
+    """Reject rounds whose tasks, or whose points under way, this machine cannot hold in one process."""
+    abilities = MethodAbilities.of(method)
+    tasks = abilities.tasks_per_round
+    needed = tasks / n * (NUMBER_BYTES + n * TIME_BYTES + TASK_BYTES)
+    check_memory(f"a simulated round of {tasks:,.0f} tasks", needed)
+    if abilities.point_per_worker:
+        points, size = min(n, tasks) + COPIES, method.x.size
+        check_memory(f"a point of {size:,} numbers for each of {n:,} workers", points * method.x.nbytes)
 
 
 def fault_policy(job: Job, method: Method) -> FaultPolicy:
@@ -163,7 +125,10 @@ def greedy_counterpart(job: Job) -> str:
 
 def _build_method(job: Job, problem: AnyProblem, n: int, times: DrawnTimes | None) -> Method:
     method, update = split_update(job.method, job.path.parent)
-    check_allocator(method, job.allocator)
+    if method.accepts("allocator") and job.allocator is None:
+        raise UsageError("this method needs a table [allocator]")
+    if job.allocator is not None and not method.accepts("allocator"):
+        raise UsageError("this method decides on its own who works: remove the table [allocator]")
     method.check_keys(_GIVEN)  # before the update misses one that is misspelt
     known = _known(job, n, times) | {
         "x0": problem.x0,
@@ -172,8 +137,33 @@ def _build_method(job: Job, problem: AnyProblem, n: int, times: DrawnTimes | Non
         "update": update and bound_update(problem, update.build()),
     }
     built: Method = method.build(**known)
-    check_tasks("[allocator] budget", tasks_per_round(built))  # an allocator of the user's may not have
+    # An allocator of the user's may not have checked its budget.
+    check_tasks("[allocator] budget", MethodAbilities.of(built).tasks_per_round)
     return built
+
+
+def split_update(method: Component, folder: Path) -> tuple[Component, Component | None]:
+    """Return the method and its update, each with its own keys."""
+    if not method.accepts("update"):
+        return method, None
+    update = _choose_update(method.keys, folder)
+    takes_all = update.accepts_any() and not method.accepts_any()
+    keys, own = Table(), Table()
+    for key, value in update.keys.items():
+        of_update = update.accepts(key) or (takes_all and not method.accepts(key))
+        (own if of_update else keys)[key] = value
+    others = ("name", "update", *(key for key in update.known_keys() if key != "optimizer"))
+    return replace(method, keys=keys, others=others), replace(update, keys=own)
+
+
+def _choose_update(keys: Table, folder: Path) -> Component:
+    """Return the update, by `update` or by `update_file` and `update_class`, with all keys of the table."""
+    name = keys.get("update")
+    if isinstance(name, str) and name.startswith("torch."):
+        keys = {key: value for key, value in keys.items() if key != "update"}
+        return Component("method", NamedTorchUpdate, keys | {"optimizer": name.removeprefix("torch.")})
+    choices = UPDATES | {"torch.<class of torch.optim>": NamedTorchUpdate}
+    return choose("method", keys, choices, folder, key="update", default="plain")
 
 
 def bound_update(problem: AnyProblem, update: Update) -> Update:
@@ -189,33 +179,61 @@ def _known(job: Job, n: int, times: DrawnTimes | None) -> dict[str, Any]:
 
 def check_problem(problem: AnyProblem, stop: Stop, any_x: bool = False) -> None:
     """Reject a problem that lacks what the run will ask of it."""
-    needs = check_computation(problem) if any_x else _check_gradients(problem)
-    if stop.needs_loss and EvaluationAbilities.of(problem).evaluate is None:
-        needs["loss"] = "loss(x), or evaluate(x) with an entry loss, to stop at a loss or gap"
-    if stop.gap is not None:
-        needs["minimum"] = "an attribute minimum, the least possible loss, to stop at a gap"
-    for name, what in needs.items():
-        if not hasattr(problem, name):
-            raise UsageError(f"{type(problem).__name__} needs {what}")
+    has, evaluation = ProblemAbilities.of(problem), EvaluationAbilities.of(problem)
+    name, has_loss = type(problem).__name__, evaluation.loss or evaluation.evaluate
+    if any_x:
+        _check_computation(problem, has)
+    else:
+        _check_point(problem)
+    lacks = {
+        "compute(x, task)": any_x and has.compute is None,
+        "combine(x, results), which returns the next x": any_x and has.combine is None,
+        "gradient(x, task)": not any_x and has.gradient is None,
+        "loss(x), or evaluate(x) with an entry loss, to stop at a loss or gap": stop.needs_loss
+        and not has_loss,
+        "an attribute minimum, the least possible loss, to stop at a gap": stop.gap is not None
+        and not hasattr(problem, "minimum"),
+    }
+    for what, lacking in lacks.items():
+        if lacking:
+            raise UsageError(f"{name} needs {what}")
 
 
-def _check_gradients(problem: AnyProblem) -> dict[str, str]:
-    """Reject a point at which no gradient can be computed, and return what the problem needs, by name."""
+def _check_computation(problem: AnyProblem, has: ProblemAbilities) -> None:
+    """Reject a problem with gradients, or with an x0 that cannot be sent."""
+    name = type(problem).__name__
+    if not hasattr(problem, "x0"):
+        raise UsageError(f"{name} needs x0, which the tasks of the first round are given")
+    if has.gradient is not None:
+        way_out = "remove it, or use another method"
+        raise UsageError(f"{name} has gradient(), but the method map uses compute(); {way_out}")
+    check_sendable(problem)
+
+
+def check_sendable(problem: AnyProblem) -> None:
+    """Reject an x0 that cannot be sent to workers."""
+    try:
+        size = pack(problem.x0, "x0").nbytes
+    except BadResultError as error:
+        raise UsageError(str(error)) from None
+    check_memory(f"an x0 of {size:,} bytes", COPIES * size)
+
+
+def _check_point(problem: AnyProblem) -> None:
+    """Reject a point at which no gradient can be computed, or of which there is no room for a few copies."""
     name = type(problem).__name__
     try:
         x0: Any = problem.x0
     except AttributeError as error:
         way_out = f"set self.x0 = np.zeros(dimension) in {name}.__init__"
-        why = f"{describe_error(error)}; {way_out}"
-        raise UsageError(f"{name} has no x0 to start from: {why}") from None
+        raise UsageError(f"{name} has no x0 to start from: {describe_error(error)}; {way_out}") from None
     except Exception as error:
         raise UsageError(f"x0 of {name} cannot be read: {describe_error(error)}") from None
     if not isinstance(x0, np.ndarray) or x0.dtype not in (np.float32, np.float64):
         rule = "must be a numpy array of float32 or float64, as np.array([1.0, 2.0])"
         raise UsageError(f"x0 of {name} {rule}, not {described(x0)}")
-    check_point(x0)
+    check_memory(f"a point of {x0.size:,} numbers", COPIES * x0.nbytes)
     if not x0.size or not x0.ndim:
         raise UsageError(f"x0 of {name} has shape {x0.shape}; it must have at least one entry")
     if not np.isfinite(x0).all():
         raise UsageError(f"x0 of {name} contains NaN or infinite numbers; a run cannot start there")
-    return {"gradient": "gradient(x, task)"}

@@ -1,8 +1,12 @@
 """The parts of a job that are chosen by name or by file: their keys are their constructor's parameters."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,6 @@ from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAAuto, ATAEmpirical, Bandi
 from mpi_ata.errors import UsageError, describe_error, did_you_mean, one_line, users_line
 from mpi_ata.job.tables import Table
 from mpi_ata.job.user_code import UserClass
-from mpi_ata.job.validation import check_keys, checked, described_type
 from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Map, MindFlayer, Ringmaster
 from mpi_ata.problems import Logistic, Quadratic
 from mpi_ata.times import (
@@ -29,7 +32,58 @@ from mpi_ata.times import (
 from mpi_ata.torch import Cifar100
 from mpi_ata.updates import Adam, Momentum, Nesterov, Plain
 
+_KINDS: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+}
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def check_keys(table: str, keys: Iterable[str], valid: Sequence[str]) -> None:
+    """Reject keys that nobody would read."""
+    for key in keys:
+        if key not in valid:
+            listed = f"{', '.join(valid) or 'none'}{did_you_mean(key, valid)}"
+            raise UsageError(f"unknown key {key!r} in [{table}]; valid keys: {listed}")
+
+
+def checked(table: str, key: str, value: Any, annotation: Any) -> Any:
+    """Return the value, if its type fits; annotations beyond numbers, strings and lists are not checked."""
+    kinds = _kinds(annotation)
+    if kinds and not any(_is(value, kind) for kind in kinds):
+        whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
+        way_out = f": write {int(value)}" if whole else ""
+        raise UsageError(f"{key} = {value!r} in [{table}] must be {type_in_words(annotation)}{way_out}")
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, float) and not math.isfinite(number):
+            raise UsageError(f"{key} = {value!r} in [{table}] must be finite")
+    return float(value) if kinds == [float] else value
+
+
+def type_in_words(annotation: Any) -> str:
+    """Return "a number" and the like; nothing where the type is not known."""
+    return " or ".join(_KINDS[kind] for kind in _kinds(annotation))
+
+
+def _is(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):  # which Python counts as a number
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)
+
+
+def _kinds(annotation: Any) -> list[type]:
+    """Return the kinds of TOML values that fit an annotation; none where that is not known."""
+    origin = typing.get_origin(annotation) or annotation
+    if origin in (types.UnionType, typing.Union):
+        parts = [part for part in typing.get_args(annotation) if part is not types.NoneType]
+        kinds = [_kinds(part) for part in parts]
+        return [kind for several in kinds for kind in several] if all(kinds) else []
+    if origin in _KINDS:
+        return [origin]
+    return [list] if origin in (Sequence, tuple) else []
 
 
 @dataclass(frozen=True)
@@ -46,25 +100,25 @@ class Component:
         """Return the class itself."""
         return self.cls.loaded if isinstance(self.cls, UserClass) else self.cls
 
+    @cached_property
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        factory = self.factory
+        try:
+            return inspect.signature(factory, eval_str=True).parameters
+        except Exception:  # an annotation that only type checkers can resolve
+            return inspect.signature(factory).parameters
+
     def accepts(self, key: str) -> bool:
         """Return whether the constructor has a parameter of this name."""
-        return key in self._parameters()
+        return key in self._parameters
 
     def accepts_any(self) -> bool:
         """Return whether the constructor takes keys of any name."""
-        return any(parameter.kind is parameter.VAR_KEYWORD for parameter in self._parameters().values())
+        return any(parameter.kind is parameter.VAR_KEYWORD for parameter in self._parameters.values())
 
     def known_keys(self) -> list[str]:
         """Return the names of the constructor's parameters."""
-        return [name for name, parameter in self._parameters().items() if parameter.kind not in _VARIADIC]
-
-    def _parameters(self) -> Mapping[str, inspect.Parameter]:
-        try:
-            return inspect.signature(self.factory, eval_str=True).parameters
-        except UsageError:
-            raise
-        except Exception:  # an annotation that only type checkers can resolve
-            return inspect.signature(self.factory).parameters
+        return [name for name, parameter in self._parameters.items() if parameter.kind not in _VARIADIC]
 
     def check_keys(self, given: Iterable[str]) -> None:
         """Reject keys of the job that the constructor does not take; it is `given` others anyway."""
@@ -74,34 +128,36 @@ class Component:
 
     def build(self, **given: Any) -> Any:
         """Construct it: from `given` what a job cannot know, from the job's keys the rest."""
-        parameters = self._parameters()
-        given = {key: value for key, value in given.items() if key in parameters}
-        named = {key: p for key, p in parameters.items() if key not in given and p.kind not in _VARIADIC}
+        given = {key: value for key, value in given.items() if self.accepts(key)}
         self.check_keys(given)
-        keys = self.keys | {key: self._value(key, p) for key, p in named.items() if self._required(key, p)}
+        own = {key: self._value(key) for key in self.known_keys() if key not in given and self._needs(key)}
+        name = self._name
         try:
-            return self.factory(**given, **keys)
+            return self.factory(**given, **self.keys | own)
         except ValueError as error:
             place = users_line(error)
             raise UsageError(f"[{self.table}] {one_line(error)}{f' ({place})' if place else ''}") from None
         except MemoryError as error:
             rule = f"needs more memory than there is: {one_line(error)}; choose smaller numbers"
-            raise UsageError(f"[{self.table}] {_name(self.factory)} {rule}") from None
+            raise UsageError(f"[{self.table}] {name} {rule}") from None
         except (Exception, SystemExit) as error:
-            raise UsageError(f"[{self.table}] {_name(self.factory)}: {describe_error(error)}") from None
+            raise UsageError(f"[{self.table}] {name}: {describe_error(error)}") from None
 
-    def _required(self, key: str, parameter: inspect.Parameter) -> bool:
-        return key in self.keys or parameter.default is parameter.empty
+    @property
+    def _name(self) -> str:
+        return getattr(self.factory, "__name__", repr(self.factory))
 
-    def _value(self, key: str, parameter: inspect.Parameter) -> Any:
+    def _needs(self, key: str) -> bool:
+        return key in self.keys or self._parameters[key].default is inspect.Parameter.empty
+
+    def _value(self, key: str) -> Any:
         """Return the job's value for a parameter, checked."""
+        annotation = self._parameters[key].annotation
         if key in self.keys:
-            return checked(self.table, key, self.keys[key], parameter.annotation)
-        raise UsageError(
-            f"[{self.table}] {_name(self.factory)} needs the key '{key}'"
-            f"{described_type(parameter.annotation)}; "
-            f"set it in the file or with --set {self.table}.{key}=..."
-        )
+            return checked(self.table, key, self.keys[key], annotation)
+        wanted = f"'{key}' ({words})" if (words := type_in_words(annotation)) else f"'{key}'"
+        way_out = "" if "." in self.table else f"; set it in the file or with --set {self.table}.{key}=..."
+        raise UsageError(f"[{self.table}] {self._name} needs the key {wanted}{way_out}")
 
 
 def choose(
@@ -138,10 +194,6 @@ def pick(table: str, key: str, keys: Table, choices: Mapping[str, Any], default:
         listed = f"{', '.join(choices)}{did_you_mean(name, choices)}"
         raise UsageError(f"unknown {key} {name!r} in [{table}]; valid values: {listed}")
     return choices[name]
-
-
-def _name(factory: Callable[..., Any]) -> str:
-    return getattr(factory, "__name__", repr(factory))
 
 
 Names = dict[str, Callable[..., Any]]

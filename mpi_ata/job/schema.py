@@ -1,20 +1,29 @@
 """A job file as frozen dataclasses: strict keys, checked values; no user code runs when one is read."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import FaultPolicy
 from mpi_ata.clusters.network import Network, check_exchange
-from mpi_ata.errors import UsageError, did_you_mean
-from mpi_ata.job.component import ALLOCATORS, LAWS, METHODS, PROBLEMS, UPDATES, Component, choose, pick
+from mpi_ata.errors import UsageError, did_you_mean, prefix_errors
+from mpi_ata.job.component import (
+    ALLOCATORS,
+    LAWS,
+    METHODS,
+    PROBLEMS,
+    Component,
+    check_keys,
+    checked,
+    choose,
+    pick,
+)
 from mpi_ata.job.tables import (
     Table,
     Tables,
@@ -26,29 +35,11 @@ from mpi_ata.job.tables import (
     read_user_files,
     to_toml,
 )
-from mpi_ata.job.user_code import UserClass
-from mpi_ata.job.validation import build_table, check_keys, check_numbers, checked
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.times import Recorded
 from mpi_ata.times.drawn import Change
 from mpi_ata.times.recorded import parse_samples
-from mpi_ata.torch import NamedTorchUpdate
 from mpi_ata.version import __version__
-
-
-class RunTotals(Protocol):
-    """The totals of a run that limits are about."""
-
-    @property
-    def round(self) -> int: ...
-    @property
-    def clock(self) -> float: ...
-    @property
-    def elapsed(self) -> float: ...
-    @property
-    def loss(self) -> float: ...
-    @property
-    def gap(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -71,7 +62,7 @@ class Stop:
         """Return whether a limit depends on the loss."""
         return self.gap is not None or self.loss is not None
 
-    def reached(self, trace: RunTotals) -> str | None:
+    def reached(self, trace: Any) -> str | None:  # a Trace, or what a run file has of its totals
         """Return the limit that the run has reached, in words; None while there is none."""
         if self.gap is not None and trace.gap < self.gap:
             return f"gap {trace.gap:.3g} < {self.gap:g}"
@@ -86,47 +77,6 @@ class Stop:
         return None
 
 
-def split_update(method: Component, folder: Path) -> tuple[Component, Component | None]:
-    """Return the method and its update, each with its own keys."""
-    if not method.accepts("update"):
-        return method, None
-    update = choose_update(method.keys, folder)
-    takes_all = update.accepts_any() and not method.accepts_any()
-    keys, own = Table(), Table()
-    for key, value in update.keys.items():
-        of_update = update.accepts(key) or (takes_all and not method.accepts(key))
-        (own if of_update else keys)[key] = value
-    others = ("name", "update", *(key for key in update.known_keys() if key != "optimizer"))
-    return replace(method, keys=keys, others=others), replace(update, keys=own)
-
-
-def choose_update(keys: Table, folder: Path) -> Component:
-    """Return the update, by `update` or by `update_file` and `update_class`, with all keys of the table."""
-    name = keys.get("update")
-    if isinstance(name, str) and name.startswith("torch."):
-        keys = {key: value for key, value in keys.items() if key != "update"}
-        return Component("method", NamedTorchUpdate, keys | {"optimizer": name.removeprefix("torch.")})
-    choices = UPDATES | {"torch.<class of torch.optim>": NamedTorchUpdate}
-    return choose("method", keys, choices, folder, key="update", default="plain")
-
-
-def check_allocator(method: Component, allocator: Component | None) -> None:
-    """Reject a method without the allocator it needs, or with one it has no use for."""
-    if method.accepts("allocator") and allocator is None:
-        raise UsageError("this method needs a table [allocator]")
-    if allocator is not None and not method.accepts("allocator"):
-        raise UsageError("this method decides on its own who works: remove the table [allocator]")
-
-
-def check_built_in(method: Component, allocator: Component | None, folder: Path) -> None:
-    """Check a method of the package when the job is read; one of the user's is checked when it is built."""
-    if isinstance(method.cls, UserClass):
-        return
-    check_allocator(method, allocator)
-    if method.accepts("update"):
-        choose_update(method.keys, folder)
-
-
 RECORDED = "recorded"  # the name of this law
 
 
@@ -139,12 +89,12 @@ def recorded_law(keys: Table, folder: Path) -> Component:
             f"{'both' if named else 'neither'}"
         )
     path = folder / checked("times", named[0], keys[named[0]], str)
-    read = read_run if named[0] == "run" else read_csv
 
     def recorded(n: int) -> Recorded:
-        samples = read(path)
         try:
-            return Recorded(n, samples)
+            return Recorded(n, read_run(path) if named == ["run"] else parse_samples(path.read_text()))
+        except UsageError:  # which names the file
+            raise
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
@@ -162,16 +112,6 @@ def recorded_samples(times: Array | None, path: Path) -> list[Array]:
     if times is None or times.ndim != 2 or times.dtype.kind != "f":
         raise UsageError(f"{path}: has no sample of task times; record one with this version of mpi_ata")
     return [row[~np.isnan(row)] for row in times]
-
-
-def read_csv(path: Path) -> list[Array]:
-    """Return the task times of each worker in a file with the columns worker and seconds."""
-    try:
-        return parse_samples(path.read_text())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # also of bytes that are no text
-        raise UsageError(f"{path}: {error}") from None
 
 
 _OWN = ("unit", "report", "stoppable", "changes")  # keys that do not belong to the law
@@ -211,25 +151,22 @@ def short_label(text: str) -> str:
 
 def read_times(table: Table, folder: Path, content: str) -> TimesTable:
     """Return the table, checked; `content` is that of the file that it names, if any."""
-    keys = dict(table)
-    own: Table = {key: keys.pop(key) for key in ("unit", "report", "stoppable") if key in keys}
-    changes = _changes(keys.pop("changes", []))
-    law = _law(keys, folder)
-    law = replace(law, others=(*(key for key in keys if key not in law.keys), *_OWN))
-    times: TimesTable = build_table("times", TimesTable, own, law=law, changes=changes, content=content)
-    return times
-
-
-def _law(keys: Table, folder: Path) -> Component:
+    keys = {key: value for key, value in table.items() if key not in _OWN}
     if keys.get("law") == RECORDED:
-        return recorded_law(keys, folder)
-    return choose("times", keys, LAWS | {RECORDED: recorded_law}, folder, key="law")
+        law = recorded_law(keys, folder)
+    else:
+        law = choose("times", keys, LAWS | {RECORDED: recorded_law}, folder, key="law")
+    law = replace(law, others=(*(key for key in keys if key not in law.keys), *_OWN))
+    own = {key: table[key] for key in _OWN if key in table and key != "changes"}
+    given = {"law": law, "changes": _changes(table.get("changes", [])), "content": content}
+    times: TimesTable = Component("times", TimesTable, own).build(**given)
+    return times
 
 
 def _changes(tables: Any) -> tuple[Change, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UsageError(f"changes = {tables!r} in [times] must be tables [[times.changes]]")
-    return tuple(build_table("times.changes", Change, table) for table in tables)
+    return tuple(Component("times.changes", Change, table).build() for table in tables)
 
 
 def override_job(tables: Tables, changes: Tables) -> Tables:
@@ -242,23 +179,17 @@ def override_job(tables: Tables, changes: Tables) -> Tables:
 
 def _keys_for(name: Any, keys: Table) -> Table:
     """Return those keys of one allocator that another one knows; unknown to both is an error."""
-    other = exchanged(name, keys)
+    known = allocator_keys(name)
     if "file" not in keys:  # a user's class is not asked here what it knows
-        own = [exchanged(keys["name"], {})] if keys.get("name") in list(ALLOCATORS) else []
-        check_known({key: value for key, value in keys.items() if key != "name"}, [other, *own])
-    return other.keys
+        own = allocator_keys(keys["name"]) if keys.get("name") in list(ALLOCATORS) else []
+        check_keys("allocator", [key for key in keys if key != "name"], sorted({*known, *own}))
+    return {key: value for key, value in keys.items() if key in known}
 
 
-def exchanged(name: Any, keys: Table) -> Component:
-    """Return the allocator of this name with those keys of another one that it knows."""
-    other = Component("allocator", pick("allocator", "name", {"name": name}, ALLOCATORS), {})
-    return replace(other, keys={key: value for key, value in keys.items() if other.accepts(key)})
-
-
-def check_known(keys: Table, allocators: Iterable[Component]) -> None:
-    """Reject keys that none of these allocators knows."""
-    known = {key for allocator in allocators for key in allocator.known_keys()}
-    check_keys("allocator", keys, sorted(known - {"n", "seed"}))
+def allocator_keys(name: Any) -> list[str]:
+    """Return the keys that the allocator of this name knows."""
+    chosen = Component("allocator", pick("allocator", "name", {"name": name}, ALLOCATORS), {})
+    return [key for key in chosen.known_keys() if key not in ("n", "seed")]
 
 
 TABLES = ("problem", "method", "allocator", "times", "network", "stop", "run", "faults")
@@ -316,13 +247,17 @@ class RunDescription:
     @cached_property
     def stop(self) -> Stop:
         """Return the limits of the run."""
-        return Stop(**self.tables.get("stop", {}))
+        stop: Stop = Component("stop", Stop, self.tables.get("stop", {})).build()
+        return stop
 
     @cached_property
     def run(self) -> RunTable:
         """Return what is not about the mathematics; keys of older run files that were removed are ignored."""
-        given = self.tables.get("run", {})
-        return RunTable(**{key: value for key, value in given.items() if f"run.{key}" not in REMOVED})
+        keys = {
+            key: value for key, value in self.tables.get("run", {}).items() if f"run.{key}" not in REMOVED
+        }
+        run: RunTable = Component("run", RunTable, keys).build()
+        return run
 
     @property
     def digest(self) -> bytes:
@@ -349,37 +284,55 @@ class Job(RunDescription):
 
     def with_seed(self, seed: int) -> "Job":
         """Return the same job with another seed."""
-        with prefix_errors(self.path):
-            build_table("run", RunTable, self.tables.get("run", {}) | {"seed": seed})
-        return self._set("run.seed", seed)
+        return self._set(f"run.seed={seed}")
 
     def with_allocators(self, names: Sequence[str]) -> list["Job"]:
         """Return the same job under other allocators ("own": its own), each with the keys it knows."""
-        with prefix_errors(self.path):
-            if self.allocator is None:
-                raise UsageError("this method has no allocator to exchange; use mpi-ata run")
-            own = self.allocator
-            components = [own if name == "own" else exchanged(name, own.keys) for name in names]
-            check_known(own.keys, [own, *components])
-        jobs = [replace(self, allocator=component) for component in components]
-        named = zip(names, jobs, strict=True)
-        return [job if name == "own" else job._set("allocator.name", name) for name, job in named]
+        if self.allocator is None:
+            raise UsageError(f"{self.path}: this method has no allocator to exchange; use mpi-ata run")
+        return [self if name == "own" else self._set(f"allocator.name={name}") for name in names]
 
-    def _set(self, key: str, value: str | int) -> "Job":
-        """Return the job as if --set had given table.key; its parts stay as they are."""
-        return replace(self, settings=(*self.settings, f"{key}={value}"))
+    def _set(self, setting: str) -> "Job":
+        """Return the job that --set gives."""
+        with prefix_errors(f"{self.path}: "):
+            return job_from(self.path, RunDescription(self.text, (*self.settings, setting)))
 
 
 def load_job(path: Path, settings: Iterable[str] = ()) -> Job:
     """Read a job file; `settings` are table.key=value and override it."""
     description = RunDescription(read_text(path), tuple(settings))
-    with prefix_errors(path):
+    with prefix_errors(f"{path}: "):
         return job_from(path, description)
 
 
 def job_from(path: Path, description: RunDescription) -> Job:
     """Return the job that is described, checked as far as that needs none of the user's code."""
     tables = description.tables
+    _check_tables(tables)
+    folder, keys = path.parent, tables.get("allocator")
+    problem = choose("problem", tables["problem"], PROBLEMS, folder)
+    method = choose("method", tables["method"], METHODS, folder)
+    allocator = None if keys is None else choose("allocator", keys, ALLOCATORS, folder)
+    files = read_user_files(folder, tables)
+    law_file = files.get("times.file", "") + files.get("times.run", "")
+    job = Job(
+        description.text,
+        description.settings,
+        files,
+        path=path,
+        problem=problem,
+        method=method,
+        allocator=allocator,
+        times=read_times(tables["times"], folder, law_file) if "times" in tables else None,
+        network=Component("network", Network, tables["network"]).build() if "network" in tables else None,
+        faults=Component("faults", FaultPolicy, tables.get("faults", {})).build(owned=False),
+    )
+    _ = job.stop, job.run  # which rejects wrong ones
+    return job
+
+
+def _check_tables(tables: Tables) -> None:
+    """Reject unknown and missing tables, keys that were removed, and numbers that nothing can hold."""
     for name in tables:
         if name not in TABLES:
             listed = f"{', '.join(TABLES)}{did_you_mean(name, TABLES)}"
@@ -387,39 +340,16 @@ def job_from(path: Path, description: RunDescription) -> Job:
         for key, value in tables[name].items():
             if why := REMOVED.get(f"{name}.{key}"):
                 raise UsageError(f"the key {key!r} in [{name}] {why}")
-            check_numbers(name, key, value)
+            _check_numbers(name, key, value)
     for name in REQUIRED:
         if not tables.get(name):
             raise UsageError(f"the table [{name}] is missing or empty")
-    folder, keys = path.parent, tables.get("allocator")
-    method = choose("method", tables["method"], METHODS, folder)
-    allocator = None if keys is None else choose("allocator", keys, ALLOCATORS, folder)
-    check_built_in(method, allocator, folder)
-    files = read_user_files(folder, tables)
-    for name, cls in (("stop", Stop), ("run", RunTable)):
-        build_table(name, cls, tables.get(name, {}))
-    return Job(
-        description.text,
-        description.settings,
-        files,
-        path=path,
-        problem=choose("problem", tables["problem"], PROBLEMS, folder),
-        method=method,
-        allocator=allocator,
-        times=read_times(tables["times"], folder, _law_file(files)) if "times" in tables else None,
-        network=build_table("network", Network, tables["network"]) if "network" in tables else None,
-        faults=build_table("faults", FaultPolicy, tables.get("faults", {}), owned=False),
-    )
 
 
-@contextmanager
-def prefix_errors(path: Path) -> Iterator[None]:
-    """Let an error say which job file it is about."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
-
-
-def _law_file(files: Mapping[str, str]) -> str:
-    return files.get("times.file", "") + files.get("times.run", "")
+def _check_numbers(table: str, key: str, value: Any) -> None:
+    """Reject whole numbers beyond 64 bits, which arrays cannot hold and Python may not be able to print."""
+    if isinstance(value, int) and abs(value) > 2**64:
+        raise UsageError(f"{key} in [{table}] must be a number of at most 64 bits")
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in inner:
+        _check_numbers(table, key, each)

@@ -2,17 +2,18 @@
 
 import ast
 import json
+import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import unified_diff
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpi_ata.errors import UsageError, one_line
-from mpi_ata.job.user_code import imported_texts, is_code
-from mpi_ata.job.validation import checked
+from mpi_ata.job.user_code import imported_texts
 
 Table = dict[str, Any]
 Tables = dict[str, Table]
@@ -148,23 +149,23 @@ def read_user_files(folder: Path, tables: Tables) -> dict[str, str]:
 
 def _read_user_file(name: str, folder: Path, file: Any) -> str:
     table, _, key = name.partition(".")
-    path: Path = folder / checked(table, key, file, str)
-    if not path.is_file():
+    path = folder / str(file)
+    if not os.path.isfile(path):  # which takes a name that is too long for one that is not there
         raise UsageError(f"[{table}] {key} = {str(path)!r} is not a file; paths are relative to the job file")
     try:
-        return path.read_text() if is_code(path) else f"sha256 {sha256(path.read_bytes()).hexdigest()}"
+        code = path.suffix == ".py"  # other files are data, which may be large
+        return path.read_text() if code else f"sha256 {sha256(path.read_bytes()).hexdigest()}"
     except (OSError, ValueError) as error:
         raise UsageError(f"[{table}] {path} cannot be read: {error}") from None
 
 
 def to_toml(tables: Tables) -> str:
     """Return tables of numbers, strings, lists and tables as TOML."""
-    return "\n\n".join("\n".join(_lines(name, table)) for name, table in tables.items()) + "\n"
-
-
-def _lines(name: str, table: Table) -> Iterator[str]:
-    yield f"[{name}]"
-    yield from (f"{_key(key)} = {_value(value)}" for key, value in table.items())
+    lines = [
+        [f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in table.items())]
+        for name, table in tables.items()
+    ]
+    return "\n\n".join("\n".join(table) for table in lines) + "\n"
 
 
 def _key(name: str) -> str:
@@ -198,11 +199,7 @@ def same_code(before: str, after: str) -> bool:
 def difference(before: str, after: str) -> str:
     """Return the lines that differ, as a unified diff without its header, cut to a readable size."""
     lines = list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1))[2:]
-    kept, characters = [], 0
-    for line in lines[:MAX_LINES]:
-        characters += len(line) + 1
-        if characters > MAX_CHARACTERS:
-            break
-        kept.append(line)
-    left = len(lines) - len(kept)
-    return "\n".join([*kept, *([f"... and {left:,} more lines"] if left else [])])
+    lengths = accumulate(len(line) + 1 for line in lines[:MAX_LINES])
+    kept = sum(length <= MAX_CHARACTERS for length in lengths)
+    left = [f"... and {len(lines) - kept:,} more lines"] if kept < len(lines) else []
+    return "\n".join([*lines[:kept], *left])

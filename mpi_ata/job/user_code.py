@@ -70,11 +70,6 @@ INSTALLED = {"site-packages", "dist-packages"}  # folders
 MAX_BYTES = 1 << 20  # of the texts that are kept: a run file pads all to the longest
 
 
-def is_code(path: Path) -> bool:
-    """Return whether a user's file is Python code; what is not is data, which may be large."""
-    return path.suffix == ".py"
-
-
 def local_imports(source: Path) -> Iterator[Path]:
     """Yield a file and, of Python code, all files next to it that it imports, directly or not."""
     pending, seen = [source], set[Path]()
@@ -92,7 +87,7 @@ def local_imports(source: Path) -> Iterator[Path]:
 
 def imported_names(path: Path) -> set[str]:
     """Return the top-level names of the modules that a file imports; data imports nothing."""
-    if not is_code(path):
+    if path.suffix != ".py":
         return set()
     try:
         tree = ast.parse(path.read_bytes())

@@ -24,13 +24,9 @@ class Checkpoints:
     def __init__(self, file: RunFile, rounds: int | None = None, seconds: float | None = None) -> None:
         self.file = file
         self._rounds, self._seconds = rounds, seconds
-        self.latest, self._saved_at, self._cost = 0, -LONGEST, 0.0
+        self.latest, self._saved_at = 0, -LONGEST
+        self.cost = 0.0  # seconds that a save takes
         self._pause = 0.0  # after a failure: seconds until the next try
-
-    @property
-    def cost(self) -> float:
-        """Return the seconds that a save takes."""
-        return self._cost
 
     def due(self, round: int) -> bool:
         """Return whether it is time for a save."""
@@ -42,7 +38,7 @@ class Checkpoints:
     def _interval(self) -> float:
         if self._seconds is not None:
             return self._seconds
-        return LONGEST if self._rounds else min(max(self._cost / SHARE, SHORTEST), LONGEST)
+        return LONGEST if self._rounds else min(max(self.cost / SHARE, SHORTEST), LONGEST)
 
     def save_first(self, record: Record) -> None:
         """Save before time is spent on the run; if that fails there is no run."""
@@ -68,7 +64,7 @@ class Checkpoints:
         began = time.monotonic()
         self.file.save(*to_tree(record))
         self._saved_at, self._pause = time.monotonic(), 0.0
-        self._cost = max(self._saved_at - began, self._cost / 2)
+        self.cost = max(self._saved_at - began, self.cost / 2)
         self.latest = int(record.method["k"])
 
     def save_last(self, record: Record) -> None:

@@ -69,7 +69,11 @@ def read_tree(
         with h5py.File(source, "r") as file:
             attributes = {name: _attribute(file, name) for name in file.attrs}
             names = file if only is None else [only]
-            arrays = {name: _arrays(_own(file, name, h5py.Group)) for name in names}
+            own = {name: _own(file, name, h5py.Group) for name in names}
+            arrays = {
+                name: {member: _checked(_own(group, member, h5py.Dataset)) for member in group}
+                for name, group in own.items()
+            }
             claimed = sum(_bytes(array) for group in arrays.values() for array in group.values())
             if claimed > size:
                 raise DamagedError(f"claims to hold arrays of {claimed:,} bytes, but has {size:,}")
@@ -105,12 +109,6 @@ def _own(group: "h5py.Group", name: str, kind: type[Any]) -> Any:
     return group[name]
 
 
-def _arrays(group: "h5py.Group") -> dict[str, "h5py.Dataset"]:
-    import h5py
-
-    return {name: _checked(_own(group, name, h5py.Dataset)) for name in group}
-
-
 def _checked(array: "h5py.Dataset") -> "h5py.Dataset":
     """Return a dataset that holds plain numbers or strings; nothing of it has been read yet."""
     import h5py
@@ -128,14 +126,3 @@ def _checked(array: "h5py.Dataset") -> "h5py.Dataset":
 def _bytes(array: "h5py.Dataset") -> int:
     shape: tuple[int, ...] = array.shape
     return math.prod(shape) * int(array.dtype.itemsize)  # in Python's integers, which never overflow
-
-
-def texts(values: list[str]) -> Any:
-    """Return strings as an array that HDF5 stores without pointers."""
-    encoded = [value.encode() for value in values]
-    return np.array(encoded, f"S{max(map(len, encoded), default=0) or 1}")
-
-
-def untexts(array: Any) -> list[str]:
-    """Return the strings in such an array."""
-    return [value.decode() for value in array.tolist()]

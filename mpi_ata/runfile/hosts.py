@@ -1,12 +1,12 @@
 """The hosts of a run: how fast they were compared with their peers, and what went wrong on them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from mpi_ata.arrays import Array, State
+from mpi_ata.arrays import State
 from mpi_ata.clusters import WorkerIdentity
 from mpi_ata.clusters.identity import DRAWN, VIRTUAL
 from mpi_ata.runfile.priors import counted
@@ -31,50 +31,33 @@ class Comparison(NamedTuple):
         return min(self.mean, self.median)
 
 
-class _HostTimes(NamedTuple):
-    """The seconds of tasks on one host, each worker with the same weight."""
-
-    host: str
-    ranks: int
-    mean: float
-    median: float
-    error: float  # standard error of `mean`
-
-
 class _WorkerTimes:
-    """Mean, median and standard error of each worker's task times."""
+    """Mean, median and coefficient of variation of each worker's task times."""
 
     def __init__(self, workers: State) -> None:
         self.tasks = workers["tasks"]
         n = np.maximum(self.tasks, 1)
         self.mean = workers["seconds"] / n
         variance = np.maximum(workers["squares"] / n - self.mean**2, 0) * n / np.maximum(n - 1, 1)
-        self.median = self._medians(workers.get("times"))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            self.cv = np.where(self.tasks > 1, np.sqrt(variance) / self.mean, np.nan)
-
-    def _medians(self, times: Array | None) -> Array:
-        medians = self.mean.copy()
-        if times is not None:
+        self._median = self.mean.copy()
+        if (times := workers.get("times")) is not None:
             rows = np.flatnonzero((self.tasks > 0) & np.isfinite(times).any(axis=1))
-            medians[rows] = np.nanmedian(times[rows], axis=1)
-        return medians
+            self._median[rows] = np.nanmedian(times[rows], axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            self._cv = np.where(self.tasks > 1, np.sqrt(variance) / self.mean, np.nan)
 
-    def of_host(self, host: str, ranks: int, rows: list[int], usual_cv: float) -> _HostTimes:
+    def of_hosts(self, hosts: Mapping[str, list[int]]) -> dict[str, list[float]]:
+        """Return mean, median and standard error of the mean of hosts with enough tasks, by their workers."""
+        cvs = self._cv[[row for rows in hosts.values() for row in rows]]
+        usual_cv = np.nanmedian(cvs) if np.isfinite(cvs).any() else 0.0
+        enough = {host: rows for host, rows in hosts.items() if self.tasks[rows].sum() >= MIN_TASKS}
+        return {host: self._of_host(rows, float(usual_cv)) for host, rows in enough.items()}
+
+    def _of_host(self, rows: list[int], usual_cv: float) -> list[float]:
         """Return the times of a host; `usual_cv` bounds the spread that a few tasks may hide."""
-        errors = np.fmax(self.cv[rows], usual_cv) * self.mean[rows] / np.sqrt(self.tasks[rows])
-        return _HostTimes(
-            host,
-            ranks,
-            float(self.mean[rows].mean()),
-            float(np.median(self.median[rows])),
-            float(np.sqrt((errors**2).sum()) / len(rows)),
-        )
-
-    def usual_cv(self, rows: list[int]) -> float:
-        """Return the median coefficient of variation of workers."""
-        known = self.cv[rows][np.isfinite(self.cv[rows])]
-        return float(np.median(known)) if len(known) else 0.0
+        errors = np.fmax(self._cv[rows], usual_cv) * self.mean[rows] / np.sqrt(self.tasks[rows])
+        mean, median = self.mean[rows].mean(), np.median(self._median[rows])
+        return [float(mean), float(median), float(np.sqrt((errors**2).sum()) / len(rows))]
 
 
 def compare_hosts(identities: Sequence[WorkerIdentity], workers: State) -> dict[str, Comparison]:
@@ -85,51 +68,35 @@ def compare_hosts(identities: Sequence[WorkerIdentity], workers: State) -> dict[
     found: dict[str, Comparison] = {}
     if all(identity.hardware.startswith(DRAWN) for identity in identities):
         return found  # drawn times say nothing about a host
-    for kind in _by_hardware(identities, _WorkerTimes(workers)).values():
-        for host, comparison in _compare(kind).items():
+    times = _WorkerTimes(workers)
+    kinds: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for worker in np.flatnonzero(times.mean > 0).tolist():
+        kinds[identities[worker].hardware][identities[worker].host].append(worker)
+    for hosts in kinds.values():
+        ranks = {host: identities[rows[0]].ranks_on_host for host, rows in hosts.items()}
+        for host, comparison in _compare(times.of_hosts(hosts), ranks).items():
             if host not in found or comparison.least > found[host].least:
                 found[host] = comparison
     return found
 
 
-def _by_hardware(identities: Sequence[WorkerIdentity], times: _WorkerTimes) -> dict[str, list[_HostTimes]]:
-    """Return the times of the hosts with each kind of hardware."""
-    kinds: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for worker in np.flatnonzero(times.mean > 0).tolist():
-        host, _, hardware, _ = identities[worker]
-        kinds[hardware][host].append(worker)
-    return {kind: _host_times(identities, times, hosts) for kind, hosts in kinds.items()}
-
-
-def _host_times(
-    identities: Sequence[WorkerIdentity], times: _WorkerTimes, hosts: dict[str, list[int]]
-) -> list[_HostTimes]:
-    usual_cv = times.usual_cv([row for rows in hosts.values() for row in rows])
-    return [
-        times.of_host(host, identities[rows[0]].ranks_on_host, rows, usual_cv)
-        for host, rows in hosts.items()
-        if times.tasks[rows].sum() >= MIN_TASKS
-    ]
-
-
-def _compare(hosts: list[_HostTimes]) -> dict[str, Comparison]:
+def _compare(hosts: dict[str, list[float]], ranks: dict[str, int]) -> dict[str, Comparison]:
     """Compare hosts with those that have at least as many ranks: a crowded host may be slower."""
     found: dict[str, Comparison] = {}
-    for ranks in {host.ranks for host in hosts}:
-        peers = np.array([host[2:] for host in hosts if host.ranks >= ranks])
+    for count in {ranks[host] for host in hosts}:
+        peers = [times for host, times in hosts.items() if ranks[host] >= count]
         if len(peers) >= MIN_HOSTS:
-            own = [host for host in hosts if host.ranks == ranks]
-            found |= {host.host: _against(host, peers) for host in own}
+            usual = np.median(peers, axis=0).tolist()
+            own = {host: times for host, times in hosts.items() if ranks[host] == count}
+            found |= {host: _against(times, usual, len(peers)) for host, times in own.items()}
     return found
 
 
-def _against(host: _HostTimes, peers: Array) -> Comparison:
-    mean, median, error = np.median(peers, axis=0).tolist()
-    ratio = host.mean / mean
-    usual_error = MEDIAN_ERROR * error / np.sqrt(len(peers))
-    return Comparison(
-        ratio, host.median / median, float(np.hypot(host.error, ratio * usual_error)) / mean, len(peers)
-    )
+def _against(times: list[float], usual: list[float], hosts: int) -> Comparison:
+    mean, median, error = usual
+    ratio = times[0] / mean
+    usual_error = MEDIAN_ERROR * error / np.sqrt(hosts)
+    return Comparison(ratio, times[1] / median, float(np.hypot(times[2], ratio * usual_error)) / mean, hosts)
 
 
 # Hosts with the same GPUs differ by up to 1.2 x (Longhorn, Frontera); broken ones begin at 2 x (Lonestar6).
@@ -153,23 +120,22 @@ class HostReport(NamedTuple):
 
 
 def report_hosts(record: Record) -> list[HostReport]:
-    """Return one row per host of a run, flagged ones first; none where workers are simulated."""
-    return host_reports(record.identities, record.workers, record.events)
+    """Return one row per host of a run, or on which something happened to it, flagged ones first.
 
-
-def host_reports(
-    identities: Sequence[WorkerIdentity], workers: State, events: Sequence[Event]
-) -> list[HostReport]:
-    """Return one row per host that these workers run on, or ran on when something happened to them."""
-    compared = compare_hosts(identities, workers)
-    counts: Counter[str] = Counter(identity.host for identity in identities)
-    tasks: Counter[str] = Counter()
-    for identity, number in zip(identities, workers["tasks"].tolist(), strict=True):
+    None where workers are simulated.
+    """
+    compared = compare_hosts(record.identities, record.workers)
+    workers, tasks = Counter[str](), Counter[str]()
+    for identity, number in zip(record.identities, record.workers["tasks"].tolist(), strict=True):
+        workers[identity.host] += 1
         tasks[identity.host] += number
-    troubles = _troubles(events)
+    troubles: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for event in record.events:
+        if event.host and event.kind in (LOST, *TROUBLE):
+            troubles[event.host][event.kind] += 1
     rows = [
-        _row(host, counts[host], tasks[host], compared.get(host), troubles.get(host, Counter()))
-        for host in dict.fromkeys([*counts, *troubles])
+        _row(host, workers[host], tasks[host], compared.get(host), troubles[host])
+        for host in dict.fromkeys([*workers, *troubles])
         if host != VIRTUAL
     ]
     return sorted(rows, key=lambda row: not row.verdict)
@@ -195,28 +161,12 @@ def ended_by_loss(events: Sequence[Event], since: float = 0.0) -> bool:
     return bool(events) and events[-1].kind == LOST and events[-1].time >= since
 
 
-def _troubles(events: Sequence[Event]) -> dict[str, Counter[str]]:
-    """Return how often workers of each host were lost, overdue and so on."""
-    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for event in events:
-        if event.host and event.kind in (LOST, *TROUBLE):
-            found[event.host][event.kind] += 1
-    return found
-
-
 def _row(
     host: str, workers: int, tasks: int, compared: Comparison | None, troubles: Counter[str]
 ) -> HostReport:
     found = _findings(compared, troubles)
-    return HostReport(
-        host,
-        workers,
-        tasks,
-        mean_ratio=compared.mean if compared else None,
-        median_ratio=compared.median if compared else None,
-        verdict=next(iter(found), ""),
-        reason="; ".join(found.values()),
-    )
+    mean, median = (None, None) if compared is None else (compared.mean, compared.median)
+    return HostReport(host, workers, tasks, mean, median, next(iter(found), ""), "; ".join(found.values()))
 
 
 def _findings(compared: Comparison | None, troubles: Counter[str]) -> dict[str, str]:
@@ -227,11 +177,7 @@ def _findings(compared: Comparison | None, troubles: Counter[str]) -> dict[str, 
     others = {kind: troubles[kind] for kind in TROUBLE if troubles[kind]}
     if sum(others.values()) >= FLAKY:
         found["flaky"] = ", ".join(f"{count:,} x {kind}" for kind, count in others.items())
-    if compared is not None and _is_slow(compared):
+    if compared and compared.least >= SLOW and compared.mean - 1 >= SIGNIFICANCE * compared.error:
         ratio = f"{compared.least:.1f}"
         found[f"slow ({ratio} x)"] = f"{ratio} times slower than the median of {compared.hosts:,} hosts"
     return found
-
-
-def _is_slow(compared: Comparison) -> bool:
-    return compared.least >= SLOW and compared.mean - 1 >= SIGNIFICANCE * compared.error

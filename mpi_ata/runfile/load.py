@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from mpi_ata.arrays import Array, State
-from mpi_ata.clusters import WorkerIdentity
-from mpi_ata.errors import DamagedError, UsageError
+from mpi_ata.errors import DamagedError, UsageError, prefix_errors
 from mpi_ata.job.schema import RunDescription
-from mpi_ata.job.tables import Table
 from mpi_ata.packing import from_state
 from mpi_ata.runfile.hosts import report_hosts
 from mpi_ata.runfile.priors import RunStats
@@ -72,19 +70,19 @@ def load(path: str | Path) -> SavedRun:
     record, complaint = load_named(RunFile(Path(path)))
     if complaint:
         log.warning("%s", complaint)
-    described = describe(record)
-    apart = {name: described.pop(name) for name in ("workers_table", "hosts", "events", "job", "settings")}
+    summary = describe(record)
+    names = dict.fromkeys([*HistoryRow._fields, *record.trace])
     metrics = {name: column for name, column in record.metrics.items() if not name.startswith("latest.")}
     return SavedRun(
         x=_point(record, path),
-        summary=described,
-        history=Columns({name: _column(record, name) for name in sorted(record.trace, key=_position)}),
+        summary=summary,
+        history=Columns({name: _column(record, name) for name in names if name in record.trace}),
         metrics=Columns(metrics),
-        workers=RowTable(apart["workers_table"]),
-        hosts=RowTable(apart["hosts"]),
-        events=RowTable(apart["events"]),
-        job=apart["job"],
-        settings=apart["settings"],
+        workers=RowTable(summary.pop("workers_table")),
+        hosts=RowTable(summary.pop("hosts")),
+        events=RowTable(summary.pop("events")),
+        job=summary.pop("job"),
+        settings=summary.pop("settings"),
     )
 
 
@@ -94,12 +92,6 @@ def _column(record: Record, name: str) -> Array:
     if name != "largest_delay":
         return column
     return np.where(np.isnan(record.trace["mean_delay"]), np.nan, column)
-
-
-def _position(name: str) -> int:
-    """Return where a column of the history stands."""
-    columns = HistoryRow._fields
-    return columns.index(name) if name in columns else len(columns)
 
 
 def _point(record: Record, path: str | Path) -> Any:
@@ -112,10 +104,8 @@ def _point(record: Record, path: str | Path) -> Any:
 def load_record(file: RunFile) -> tuple[Record, str]:
     """Return the record in a run file's newest intact save, and a complaint about a newer one that is not."""
     attributes, groups, complaint = file.load()
-    try:
+    with prefix_errors(f"{file.path}: "):
         return from_tree(attributes, groups), complaint
-    except DamagedError as error:
-        raise DamagedError(f"{file.path}: {error}") from None
 
 
 def load_named(file: RunFile) -> tuple[Record, str]:
@@ -123,9 +113,10 @@ def load_named(file: RunFile) -> tuple[Record, str]:
     try:
         return load_record(file)
     except DamagedError as error:
+        way_out = "restore a copy of it, or start a new run in another file"
         if file.path.suffix == ".toml":
-            raise DamagedError(f"{error}; run a job file with mpi-ata run {file.path}") from None
-        raise DamagedError(f"{error}; restore a copy of it, or start a new run in another file") from None
+            way_out = f"run a job file with mpi-ata run {file.path}"
+        raise DamagedError(f"{error}; {way_out}") from None
 
 
 MAX_COMPLAINTS = 3  # about files of one folder that are reported one by one
@@ -179,7 +170,8 @@ def _check_problem(file: Path, record: Record, job: RunDescription, any_problem:
     """Reject a run of another problem: its tasks take other times."""
     then, now = (each.tables.get("problem", {}) for each in (record.job, job))
     keys = [key for key in {**then, **now} if key != "file" and then.get(key) != now.get(key)]
-    differing = [f"{key} = {_shown(then, key)}, here {_shown(now, key)}" for key in keys]
+    values = [[repr(table[key]) if key in table else "not given" for table in (then, now)] for key in keys]
+    differing = [f"{key} = {before}, here {here}" for key, (before, here) in zip(keys, values, strict=True)]
     if record.job.files.get("problem.file", "") != job.files.get("problem.file", ""):
         differing.append("another problem file")
     if differing:
@@ -187,10 +179,6 @@ def _check_problem(file: Path, record: Record, job: RunDescription, any_problem:
             f"{file}: is of another problem ({'; '.join(differing)}), whose tasks take other times; "
             f"use it anyway with {any_problem}"
         )
-
-
-def _shown(table: Table, key: str) -> str:
-    return repr(table[key]) if key in table else "not given"
 
 
 SLURM_ENERGY = "slurm_energy"  # joules of the Slurm jobs of a run, as Slurm's accounting has them
@@ -233,13 +221,15 @@ def latest_metrics(record: Record) -> dict[str, float | None]:
 
 def _workers_table(record: Record) -> list[dict[str, Any]]:
     """Return one row per worker: who it is, what it did, how fast it was."""
-    known = {
-        name: [None if value != value else value for value in column.tolist()]
-        for name, column in _worker_columns(record.workers).items()
-    }
+    columns = _worker_columns(record.workers)
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    names = ("host", "slot", "hardware", "ranks", *columns)
     return [
-        _names_and_values(identity) | {name: column[worker] for name, column in known.items()}
-        for worker, identity in enumerate(record.identities)
+        {
+            name: None if value != value else value
+            for name, value in zip(names, (*identity, *row), strict=True)
+        }
+        for identity, row in zip(record.identities, values, strict=True)
     ]
 
 
@@ -252,13 +242,3 @@ def _worker_columns(workers: State) -> State:
         spent = seconds + workers["unfinished"]
         share = spent / spent.sum()
     return {"tasks": tasks, "mean": mean, "spread": spread, "overhead": overhead, "share": share}
-
-
-def _names_and_values(identity: WorkerIdentity) -> dict[str, Any]:
-    """Return an identity under the names that --json has for its fields."""
-    return {
-        "host": identity.host,
-        "slot": identity.local_index,
-        "hardware": identity.hardware,
-        "ranks": identity.ranks_on_host,
-    }

@@ -44,20 +44,6 @@ class RunStats:
         return replace(self, identities=[self.identities[row] for row in rows.tolist()], columns=columns)
 
 
-class Difference(NamedTuple):
-    """A worker where an earlier run had another one, with other hardware or neighbours."""
-
-    worker: int
-    then: WorkerIdentity
-    now: WorkerIdentity
-
-    def text(self) -> str:
-        """Describe what has changed."""
-        then, now = (f"{each.hardware}, {each.ranks_on_host} ranks".split(", ") for each in self[1:])
-        gone, new = [part for part in then if part not in now], [part for part in now if part not in then]
-        return f"{', '.join(gone) or 'less'} then, {', '.join(new) or 'less'} now"
-
-
 class Prior(NamedTuple):
     """What is known about each worker before the run: sums over earlier runs, zero for unknown workers."""
 
@@ -66,7 +52,7 @@ class Prior(NamedTuple):
     columns: State
     recognised: list[int]
     by_class: list[int]
-    differing: list[Difference]
+    changed: Counter[str]  # workers where an earlier run had another one, by what is different
 
     @property
     def cold(self) -> int:
@@ -80,11 +66,9 @@ class Prior(NamedTuple):
             parts.append(f"{_starting(len(self.by_class))} from others with the same hardware")
         if self.cold:
             parts.append(f"{_starting(self.cold)} cold")
-        kinds = Counter(difference.text() for difference in self.differing)
-        differences = [
-            f"{counted(count, 'worker')} changed: {text}" for text, count in kinds.most_common(SHOWN)
-        ]
-        if len(kinds) > SHOWN:
+        kinds = self.changed.most_common(SHOWN)
+        differences = [f"{counted(count, 'worker')} changed: {text}" for text, count in kinds]
+        if len(self.changed) > SHOWN:
             differences.append("...")
         rounds, runs = counted(self.rounds, "round"), counted(self.runs, "earlier run")
         known = f"from {rounds} of {runs}" if self.runs else "with nothing known"
@@ -106,14 +90,10 @@ def merge_runs(sources: Iterable[RunStats]) -> list[RunStats]:
     for source in sources:
         if source.run not in longest or source.length > longest[source.run].length:
             longest[source.run] = source
-    merged: list[RunStats] = []
-    rows = 0
-    for source in reversed([source.of_known() for source in longest.values()]):
-        rows += len(source.identities)
-        if rows > MOST_ROWS and merged:
-            break
-        merged.append(source)
-    return [source for source in reversed(merged) if source.identities]
+    known = [each for source in longest.values() if (each := source.of_known()).identities]
+    rows = np.cumsum([len(source.identities) for source in reversed(known)])
+    kept = int(np.count_nonzero(rows <= MOST_ROWS))
+    return known[-max(kept, 1) :]
 
 
 def discount(source: RunStats, weight: float) -> RunStats:
@@ -166,11 +146,11 @@ def match_prior(
     """
     known = _KnownRuns(sources, crowded=not same_run)
     rows = np.array([known.workers.get(who, -1) for who in _keys(identities, not same_run)], np.int64)
-    kinds, differing = np.full(len(identities), -1), list[Difference]()
+    kinds, changed = np.full(len(identities), -1), Counter[str]()
     for worker in np.flatnonzero(rows < 0).tolist():
         identity = identities[worker]
         if (then := known.predecessors.get(identity[:2])) is not None:
-            differing.append(Difference(worker, then, identity))
+            changed[_change(then, identity)] += 1
         else:
             kinds[worker] = known.classes.get(identity[2:], -1)
     recognised, by_class = np.flatnonzero(rows >= 0), np.flatnonzero(kinds >= 0)
@@ -181,7 +161,14 @@ def match_prior(
         columns[name][by_class] = known.of_classes[name][kinds[by_class]]
     columns |= {name: columns[name].astype(np.int64) for name in COUNTS}
     rounds = known.rounds(rows[recognised], kinds[by_class])
-    return Prior(len(rounds), sum(rounds), columns, recognised.tolist(), by_class.tolist(), differing)
+    return Prior(len(rounds), sum(rounds), columns, recognised.tolist(), by_class.tolist(), changed)
+
+
+def _change(then: WorkerIdentity, now: WorkerIdentity) -> str:
+    """Describe what has changed in hardware or neighbours."""
+    before, after = (f"{each.hardware}, {each.ranks_on_host} ranks".split(", ") for each in (then, now))
+    gone, new = [part for part in before if part not in after], [part for part in after if part not in before]
+    return f"{', '.join(gone) or 'less'} then, {', '.join(new) or 'less'} now"
 
 
 class _KnownRuns:

@@ -10,7 +10,7 @@ from mpi_ata.arrays import State
 from mpi_ata.errors import UsageError
 from mpi_ata.job.schema import RunDescription
 from mpi_ata.job.tables import Tables
-from mpi_ata.runfile.hdf5 import untexts
+from mpi_ata.runfile.schema import untexts
 from mpi_ata.runfile.store import RunFile, is_run_file, peek, verify
 
 
@@ -58,10 +58,11 @@ def is_finished(run: Path) -> bool:
 
 def _progress(summary: dict[str, Any], job: State, saved: float, trouble: str) -> Progress:
     tables = RunDescription(bytes(job["text"].item()).decode(), tuple(untexts(job["settings"]))).tables
+    limit = tables.get("stop", {}).get("rounds")
     return Progress(
         finished=bool(summary["reason"]),
         rounds=int(summary["rounds"]),
-        limit=_limit(tables),
+        limit=limit if isinstance(limit, int) else None,
         elapsed=float(summary["elapsed"]),
         setup=float(summary.get("setup_time", 0.0)),
         worker_time=float(summary["worker_time"]),
@@ -71,11 +72,6 @@ def _progress(summary: dict[str, Any], job: State, saved: float, trouble: str) -
         job=job_title(tables),
         trouble=trouble,
     )
-
-
-def _limit(tables: Tables) -> int | None:
-    rounds = tables.get("stop", {}).get("rounds")
-    return rounds if isinstance(rounds, int) else None
 
 
 def job_title(tables: Tables) -> str:
@@ -108,14 +104,10 @@ def list_runs(folder: Path) -> list[ListedRun]:
 
 def _listed(path: Path) -> ListedRun:
     progress, previous = read_progress(path), RunFile(path).previous
+    state = "finished" if progress.finished else "failed" if progress.failure else "unfinished"
+    state = "damaged" if progress.trouble else state
     size = sum(os.path.getsize(file) for file in (path, previous) if file.exists())
-    return ListedRun(path, progress.job, _state(progress), progress.rounds, path.stat().st_mtime, size)
-
-
-def _state(progress: Progress) -> str:
-    if progress.trouble:
-        return "damaged"
-    return "finished" if progress.finished else "failed" if progress.failure else "unfinished"
+    return ListedRun(path, progress.job, state, progress.rounds, path.stat().st_mtime, size)
 
 
 def beyond(keep: int, runs: Sequence[ListedRun], protected: Collection[Path]) -> list[ListedRun]:

@@ -1,6 +1,6 @@
 """The schema of a run file: a record as attributes and groups of arrays, and back (see docs/run-file.md)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpi_ata.arrays import Array, State
+from mpi_ata.arrays import State
 from mpi_ata.clusters import WorkerIdentity
 from mpi_ata.errors import DamagedError
 from mpi_ata.job.schema import RunDescription
-from mpi_ata.runfile.hdf5 import Attributes, texts, untexts
+from mpi_ata.runfile.hdf5 import Attributes
 from mpi_ata.runfile.priors import COLUMNS, COUNTS, RunStats
 from mpi_ata.runfile.store import FORMAT
 from mpi_ata.version import __version__
@@ -138,7 +138,6 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
         identities = _identities(workers)
         columns = {name: array for name, array in workers.items() if name not in _IDENTITY_COLUMNS}
         _check("workers", columns, len(identities))
-        _check_sample(columns.get("times"), len(identities))
         record = Record(
             run=str(attributes["run"]),
             job=_job(groups["job"]),
@@ -150,8 +149,8 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
             totals=groups["totals"],
             trace=groups["trace"],
             metrics=groups["figures"],
-            task_map=_task_map(groups.get("task_map", {})),
-            rounds=_rounds(groups.get("rounds", {})),
+            task_map=groups.get("task_map", {}),
+            rounds=groups.get("rounds", {}),
             prior=_sources(groups["prior"]),
             events=_events(groups["events"]),
             summary={name: value for name, value in attributes.items() if name not in _OTHER},
@@ -165,12 +164,23 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
         raise DamagedError(f"is not a complete run file: {error}") from None
 
 
+def texts(values: Iterable[str]) -> Any:
+    """Return strings as an array that HDF5 stores without pointers."""
+    encoded = [value.encode() for value in values]
+    return np.array(encoded, f"S{max(map(len, encoded), default=0) or 1}")
+
+
+def untexts(array: Any) -> list[str]:
+    """Return the strings in such an array."""
+    return [value.decode() for value in array.tolist()]
+
+
 def _job_arrays(job: RunDescription) -> State:
     return {
         "text": np.array(job.text.encode() or b"\0"),
-        "settings": texts(list(job.settings)),
-        "file_tables": texts(list(job.files)),
-        "file_texts": texts(list(job.files.values())),
+        "settings": texts(job.settings),
+        "file_tables": texts(job.files),
+        "file_texts": texts(job.files.values()),
     }
 
 
@@ -179,31 +189,13 @@ def _job(group: State) -> RunDescription:
     return RunDescription(bytes(group["text"].item()).decode(), tuple(untexts(group["settings"])), files)
 
 
-def _task_map(group: State) -> State:
-    """Return the tasks of workers by round; older files have none."""
-    if group and len({len(group[name]) for name in ("round", "clock", "tasks")}) != 1:
-        raise ValueError("task_map does not have one row per round")
-    return group
-
-
-def _rounds(group: State) -> State:
-    """Return what tasks took in some rounds; older files have none."""
-    if group:
-        for totals, parts in (("deliveries", ("worker", "overhead", "tasks")), ("tasks", ("seconds",))):
-            if any(len(group[name]) != group[totals].sum() for name in parts):
-                raise ValueError(f"rounds/{parts[0]} does not have as many entries as rounds/{totals} says")
-        if not len(group["round"]) == len(group["duration"]) == len(group["deliveries"]):
-            raise ValueError("rounds/duration does not have one entry per round")
-    return group
-
-
 def _event_columns(events: Sequence[Event]) -> State:
-    hosts = [event.host for event in events]
+    times, workers, kinds, words, hosts = zip(*events, strict=True) if events else ((),) * 5
     return {
-        "time": np.array([event.time for event in events], np.float64),
-        "worker": np.array([event.worker for event in events], np.int64),
-        "kind": texts([event.kind for event in events]),
-        "text": texts([event.text for event in events]),
+        "time": np.array(times, np.float64),
+        "worker": np.array(workers, np.int64),
+        "kind": texts(kinds),
+        "text": texts(words),
         **({"host": texts(hosts)} if any(hosts) else {}),  # only where something happened to a worker
     }
 
@@ -226,7 +218,7 @@ def _with_orders_in_flight(cluster: State, method: State) -> State:
 
 
 def _check_complete(record: Record) -> None:
-    """Raise an error where a record lacks something that every description needs."""
+    """Raise an error where a record lacks something that every description needs; older files lack more."""
     if not record.identities:
         raise ValueError("no workers")
     int(record.method["k"])
@@ -235,17 +227,33 @@ def _check_complete(record: Record) -> None:
     for name, value in record.metrics.items():
         if name.startswith("latest."):
             float(value)
+    times, n = record.workers.get("times"), len(record.identities)
+    if times is not None and (times.ndim != 2 or len(times) != n or times.dtype.kind != "f"):
+        raise ValueError("workers/times does not have one row of seconds per worker")
+    _check_lengths("task_map", record.task_map, ("round", "clock", "tasks"))
+    if rounds := record.rounds:
+        _check_lengths("rounds", rounds, ("round", "duration", "deliveries"))
+        _check_lengths("rounds", rounds, ("worker", "overhead", "tasks"), int(rounds["deliveries"].sum()))
+        _check_lengths("rounds", rounds, ("seconds",), int(rounds["tasks"].sum()))
+
+
+def _check_lengths(group: str, columns: State, names: Sequence[str], length: int | None = None) -> None:
+    """Raise ValueError where some columns, if there are any, are not equally long, or not of this length."""
+    lengths = {len(columns[name]) for name in names} if columns else set()
+    if len(lengths | ({length} if length is not None else set())) > 1:
+        raise ValueError(f"{group}/{names[0]} does not have as many rows as it should")
 
 
 @lru_cache(maxsize=2)  # they stay the same from save to save
 def _identity_columns(identities: Sequence[WorkerIdentity]) -> State:
-    names = {name: number for number, name in enumerate(dict.fromkeys(each.hardware for each in identities))}
+    hosts, slots, hardware, ranks = zip(*identities, strict=True) if identities else ((),) * 4
+    names = {name: number for number, name in enumerate(dict.fromkeys(hardware))}
     return {
-        "host": texts([each.host for each in identities]),
-        "slot": np.array([each.local_index for each in identities], np.int64),
-        "ranks": np.array([each.ranks_on_host for each in identities], np.int64),
-        "hardware": np.array([names[each.hardware] for each in identities], np.int64),
-        "hardware_names": texts(list(names)),
+        "host": texts(hosts),
+        "slot": np.array(slots, np.int64),
+        "ranks": np.array(ranks, np.int64),
+        "hardware": np.array([names[name] for name in hardware], np.int64),
+        "hardware_names": texts(names),
     }
 
 
@@ -253,17 +261,9 @@ def _identities(columns: State) -> tuple[WorkerIdentity, ...]:
     names, numbers = untexts(columns["hardware_names"]), columns["hardware"].tolist()
     if numbers and not 0 <= min(numbers) <= max(numbers) < len(names):
         raise ValueError("hardware has a number without a name")
-    rows = zip(
-        untexts(columns["host"]),
-        columns["slot"].tolist(),
-        (names[number] for number in numbers),
-        columns["ranks"].tolist(),
-        strict=True,
-    )
-    return tuple(
-        WorkerIdentity(host, local_index=slot, hardware=hardware, ranks_on_host=ranks)
-        for host, slot, hardware, ranks in rows
-    )
+    hardware, ranks = [names[number] for number in numbers], columns["ranks"].tolist()
+    rows = zip(untexts(columns["host"]), columns["slot"].tolist(), hardware, ranks, strict=True)
+    return tuple(WorkerIdentity(*row) for row in rows)
 
 
 @lru_cache(maxsize=2)  # it stays the same from save to save
@@ -292,12 +292,6 @@ def _sources(group: State) -> list[RunStats]:
         RunStats(run, number, identities[begin:end], {name: group[name][begin:end] for name in COLUMNS})
         for run, number, (begin, end) in zip(runs, rounds, pairwise([0, *ends]), strict=True)
     ]
-
-
-def _check_sample(times: Array | None, workers: int) -> None:
-    """Raise ValueError where the sample of task times is not what a run writes."""
-    if times is not None and (times.ndim != 2 or len(times) != workers or times.dtype.kind != "f"):
-        raise ValueError("workers/times does not have one row of seconds per worker")
 
 
 def _check(group: str, columns: State, workers: int) -> None:

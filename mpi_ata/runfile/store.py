@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mpi_ata.arrays import State
-from mpi_ata.errors import DamagedError, TakenError, UsageError
+from mpi_ata.errors import DamagedError, TakenError, UsageError, prefix_errors
 from mpi_ata.runfile.hdf5 import Attributes, Tree, from_image, read_tree, to_image
 
 FORMAT = 1
@@ -47,9 +47,8 @@ class RunFile:
         except DamagedError as error:
             if not self.previous.exists():
                 raise
-            return *self._load_previous(
-                str(error)
-            ), f"{error}; using {self.previous.name}, the save before it"
+            found = self._load_previous(str(error))
+            return *found, f"{error}; using {self.previous.name}, the save before it"
         self._intact = True
         return attributes, groups, ""
 
@@ -61,7 +60,8 @@ class RunFile:
 
     def save(self, attributes: Attributes, groups: Tree) -> None:
         """Write a new save; whatever happens, the earlier ones stay until this one is whole on disk."""
-        data = _sealed(to_image(attributes, groups))
+        image = to_image(attributes, groups)
+        data = _seal(FORMAT, image) + image
         try:
             if not self._swept:
                 self._sweep()
@@ -102,35 +102,28 @@ class RunFile:
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, State]]:
     """Return attributes and groups of one file, checked."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        kind = DamagedError if error.errno == errno.EIO else UsageError
-        raise kind(f"{path}: cannot be read: {error.strerror}") from None
-    try:
+    with prefix_errors(f"{path}: "):
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            kind = DamagedError if error.errno == errno.EIO else UsageError
+            raise kind(f"cannot be read: {error.strerror}") from None
         return from_image(_unsealed(data))
-    except UsageError as error:
-        raise type(error)(f"{path}: {error}") from None
 
 
 def peek(path: Path, group: str) -> tuple[dict[str, Any], State]:
     """Return the attributes and one small group of a file, without reading or verifying the rest of it."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size - BLOCK
-            _check_format(_check_size(file.read(BLOCK), size))
-            attributes, groups = read_tree(file, size, group)
-            return attributes, groups[group]
-    except UsageError as error:
-        raise type(error)(f"{path}: {error}") from None
+    with prefix_errors(f"{path}: "), path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size - BLOCK
+        _check_format(_check_size(file.read(BLOCK), size))
+        attributes, groups = read_tree(file, size, group)
+        return attributes, groups[group]
 
 
 def verify(path: Path) -> None:
     """Raise DamagedError where a file is not whole."""
-    try:
+    with prefix_errors(f"{path}: "):
         _unsealed(path.read_bytes())
-    except UsageError as error:
-        raise type(error)(f"{path}: {error}") from None
 
 
 def is_run_file(path: Path) -> bool:
@@ -152,10 +145,6 @@ def check_writable_path(path: Path) -> None:
         raise UsageError(f"{path}: {why}; choose another file") from None
     if not os.access(folder, os.W_OK):
         raise UsageError(f"{path}: the folder {folder} is not writable; choose another file")
-
-
-def _sealed(image: bytes) -> bytes:
-    return _seal(FORMAT, image) + image
 
 
 def _seal(number: int, image: bytes) -> bytes:

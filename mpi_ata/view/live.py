@@ -21,7 +21,6 @@ from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job.schema import Stop
 from mpi_ata.job.tables import Tables
-from mpi_ata.job.validation import build_table
 from mpi_ata.launch.environment import TERMINAL
 from mpi_ata.methods import Method, Round
 from mpi_ata.runfile.checkpoints import LONGEST
@@ -223,13 +222,13 @@ def _saved_at(path: Path) -> float:
 
 def snapshot_of_record(record: Record, saved: float) -> Snapshot:
     """Return a run as it was when its file was saved, at this Unix time."""
-    tables, gaps, columns = record.job.tables, record.trace["gap"], record.workers
+    gaps, columns = record.trace["gap"], record.workers
     curve = gaps if len(gaps) and not math.isnan(gaps[-1]) else record.trace["loss"]
     spent = columns["seconds"] + columns["unfinished"]
     workers = Workers(record.identities, available_workers(record), spent, columns, *_earlier_tasks(record))
     latest = [f"{when(e.time)} {e.kind}: {''.join(e.text.splitlines()[:1])}" for e in record.events[-EVENTS:]]
-    stop, state = build_table("stop", Stop, tables.get("stop", {})), _state(record, saved)
-    return Snapshot(job_title(tables), stop, record.summary, curve.tolist(), workers, latest, *state)
+    title, state = job_title(record.job.tables), _state(record, saved)
+    return Snapshot(title, record.job.stop, record.summary, curve.tolist(), workers, latest, *state)
 
 
 def _earlier_tasks(record: Record) -> tuple[IntArray | None, int]:

@@ -1,13 +1,17 @@
-"""A run that fails saves its completed rounds and the reason first."""
+"""A run that fails saves its completed rounds and the reason first; so does one that has lost too much."""
 
 from pathlib import Path
 
 import pytest
 
+from mpi_ata import VirtualCluster
 from mpi_ata.batch.status import SubmittedRun, state_of
 from mpi_ata.batch.submission_dir import SubmissionDir
-from mpi_ata.driver.plan import OutputOptions
+from mpi_ata.driver.drive import Drive
+from mpi_ata.driver.plan import OutputOptions, resolve
+from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError
+from mpi_ata.launch.signals import StopRequest
 from mpi_ata.runfile.load import describe
 from mpi_ata.runfile.progress import read_progress
 from tests.driver.driven import driven
@@ -52,16 +56,6 @@ def test_the_completed_rounds_are_saved_with_the_reason(tmp_path: Path, method: 
     assert (last.kind, last.text, last.worker) == ("failed", record.failure, -1)
 
 
-def test_a_resumed_run_has_not_failed(tmp_path: Path) -> None:
-    job = failing(tmp_path, "sgd uta")
-    failed(job)
-    Path("broken").unlink()
-    driven(job, output=OutputOptions(OUT, resume=True))
-    record = record_of(OUT)
-    assert (record.reason, record.failure) == ("20 rounds", "")
-    assert record.summary["tasks_used"] == 20 * 7
-
-
 def test_a_round_whose_evaluation_fails_is_saved_too(tmp_path: Path) -> None:
     job = failing(tmp_path, "sgd uta", "pass")
     (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + LOSS)
@@ -78,12 +72,18 @@ def test_a_run_that_fails_before_its_first_completed_round_leaves_no_file(tmp_pa
     assert not list(tmp_path.glob("run.h5*"))
 
 
-def test_a_resumed_run_that_fails_at_once_keeps_its_file(tmp_path: Path) -> None:
+def test_a_resumed_run_that_fails_at_once_keeps_its_file_and_one_that_is_fixed_has_not_failed(
+    tmp_path: Path,
+) -> None:
     job = failing(tmp_path, "sgd uta")
     failed(job)
     with pytest.raises(RunError, match="holds it up to round 6"):
         driven(job, output=OutputOptions(OUT, resume=True))
     assert [event.kind for event in record_of(OUT).events] == ["started", "failed", "resumed", "failed"]
+    Path("broken").unlink()
+    driven(job, output=OutputOptions(OUT, resume=True))
+    record = record_of(OUT)
+    assert (record.reason, record.failure, record.summary["tasks_used"]) == ("20 rounds", "", 20 * 7)
 
 
 def test_the_failure_is_shown(tmp_path: Path) -> None:
@@ -94,3 +94,28 @@ def test_the_failure_is_shown(tmp_path: Path) -> None:
     assert f"state          failed: {failure}\n" in shown
     submitted = SubmittedRun(SubmissionDir.of_run(OUT), OUT, None, [])
     assert state_of(submitted, read_progress(OUT)) == ("failed", failure)
+
+
+@pytest.mark.parametrize("method", ["malenia", "heterogeneous-data-sgd"])
+def test_where_workers_own_their_data_the_rounds_before_a_loss_are_saved_and_can_be_resumed(
+    tmp_path: Path, method: str
+) -> None:
+    job = written(tmp_path / "job.toml", method, rounds=40, run="checkpoint_rounds = 1000")
+    out = tmp_path / "run.h5"
+    plan, trace = resolve(job, output=OutputOptions(out)), Trace()
+    problem, times, made = plan.parts()
+    assert times is not None
+    cluster = VirtualCluster(problem, times, plan.job.run.seed, {2: 3000.0})
+    with StopRequest(1.0) as stop, pytest.raises(RunError) as error:
+        Drive(plan, made, problem, cluster, trace, [], stop).outcome()
+    text, rounds = str(error.value), trace.round
+    assert 0 < rounds < 40
+    assert "worker 2 (host virtual, slot 2) is lost (it vanished at 3000 s on the virtual clock)" in text
+    assert f"{out} holds it up to round {rounds}; after fixing it, continue with --out {out} --resume" in text
+    record = record_of(out)
+    assert record.method["k"] == rounds
+    assert [event.worker for event in record.events if event.kind == "lost"] == [2]
+    delivered, stopped = record.workers["tasks"].sum(), record.cluster["undelivered"].sum()
+    assert trace.used + trace.wasted == delivered + stopped, "what the others did in that round is wasted"
+    driven(job, output=OutputOptions(out, resume=True))
+    assert record_of(out).method["k"] == 40

@@ -11,7 +11,7 @@ import pytest
 
 import mpi_ata
 from mpi_ata import CSVLogger, Plain, Quadratic, Sqrt, Trace, UsageError, minimize
-from mpi_ata.driver.loggers import COLUMNS, LOGGERS
+from mpi_ata.driver.observers import COLUMNS, LOGGERS
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.job.schema import LOGS, load_job
 from tests.driver.driven import driven, logged
@@ -22,11 +22,9 @@ RESUMED = OutputOptions(Path("run.h5"), resume=True)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
-    return tmp_path
 
 
 def job(*names: str, rounds: int = 9, problem: str = QUADRATIC) -> Path:
@@ -48,11 +46,8 @@ def stopped(round: int, *names: str) -> None:
     driven(job(*names), look=look, output=OUT)
 
 
-def test_every_name_that_a_job_may_have_is_a_logger() -> None:
+def test_every_name_of_a_job_is_a_logger_and_others_are_rejected_with_the_valid_ones() -> None:
     assert tuple(LOGGERS) == LOGS
-
-
-def test_an_unknown_name_is_rejected_with_the_valid_ones() -> None:
     with pytest.raises(UsageError, match=r"unknown name 'cvs'; valid names: csv, .* did you mean csv\?"):
         load_job(job("cvs"))
 
@@ -90,28 +85,16 @@ def test_a_resumed_run_continues_its_log_and_replaces_what_it_repeats() -> None:
     assert [row["round"] for row in rows()] == ["0", "3", "5", "6", "9"]
     history = mpi_ata.load("run.h5").history
     losses = dict(zip(history["round"].tolist(), history["loss"].tolist(), strict=True))
-    assert {row["round"]: float(row["loss"]) for row in rows() if row["round"] in "69"} == {
-        "6": losses[6],
-        "9": losses[9],
-    }
+    assert [float(row["loss"]) for row in rows()[-2:]] == [losses[6], losses[9]]
 
 
-def test_a_new_run_does_not_continue_the_log_of_an_old_one() -> None:
+def test_a_new_run_does_not_continue_the_log_of_an_old_one_and_one_without_a_file_has_none() -> None:
+    driven(job("csv"))
+    assert not list(Path().glob("*.csv"))
     driven(job("csv"), output=OUT)
     Path("run.h5").unlink()
     driven(job("csv", rounds=3), output=OUT)
     assert [row["round"] for row in rows()] == ["0", "3"]
-
-
-def test_loggers_may_be_changed_when_a_run_is_resumed() -> None:
-    stopped(5)
-    driven(job("csv"), output=RESUMED)
-    assert [row["round"] for row in rows()] == ["6", "9"]
-
-
-def test_a_run_without_a_file_writes_no_log_of_its_job() -> None:
-    driven(job("csv"))
-    assert not list(Path().glob("*.csv"))
 
 
 def test_a_failing_logger_never_ends_a_run() -> None:
@@ -125,9 +108,7 @@ def test_a_missing_library_is_named_with_the_way_to_install_it(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "wandb", None)
     with logged() as texts:
         assert driven(job("wandb"), output=OUT).reason == "9 rounds"
-    assert texts[0].endswith(
-        "the logger 'wandb' needs wandb, which is not installed; use pip install 'mpi-ata[wandb]'"
-    )
+    assert "needs wandb, which is not installed; use pip install 'mpi-ata[wandb]'" in texts[0]
 
 
 def test_a_run_that_fails_leaves_the_log_of_its_rounds() -> None:
@@ -154,12 +135,8 @@ def test_tensorboard_gets_the_losses_by_round_and_drops_what_a_resumed_run_repea
     driven(job("tensorboard"), output=RESUMED)
     files = sorted(Path("run.tensorboard").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     events = [Event.FromString(record) for path in files for record in records(path)]
-    losses = {
-        event.step: value.simple_value
-        for event in events
-        for value in event.summary.value
-        if value.tag == "loss"
-    }
+    values = [(event.step, value) for event in events for value in event.summary.value]
+    losses = {step: value.simple_value for step, value in values if value.tag == "loss"}
     history = mpi_ata.load("run.h5").history
     assert sorted(losses) == [0, 3, 5, 6, 9]
     for round, loss in zip(history["round"].tolist(), history["loss"].tolist(), strict=True):

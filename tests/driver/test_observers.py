@@ -18,25 +18,16 @@ from mpi_ata import (
     Round,
     RunError,
     Sqrt,
-    Stop,
     Trace,
     VirtualCluster,
     run,
 )
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import OutputOptions, resolve
-from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven, logged
-from tests.faults.scene import own_problem, written
+from tests.faults.scene import own_problem, record_of, written
 
 OUT = Path("run.h5")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 class Diary(Observer):
@@ -74,21 +65,15 @@ def test_an_observer_sees_that_a_run_was_stopped_and_then_that_it_is_resumed(tmp
     assert second.seen == ["start at 2 on 4 workers", "round 3", "round 4", "end at 4: 4 rounds"]
 
 
-def test_what_is_said_on_the_way_goes_to_the_logger_of_the_package(tmp_path: Path) -> None:
-    job = written(tmp_path / "job.toml", rounds=2, workers=4)
-    driven(job, output=OutputOptions(OUT))
-    with logged() as texts:
-        driven(job, ["stop.rounds=3"], output=OutputOptions(OUT, resume=True))
-    assert texts == ["resumed at round 2 on 4 workers", "changed stop.rounds: 2 -> 3"]
-
-
-def test_without_a_handler_nothing_but_warnings_is_printed(
+def test_what_is_said_on_the_way_goes_to_the_logger_of_the_package_and_nowhere_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert logging.getLogger("mpi_ata").handlers == []
     job = written(tmp_path / "job.toml", rounds=2, workers=4)
     driven(job, output=OutputOptions(OUT))
-    driven(job, ["stop.rounds=3"], output=OutputOptions(OUT, resume=True))
+    with logged() as texts:
+        driven(job, ["stop.rounds=3"], output=OutputOptions(OUT, resume=True))
+    assert texts == ["resumed at round 2 on 4 workers", "changed stop.rounds: 2 -> 3"]
     assert capsys.readouterr() == ("", "")
 
 
@@ -116,7 +101,7 @@ def test_an_observer_that_fails_is_left_out_and_the_run_ends_well_and_saved(
     assert texts == ["the observer Failing failed and is left out: OSError: no space left"]
     assert failing.calls == 1
     assert diary.seen[-1] == "end at 3: 3 rounds"
-    assert load_record(RunFile(OUT))[0].reason == "3 rounds"
+    assert record_of(OUT).reason == "3 rounds"
 
 
 def test_an_observer_sees_the_end_of_a_run_that_fails(tmp_path: Path) -> None:
@@ -128,13 +113,9 @@ def test_an_observer_sees_the_end_of_a_run_that_fails(tmp_path: Path) -> None:
     assert diary.seen[-2:] == ["round 1", "end at 1: None"]
 
 
-def test_an_observer_of_a_loop_of_ones_own_sees_start_rounds_and_end() -> None:
-    problem = Quadratic(dimension=3)
+def test_an_observer_of_a_loop_of_ones_own_sees_that_it_was_left() -> None:
+    problem, diary = Quadratic(dimension=3), Diary()
     cluster = VirtualCluster(problem, DrawnTimes(Sqrt(4)))
-    method = SGD(problem.x0, UTA(4, 8), Plain(0.1))
-    diary, stopped = Diary(), Diary()
-    assert len(list(run(method, cluster, stop=Stop(rounds=2), observers=[diary]))) == 2
-    assert diary.seen == ["start at 0 on 4 workers", "round 1", "round 2", "end at 2: 2 rounds"]
-    for _ in run(method, cluster, observers=[stopped]):
+    for _ in run(SGD(problem.x0, UTA(4, 8), Plain(0.1)), cluster, observers=[diary]):
         break
-    assert stopped.seen == ["start at 2 on 4 workers", "round 3", "end at 3: None"]
+    assert diary.seen == ["start at 0 on 4 workers", "round 1", "end at 1: None"]

@@ -13,39 +13,28 @@ OUT = Path("run.h5")
 IMPORTED = Path("imported.txt")
 PROBLEM = """
 import numpy as np
+from mpi_ata import GradientUpdate, UTA
 
-with open("imported.txt", "a") as file:
-    file.write("once\\n")
+def note(word):
+    with open("imported.txt", "a") as file:
+        file.write(word)
 
+note("once ")
 
 class Own:
     def __init__(self):
         self.x0 = np.zeros(2)
-        with open("imported.txt", "a") as file:
-            file.write("built\\n")
+        note("built ")
 
     def gradient(self, x, task):
         return x
-"""
-
-
-PARTS = """
-from mpi_ata import GradientUpdate, UTA
-
 
 class Mine(UTA):
     pass
 
-
 class Step(GradientUpdate):
     pass
 """
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture
@@ -64,36 +53,19 @@ def test_reading_a_job_imports_nothing_of_the_users(job: Path) -> None:
     assert happened() == []
 
 
-def test_problem_allocator_and_update_in_one_file_are_one_module(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(PROBLEM + PARTS)
-    job = written(tmp_path / "job.toml", rounds=5, problem='file = "own.py"\nclass = "Own"')
-    settings = [
-        *("allocator.file=own.py", "allocator.class=Mine"),
-        *("method.update_file=own.py", "method.update_class=Step"),
-    ]
-    driven(job, settings)
+def test_problem_allocator_and_update_in_one_file_are_one_module(job: Path) -> None:
+    allocator = ["allocator.file=own.py", "allocator.class=Mine"]
+    driven(job, [*allocator, "method.update_file=own.py", "method.update_class=Step"])
     assert happened() == ["once", "built"]
 
 
-def test_a_fresh_run_file_is_where_the_user_was_also_if_the_problem_changes_the_folder(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "own.py").write_text(
-        PROBLEM.replace("self.x0 =", "__import__('os').chdir('elsewhere'); self.x0 =")
-    )
-    job = written(tmp_path / "job.toml", rounds=5, problem='file = "own.py"\nclass = "Own"')
-    outcome = driven(job, output=OutputOptions())
-    assert outcome.out is not None
-    assert len(list((tmp_path / "runs").glob("*.h5"))) == 1
-    assert not (tmp_path / "elsewhere" / "runs").exists()
-
-
-def test_a_finished_run_is_finished_also_where_a_warm_start_is_named(job: Path) -> None:
-    driven(job, output=OutputOptions(OUT))
-    plan = resolve(job, output=OutputOptions(OUT, resume=True, warm_start=(OUT,)))
-    assert plan.finished
-    assert plan.notes == ("run.h5 is resumed with what it has learned; --warm-start is for new runs",)
+def test_a_fresh_run_file_is_where_the_user_was_also_if_the_problem_changes_the_folder(job: Path) -> None:
+    Path("elsewhere").mkdir()
+    moves = PROBLEM.replace("self.x0 =", "__import__('os').chdir('elsewhere'); self.x0 =")
+    Path("own.py").write_text(moves)
+    assert driven(job, output=OutputOptions()).out is not None
+    assert len(list((job.parent / "runs").glob("*.h5"))) == 1
+    assert not (job.parent / "elsewhere" / "runs").exists()
 
 
 def test_a_run_whose_newest_save_is_damaged_is_not_finished(job: Path) -> None:
@@ -113,11 +85,11 @@ def test_variants_of_a_plan_share_the_users_class(job: Path) -> None:
 def test_a_plan_says_what_is_resumed_and_what_has_changed(job: Path) -> None:
     driven(job, output=OutputOptions(OUT))
     same = resolve(job, output=OutputOptions(OUT, resume=True))
-    assert same.finished
-    assert (same.changes, same.notes) == ((), ())
+    assert (same.finished, same.changes, same.notes) == ("5 rounds", (), ())
+    warm = resolve(job, output=OutputOptions(OUT, resume=True, warm_start=(OUT,)))
+    assert warm.finished
+    assert warm.notes == ("run.h5 is resumed with what it has learned; --warm-start is for new runs",)
     more = resolve(job, ["stop.rounds=8"], OutputOptions(OUT, resume=True))
-    assert not more.finished
-    assert more.changes == ("stop.rounds: 5 -> 8",)
-    assert more.job.stop.rounds == 8
+    assert (more.finished, more.changes, more.job.stop.rounds) == ("", ("stop.rounds: 5 -> 8",), 8)
     assert more.earlier is not None
     assert int(more.earlier.method["k"]) == 5

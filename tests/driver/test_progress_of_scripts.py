@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from mpi_ata import Plain, Quadratic, Sqrt, Stop, Trace, minimize
-from mpi_ata.view.live import Display
 from tests.driver.driven import Watching
 
 ERASED = "\x1b[1A\x1b[2K"  # the cursor moved up, and the line erased
@@ -38,15 +37,12 @@ def run(terminal: Terminal | None = None, **options: Any) -> None:
         minimize(Quadratic(20), 8, update=Plain(0.1), **given)
 
 
-def test_a_terminal_shows_a_screen_and_is_left_clean(terminal: Terminal) -> None:
+def test_a_terminal_shows_a_screen_and_is_left_clean_unless_that_is_switched_off(terminal: Terminal) -> None:
+    run(terminal, progress=False)
+    assert terminal.getvalue() == ""
     run(terminal)
     assert "Quadratic, SGD, ATAAuto on 4 workers" in terminal.getvalue()
     assert terminal.getvalue().endswith(ERASED)
-
-
-def test_progress_can_be_switched_off(terminal: Terminal) -> None:
-    run(terminal, progress=False)
-    assert terminal.getvalue() == ""
 
 
 def test_what_is_logged_appears_above_the_screen(terminal: Terminal) -> None:
@@ -67,12 +63,3 @@ def test_what_is_logged_appears_above_the_screen(terminal: Terminal) -> None:
     assert said_it
     assert before.endswith(ERASED)
     assert not log.filters
-
-
-def test_a_pipe_gets_a_line_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(Display, "due", lambda line: True)
-    run(stop=Stop(rounds=3))
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split(",")[0] for line in lines] == [f"round {k} of 3" for k in (1, 2, 3)]

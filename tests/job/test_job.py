@@ -1,5 +1,6 @@
 """Job files are strict: whatever cannot be meant is refused, in one sentence that says what to do."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpi_ata import FaultPolicy
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job, build_parts, load_job
 from mpi_ata.job.build import build_problem
 from mpi_ata.job.schema import RunDescription, RunTable
-from mpi_ata.job.tables import parse_setting
+from mpi_ata.job.tables import difference, parse_setting, same_code
 from mpi_ata.methods import Method
 
 Change = dict[str, str | None]  # "table.key" or "table" to TOML text; None takes it away
@@ -117,41 +119,72 @@ def test_what_a_job_leaves_out_has_the_documented_default(tmp_path: Path) -> Non
     assert type(built(job)).__name__ == "SGD"
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "fragment"),
-    [
-        (
-            "extra.key",
-            "1",
-            "unknown table 'extra'; valid tables: problem, method, allocator, times, network, stop, run",
-        ),
-        ("problem.dimention", "4", "unknown key 'dimention' in [problem]; valid keys: dimension, noise"),
-        ("method.step", "1", "unknown key 'step' in [method]; valid keys: "),
-        ("method.x0", "[1.0]", "unknown key 'x0' in [method]"),
-        ("allocator.budgt", "5", "unknown key 'budgt' in [allocator]; valid keys: budget, eta"),
-        ("allocator.n", "5", "unknown key 'n' in [allocator]"),
-        ("times.alpha", "5", "unknown key 'alpha' in [times]; valid keys: "),
-        ("stop.round", "5", "unknown key 'round' in [stop]; valid keys: rounds, gap, loss, clock, elapsed"),
-        ("run.worker", "5", "unknown key 'worker' in [run]; valid keys: workers, seed, evaluate_every"),
-        ("run.replicated", "false", 'use exchange = "chain" in [run], or mpi_ata.Balance'),
-        ("problem", None, "the table [problem] is missing"),
-        ("method", None, "the table [method] is missing"),
-        ("allocator", None, "this method needs a table [allocator]"),
-        ("stop", None, "the table [stop] is missing"),
-        ("stop.rounds", None, "the table [stop] is missing or empty"),
-        ("network.latency", "0.1", "[network] needs the key 'bandwidth'"),
-        ("problem.name", None, "[problem] needs the key 'name'; valid values: quadratic"),
-        ("method.name", None, "[method] needs the key 'name'; valid values: sgd"),
-        ("method.step_size", None, "[method] Plain needs the key 'step_size' (a number)"),
-        ("allocator.name", None, "[allocator] needs the key 'name'; valid values: ata, "),
-        ("allocator.budget", None, "[allocator] ATAEmpirical needs the key 'budget' (a whole number)"),
-        ("times.law", None, "[times] needs the key 'law'; valid values: constant, "),
-    ],
-)
-def test_unknown_and_missing_tables_and_keys_are_refused_with_the_valid_ones(
-    tmp_path: Path, place: str, value: str | None, fragment: str
-) -> None:
-    assert fragment in refusal(written(tmp_path, {place: value}))
+REFUSED = """
+extra.key          1             unknown table 'extra'; valid tables: problem, method, allocator, times
+problem.dimention  4             unknown key 'dimention' in [problem]; valid keys: dimension, noise
+method.step        1             unknown key 'step' in [method]; valid keys: ; did you mean step_size?
+method.x0          [1.0]         unknown key 'x0' in [method]
+allocator.n        5             unknown key 'n' in [allocator]; valid keys: budget
+times.alpha        5             unknown key 'alpha' in [times]; valid keys: law
+stop.round         5             unknown key 'round' in [stop]; valid keys: rounds, gap, loss, clock, elapsed
+run.worker         5             unknown key 'worker' in [run]; valid keys: workers, seed, evaluate_every
+run.replicated     false         use exchange = "chain" in [run], or mpi_ata.Balance
+problem            -             the table [problem] is missing
+method             -             the table [method] is missing
+allocator          -             this method needs a table [allocator]
+stop.rounds        -             the table [stop] is missing or empty
+network.latency    0.1           [network] Network needs the key 'bandwidth'
+problem.name       -             [problem] needs the key 'name'; valid values: quadratic
+times.law          -             [times] needs the key 'law'; valid values: constant
+method.step_size   -             [method] Plain needs the key 'step_size' (a number); --set method.step_size=
+allocator.budget   -             [allocator] ATAEmpirical needs the key 'budget' (a whole number)
+problem.name       "cubic"       unknown name 'cubic' in [problem]; valid values: quadratic
+method.name        ["sgd"]       unknown name ['sgd'] in [method]; valid values: sgd
+method.update      "adamm"       unknown update 'adamm' in [method]; valid values: plain; did you mean adam?
+allocator.name     "atta"        unknown name 'atta' in [allocator]; valid values: ata, ata-auto
+times.law          "cauchy"      unknown law 'cauchy' in [times]; valid values: constant, exponential
+problem.dimension  "4"           dimension = '4' in [problem] must be a whole number
+run.workers        3.0           workers = 3.0 in [run] must be a whole number: write 3
+stop.rounds        1.5           rounds = 1.5 in [stop] must be a whole number
+problem.noise      nan           noise = nan in [problem] must be finite
+method.step_size   true          step_size = True in [method] must be a number
+allocator.budget   true          budget = True in [allocator] must be a whole number
+allocator.budget   [5]           budget = [5] in [allocator] must be a whole number
+allocator.budget   nan           budget = nan in [allocator] must be a whole number
+allocator.eta      {a=1}         eta = {'a': 1} in [allocator] must be a number
+times.scale        [1.0]         scale = [1.0] in [times] must be a number
+times.stoppable    0             stoppable = 0 in [times] must be true or false
+times.report       3             report = 3 in [times] must be a string
+stop.loss          -inf          loss = -inf in [stop] must be finite
+run.seed           1979-05-27    in [run] must be a whole number
+problem.dimension  0             [problem] dimension=0 must be at least 1
+problem.noise      -0.1          [problem] noise=-0.1 must be at least 0
+allocator.budget   0             [allocator] budget=0 must be at least 1
+allocator.eta      -1            [allocator] eta=-1.0 must be above 0
+times.scale        0             [times] scale=0.0 must be above 0
+times.unit         0.0           [times] unit=0.0 must be above 0 seconds
+times.report       "guessed"     [times] report='guessed' must be 'measured' or 'drawn'
+stop.rounds        0             [stop] rounds=0 must be above 0
+stop.gap           0.0           [stop] gap=0.0 must be above 0
+stop.clock         -1            [stop] clock=-1.0 must be above 0
+stop.elapsed       -1            [stop] elapsed=-1.0 must be above 0
+run.workers        0             [run] workers=0 must be at least 1
+run.seed           -1            [run] seed=-1 must be from 0 to 2**64 - 1
+run.seed           18446744073709551616  [run] seed=18446744073709551616 must be from 0 to 2**64 - 1
+run.evaluate_every 0             [run] evaluate_every=0 must be at least 1
+faults.deadlin     3             unknown key 'deadlin' in [faults]; valid keys: deadline, on_task_error
+faults.owned       true          unknown key 'owned' in [faults]
+faults.deadline    inf           deadline = inf in [faults] must be finite
+faults.deadline    -1            deadline=-1.0 must be at least 1, or 0 to wait forever
+faults.on_task_error "retry"     on_task_error='retry' must be 'stop' or 'reissue'
+"""
+
+
+@pytest.mark.parametrize("line", REFUSED.strip().splitlines())
+def test_what_a_job_cannot_mean_is_refused_with_the_value_and_the_rule(tmp_path: Path, line: str) -> None:
+    place, value, sentence = line.split(maxsplit=2)
+    found = refusal(written(tmp_path, {place: None if value == "-" else value}))
+    assert [part for part in sentence.split("; ") if part not in found] == []
 
 
 def test_a_removed_key_in_an_older_run_file_is_ignored() -> None:
@@ -159,96 +192,10 @@ def test_a_removed_key_in_an_older_run_file_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "fragment"),
-    [
-        ("problem.dimension", '"4"', "dimension = '4' in [problem] must be a whole number"),
-        ("problem.dimension", "4.0", "dimension = 4.0 in [problem] must be a whole number"),
-        ("problem.noise", '"low"', "noise = 'low' in [problem] must be a number"),
-        ("problem.noise", "nan", "noise = nan in [problem] must be finite"),
-        ("method.step_size", "true", "step_size = True in [method] must be a number"),
-        ("method.step_size", "-inf", "step_size = -inf in [method] must be finite"),
-        ("allocator.budget", "true", "budget = True in [allocator] must be a whole number"),
-        ("allocator.budget", "[5]", "budget = [5] in [allocator] must be a whole number"),
-        ("allocator.budget", "nan", "budget = nan in [allocator] must be a whole number"),
-        ("allocator.eta", "{a = 1}", "eta = {'a': 1} in [allocator] must be a number"),
-        ("allocator.eta", "inf", "eta = inf in [allocator] must be finite"),
-        ("times.scale", "[1.0, 2.0, 3.0]", "scale = [1.0, 2.0, 3.0] in [times] must be a number"),
-        ("times.unit", '"1 s"', "unit = '1 s' in [times] must be a number"),
-        ("times.stoppable", "0", "stoppable = 0 in [times] must be"),
-        ("times.report", "3", "report = 3 in [times] must be a string"),
-        ("stop.rounds", "1.5", "rounds = 1.5 in [stop] must be a whole number"),
-        ("stop.gap", "false", "gap = False in [stop] must be a number"),
-        ("stop.loss", "nan", "loss = nan in [stop] must be finite"),
-        ("run.workers", "3.0", "workers = 3.0 in [run] must be a whole number"),
-        ("run.workers", "true", "workers = True in [run] must be a whole number"),
-        ("run.seed", "1979-05-27", "in [run] must be a whole number"),
-    ],
-)
-def test_values_of_the_wrong_type_are_refused_with_the_right_type(
-    tmp_path: Path, place: str, value: str, fragment: str
-) -> None:
-    assert fragment in refusal(written(tmp_path, {place: value}))
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "fragment"),
-    [
-        ("problem.dimension", "0", "dimension=0 must be at least 1"),
-        ("problem.noise", "-0.1", "noise=-0.1 must be at least 0"),
-        ("method.step_size", "0", "step_size=0.0 must be above 0"),
-        ("allocator.budget", "0", "budget=0 must be at least 1"),
-        ("allocator.eta", "-1", "eta=-1.0 must be above 0"),
-        ("times.scale", "0", "scale=0.0 must be above 0"),
-        ("times.unit", "0.0", "unit=0.0 must be above 0 seconds"),
-        ("times.report", '"guessed"', "report='guessed' must be 'measured' or 'drawn'"),
-        ("stop.rounds", "0", "rounds=0 must be above 0"),
-        ("stop.gap", "0.0", "gap=0.0 must be above 0"),
-        ("stop.clock", "-1", "clock=-1.0 must be above 0"),
-        ("stop.elapsed", "0", "elapsed=0.0 must be above 0"),
-        ("run.workers", "0", "workers=0 must be at least 1"),
-        ("run.seed", "-1", "seed=-1 must be from 0 to 2**64 - 1"),
-        ("run.seed", str(2**64), f"seed={2**64} must be from 0 to 2**64 - 1"),
-        ("run.evaluate_every", "0", "evaluate_every=0 must be at least 1"),
-    ],
-)
-def test_values_out_of_range_are_refused_with_the_range(
-    tmp_path: Path, place: str, value: str, fragment: str
-) -> None:
-    table = place.partition(".")[0]
-    assert f"[{table}] {fragment}" in refusal(written(tmp_path, {place: value}))
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "fragment"),
-    [
-        ("problem.name", '"cubic"', "unknown name 'cubic' in [problem]; valid values: quadratic"),
-        ("method.name", '"sdg"', "unknown name 'sdg' in [method]; valid values: sgd"),
-        ("method.name", "['sgd']", "unknown name ['sgd'] in [method]; valid values: sgd"),
-        ("method.update", '"adamm"', "unknown update 'adamm' in [method]; valid values: plain"),
-        (
-            "allocator.name",
-            '"atta"',
-            "unknown name 'atta' in [allocator]; valid values: ata, ata-auto, ata-empirical, gta, ofta, uta",
-        ),
-        (
-            "times.law",
-            '"cauchy"',
-            "unknown law 'cauchy' in [times]; valid values: constant, exponential, linear, mix, sqrt",
-        ),
-    ],
-)
-def test_unknown_names_are_refused_with_the_known_ones(
-    tmp_path: Path, place: str, value: str, fragment: str
-) -> None:
-    assert fragment in refusal(written(tmp_path, {place: value}))
-
-
-@pytest.mark.parametrize(
     ("law", "scale", "fragment"),
     [
         ("mix", "0.5", "scale=0.5 must be at least 1"),
         ("constant", "[1.0, 2.0]", "must be one number or a list of 3"),
-        ("constant", "[1.0, 2.0, 0.0]", "must be above 0"),
         ("constant", "[1.0, inf, 2.0]", "scale = [1.0, inf, 2.0] in [times] must be finite"),
         ("constant", '"slow"', "scale = 'slow' in [times] must be a number or a list"),
     ],
@@ -281,13 +228,6 @@ def test_a_job_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Pat
     assert "cannot be read: Is a directory" in refusal(tmp_path)
 
 
-def test_a_problem_given_by_file_and_class_takes_its_keys_as_constructor_parameters(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(PROBLEM)
-    problem = build_problem(load_job(written(tmp_path, MINE | {"problem.shift": "2.0"})))
-    assert type(problem).__name__ == "Mine"
-    assert problem.x0.tolist() == [2.0] * 4
-
-
 def test_an_allocator_given_by_file_and_class_is_told_workers_and_means(tmp_path: Path) -> None:
     (tmp_path / "first.py").write_text(ALLOCATOR)
     change: Change = {"allocator": None, "allocator.file": '"first.py"', "allocator.class": '"First"'}
@@ -298,31 +238,21 @@ def test_an_allocator_given_by_file_and_class_is_told_workers_and_means(tmp_path
 
 def test_a_method_given_by_file_and_class_may_do_without_allocator_and_update(tmp_path: Path) -> None:
     (tmp_path / "walk.py").write_text(METHOD)
-    change: Change = {
-        "method": None,
-        "allocator": None,
-        "method.file": '"walk.py"',
-        "method.class": '"Walk"',
-        "method.stride": "0.25",
-    }
-    method: Any = built(load_job(written(tmp_path, change)))
+    walk: Change = {"method": None, "method.file": '"walk.py"', "method.class": '"Walk"'}
+    method: Any = built(load_job(written(tmp_path, walk | {"allocator": None, "method.stride": "0.25"})))
     assert (method.n, method.stride, method.x.tolist()) == (3, 0.25, [0.0] * 4)
+    assert "remove the table [allocator]" in refusal(written(tmp_path, walk))
 
 
-def test_an_allocator_for_a_method_that_has_none_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "walk.py").write_text(METHOD)
-    change: Change = {"method": None, "method.file": '"walk.py"', "method.class": '"Walk"'}
-    assert "remove the table [allocator]" in refusal(written(tmp_path, change))
-
-
-def test_a_file_is_looked_up_beside_the_job_file_not_in_the_working_directory(
+def test_a_file_is_looked_up_beside_the_job_file_and_its_class_takes_the_keys_as_parameters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     (tmp_path / "mine.py").write_text(PROBLEM)
-    assert len(build_problem(load_job(written(tmp_path, MINE))).x0) == 4
+    assert (
+        build_problem(load_job(written(tmp_path, MINE | {"problem.shift": "2.0"}))).x0.tolist() == [2.0] * 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -334,10 +264,9 @@ def test_a_file_is_looked_up_beside_the_job_file_not_in_the_working_directory(
         ({"problem.file": "3"}, "file = 3 in [problem] must be a string"),
         ({"problem.file": '"theirs.py"'}, "theirs.py' is not a file; paths are relative to the job file"),
         ({"problem.file": '"."'}, "is not a file"),
+        ({"problem.file": f'"{"a" * 1000}.py"'}, "is not a file"),
         ({"problem.file": '"job.toml"'}, "job.toml' is not a Python file; its name must end in .py"),
-        ({"problem.class": '"Yours"'}, "[problem] no class 'Yours' in "),
-        ({"problem.class": '"Yours"'}, "there are: Mine"),
-        ({"problem.class": '"np"'}, "no class 'np'"),
+        ({"problem.class": '"np"'}, "mine.py; there are: Mine"),
         ({"problem.colour": "1"}, "unknown key 'colour' in [problem]; valid keys: size, shift, tag"),
         ({"problem.size": None}, "[problem] Mine needs the key 'size' (a whole number)"),
         ({"problem.size": "4.0"}, "size = 4.0 in [problem] must be a whole number"),
@@ -353,36 +282,22 @@ def test_a_part_given_by_file_is_held_to_the_same_rules(
     assert fragment in refusal(written(tmp_path, MINE | change))
 
 
+X0 = "np.full(size, shift)"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "fragment"),
     [
         ("class Mine:", "class Mine", "mine.py:4: SyntaxError: "),
-        (
-            "import numpy as np",
-            "import not_there",
-            "mine.py:2: ModuleNotFoundError: No module named 'not_there'",
-        ),
+        ("import numpy as np", "import not_there", "mine.py:2: ModuleNotFoundError: No module named 'not_"),
         ("minimum = 0.0", "minimum = 1 / 0", "mine.py:5: ZeroDivisionError: division by zero"),
-        ("np.full(size, shift)", "check(size)", "mine.py:8: NameError: "),
-        ("self.x0 = ", "raise ValueError('size is odd')  # ", "[problem] size is odd"),
-        ("self.x0 = ", "raise KeyError('size')  # ", "mine.py:8: KeyError: 'size'"),
-        (
-            "np.full(size, shift)",
-            "np.zeros(size, int)",
-            "np.array([1.0, 2.0]), not an array of int64 of shape (4,)",
-        ),
-        ("np.full(size, shift)", "[0.0]", "np.array([1.0, 2.0]), not [0.0] of type list"),
+        (X0, "check(size)", "mine.py:8: NameError: "),
+        ("self.x0 = ", "raise ValueError('size\\nis odd')  # ", "[problem] size is odd (mine.py:8)"),
+        ("self.x0 = ", "raise RuntimeError('is\\nodd')  # ", "mine.py:8: RuntimeError: is odd"),
+        (X0, "np.zeros(size, int)", "np.array([1.0, 2.0]), not an array of int64 of shape (4,)"),
+        (X0, "[0.0]", "np.array([1.0, 2.0]), not [0.0] of type list"),
         ("self.x0", "self.start", "[problem] Mine has no x0 to start from: "),
-        (
-            "np.full(size, shift)",
-            "np.full(size, np.nan)",
-            "x0 of Mine contains NaN or infinite numbers",
-        ),
-        (
-            "np.full(size, shift)",
-            "np.array([1.0, np.inf])",
-            "x0 of Mine contains NaN or infinite numbers",
-        ),
+        (X0, "np.full(size, np.nan)", "x0 of Mine contains NaN or infinite numbers"),
         ("def gradient", "def grad", "[problem] Mine needs gradient(x, task)"),
     ],
 )
@@ -391,12 +306,6 @@ def test_mistakes_in_a_users_file_are_told_with_their_line(
 ) -> None:
     (tmp_path / "mine.py").write_text(PROBLEM.replace(old, new))
     assert fragment in refusal(written(tmp_path, MINE))
-
-
-@pytest.mark.parametrize("error", ["ValueError", "RuntimeError"])
-def test_a_users_message_of_several_lines_becomes_one_sentence(tmp_path: Path, error: str) -> None:
-    (tmp_path / "mine.py").write_text(PROBLEM.replace("self.x0 = ", f"raise {error}('odd\\nsize')  # "))
-    assert "odd" in refusal(written(tmp_path, MINE))
 
 
 @pytest.mark.parametrize("place", ["import numpy as np", "self.x0 = "])
@@ -431,35 +340,18 @@ def test_the_problem_decides_in_which_precision_the_point_is_kept(tmp_path: Path
     assert built(load_job(written(tmp_path, MINE))).x.dtype == dtype
 
 
+VALUES = {"23": 23, "-1": -1, "1e-5": 1e-5, " 0.5 ": 0.5, "true": True, "[1, 2.5]": [1, 2.5]}
+QUOTED = {'"gta"': "gta", "'gta'": "gta", '"23"': "23", '"a=b"': "a=b"}
+BARE = ["gta", "my problem.py", "a=b", "", "1\nx = 2", "1\n[run]\nseed = 2", "9" * 5000, "[" * 5000]
+
+
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("23", 23),
-        ("-1", -1),
-        ("1_000", 1000),
-        ("1e-5", 1e-5),
-        (" 0.5 ", 0.5),
-        ("true", True),
-        ("false", False),
-        ("[1, 2.5]", [1, 2.5]),
-        ("gta", "gta"),
-        ('"gta"', "gta"),
-        ("'gta'", "gta"),
-        ('"23"', "23"),
-        ("my problem.py", "my problem.py"),
-        ("a=b", "a=b"),
-        ('"a=b"', "a=b"),
-        ("", ""),
-        ("1\nx = 2", "1\nx = 2"),
-        ("1\n[run]\nseed = 2", "1\n[run]\nseed = 2"),
-        ('1\nvalue.x = "2"', '1\nvalue.x = "2"'),
-    ],
+    ("text", "value"), [*VALUES.items(), *QUOTED.items(), *((text, text) for text in BARE)]
 )
 def test_a_setting_is_read_as_in_a_job_file_and_a_bare_word_as_a_text(text: str, value: object) -> None:
-    table, key, found, _ = parse_setting(f"allocator.budget={text}")
-    assert (table, key) == ("allocator", "budget")
-    assert found == value
-    assert type(found) is type(value)
+    found = parse_setting(f"allocator.budget={text}")
+    assert found[:3] == ("allocator", "budget", value)
+    assert type(found.value) is type(value)
 
 
 @given(st.text())
@@ -468,22 +360,15 @@ def test_no_text_in_a_setting_reaches_another_key(text: str) -> None:
     assert (table, key) == ("allocator", "budget")
 
 
-@pytest.mark.parametrize("text", ["9" * 5000, "[" * 5000])
-def test_a_monstrous_setting_is_a_text_like_any_other(text: str) -> None:
-    assert parse_setting(f"run.seed={text}")[:3] == ("run", "seed", text)
-
-
 @pytest.mark.parametrize(
     "setting", ["", "=", "budget", "budget=3", "allocator.budget", "allocator.=3", ".b=3"]
 )
 def test_a_setting_that_is_not_table_key_value_is_refused_with_an_example(
     tmp_path: Path, setting: str
 ) -> None:
-    with pytest.raises(
-        UsageError, match=r"is not table\.key=value, as in --set allocator\.budget=23"
-    ) as caught:
+    rule = "is not table.key=value, as in --set allocator.budget=23"
+    with pytest.raises(UsageError, match=re.escape(f"--set {setting!r} {rule}")):
         load_job(written(tmp_path, {}), [setting])
-    assert repr(setting) in str(caught.value)
 
 
 def test_settings_override_add_and_the_last_one_wins(tmp_path: Path) -> None:
@@ -513,14 +398,7 @@ def test_settings_are_held_to_the_rules_of_the_file(tmp_path: Path, setting: str
 
 
 @pytest.mark.parametrize(
-    ("name", "keys"),
-    [
-        ("ata-empirical", {"budget": 5, "eta": 1.0}),
-        ("ata", {"budget": 5}),
-        ("uta", {"budget": 5}),
-        ("ofta", {"budget": 5}),
-        ("gta", {"budget": 5}),
-    ],
+    ("name", "keys"), [("ata-empirical", {"budget": 5, "eta": 1.0}), ("ata", {"budget": 5})]
 )
 def test_another_allocator_takes_over_only_the_keys_that_it_knows(
     tmp_path: Path, name: str, keys: dict[str, Any]
@@ -551,3 +429,29 @@ def test_whatever_allocator_a_file_names_another_can_be_set(tmp_path: Path, own:
     job = load_job(written(tmp_path, {"allocator.name": own, "allocator.eta": eta}), ["allocator.name=gta"])
     assert job.allocator is not None
     assert (job.allocator.factory.__name__, job.allocator.keys) == ("GTA", {"budget": 5})
+
+
+def test_every_key_about_faults_can_be_set_and_has_a_default(tmp_path: Path) -> None:
+    given = ["deadline=4", "on_task_error=reissue", "on_bad_result=reissue", "max_failures=1"]
+    job = load_job(written(tmp_path, {}), [f"faults.{setting}" for setting in given])
+    assert job.faults == FaultPolicy(4.0, "reissue", "reissue", 1)
+    assert load_job(written(tmp_path, {})).faults == FaultPolicy(10.0, "stop", "stop", 3)
+
+
+CODE = "class A:\n    def f(self, x):\n        return x + 1\n"
+SAME = [CODE + "\n\n# a\n", CODE.replace("x + 1", "(x  +  1)  # b"), CODE.replace("\n    def", "\n\n    def")]
+OTHERS = [CODE.replace("1", "2"), CODE + "b = 1\n", CODE + "b = (\n", "sha256 ab"]
+
+
+@pytest.mark.parametrize("other", [*SAME, *OTHERS])
+def test_comments_blank_lines_and_formatting_are_no_change_but_all_else_is(other: str) -> None:
+    assert same_code(CODE, other) == (other in SAME)
+
+
+def test_a_difference_shows_the_lines_that_differ_and_is_cut_if_it_is_long() -> None:
+    text = "@@ -2,2 +2,2 @@\n     def f(self, x):\n-        return x + 1\n+        return x + 2"
+    assert difference(CODE, CODE.replace("1", "2")) == text
+    before, after = ("\n".join(f"{word} = {j}" for j in range(1000)) for word in ("a", "b"))
+    cut = difference(before, after)
+    assert len(cut) <= 1000
+    assert cut.endswith(f"... and {2001 - 40:,} more lines")

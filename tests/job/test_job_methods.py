@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from mpi_ata import FaultPolicy
 from mpi_ata.driver.execute import execute
 from mpi_ata.driver.plan import Plan
 from mpi_ata.job import load_job
+from mpi_ata.job.build import fault_policy
 from mpi_ata.job.component import ALLOCATORS, METHODS, UPDATES
 from tests.driver.driven import driven
 from tests.job.test_job import Change, built, refusal, written
@@ -68,17 +70,12 @@ def test_every_method_runs_with_every_allocator_that_makes_sense(
 
 
 @pytest.mark.parametrize("update", UPDATES)
-def test_every_update_is_chosen_by_name(tmp_path: Path, update: str) -> None:
-    keys: Change = {"method.update": f'"{update}"', "method.warmup": "3"}
-    method: Any = built(load_job(job_of(tmp_path, "sgd", "uta", keys)))
-    assert (type(method.update), method.update.warmup) == (UPDATES[update], 3)
-
-
-def test_keys_of_an_update_are_keys_of_the_method_s_table(tmp_path: Path) -> None:
-    adam: Change = {"method.update": '"adam"', "method.beta2": "0.9", "method.epsilon": "1e-6"}
-    cosine: Change = {"method.schedule": '"cosine"', "method.period": "50"}
-    update: Any = built(load_job(job_of(tmp_path, "ringmaster", "", adam | cosine))).update  # type: ignore[attr-defined]
-    assert (update.beta2, update.epsilon, update.schedule, update.period) == (0.9, 1e-6, "cosine", 50)
+def test_every_update_is_chosen_by_name_and_its_keys_are_those_of_the_method_s_table(
+    tmp_path: Path, update: str
+) -> None:
+    keys: Change = {"method.update": f'"{update}"', "method.schedule": '"cosine"', "method.period": "50"}
+    made: Any = built(load_job(job_of(tmp_path, "ringmaster", "", keys))).update  # type: ignore[attr-defined]
+    assert (type(made), made.schedule, made.period) == (UPDATES[update], "cosine", 50)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +85,7 @@ def test_keys_of_an_update_are_keys_of_the_method_s_table(tmp_path: Path) -> Non
         ({"method.schedule": '"cosine"'}, "[method] period=0 must be above warmup=0"),
         ({"method.period": "9"}, "period and final_step_size are for schedule = 'cosine'"),
         ({"method.warmup": "1.5"}, "warmup = 1.5 in [method] must be a whole number"),
-        (
-            {"method.update": '"torch"'},
-            "plain, momentum, nesterov, adam, torch.<class of torch.optim>",
-        ),
+        ({"method.update": '"torch"'}, "plain, momentum, nesterov, adam, torch.<class of torch.optim>"),
         ({"method.update_file": '"sign.py"'}, "[method] needs both 'update_file' and 'update_class'"),
         (
             {"method.update_file": '"sign.py"', "method.update_class": '"Sign"'},
@@ -138,18 +132,22 @@ def test_greedy_allocation_is_refused_where_everything_ordered_is_used(
     assert f"or {instead}, the greedy method" in told
 
 
-@pytest.mark.parametrize("method", KEYS)
-def test_an_allocator_is_refused_where_the_method_is_greedy_by_itself(tmp_path: Path, method: str) -> None:
-    change: Change = {key: value for key, value in KEYS[method].items() if key != "allocator"}
-    told = refusal(written(tmp_path, change | {"method.name": f'"{method}"'}))
-    assert "decides on its own who works: remove the table [allocator]" in told
+@pytest.mark.parametrize("key", ["on_task_error", "on_bad_result"])
+def test_nothing_is_reissued_where_workers_own_their_data(tmp_path: Path, key: str) -> None:
+    told = refusal(job_of(tmp_path, "malenia", "", {f"faults.{key}": '"reissue"'}))
+    assert "each worker owns its data" in told
+    job = load_job(job_of(tmp_path, "malenia", ""))
+    assert fault_policy(job, built(job)) == FaultPolicy(owned=True), "owners are only warned about"
 
 
 @pytest.mark.parametrize(
     ("method", "key"), [("malenia", "S"), ("ringmaster", "delay"), ("ringmaster", "budget")]
 )
-def test_the_keys_of_a_greedy_method_must_be_given(tmp_path: Path, method: str, key: str) -> None:
+def test_a_greedy_method_needs_its_keys_and_no_allocator(tmp_path: Path, method: str, key: str) -> None:
     assert f"needs the key '{key}'" in refusal(job_of(tmp_path, method, "", {f"method.{key}": None}))
+    change: Change = {key: value for key, value in KEYS[method].items() if key != "allocator"}
+    told = refusal(written(tmp_path, change | {"method.name": f'"{method}"'}))
+    assert "decides on its own who works: remove the table [allocator]" in told
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")

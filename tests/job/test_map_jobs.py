@@ -10,6 +10,7 @@ import mpi_ata
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import UsageError
 from tests.driver.driven import driven
+from tests.faults.scene import METHODS, written
 from tests.test_packing import same
 
 PROBLEM = """
@@ -30,51 +31,27 @@ class Mine:
         mean = rows.mean(axis=0).astype(np.float32)
         return x | {"total": total, "rows": [*x["rows"], rows], "mean": mean}
 """
-JOB = """
-[problem]
-file = "mine.py"
-class = "Mine"
-
-[method]
-name = "map"
-
-[allocator]
-name = "ata-empirical"
-budget = 6
-
-[times]
-law = "sqrt"
-
-[stop]
-rounds = 8
-
-[run]
-workers = 3
-checkpoint_rounds = 1
-"""
+MAP = 'name = "map"\n[allocator]\nname = "ata-empirical"\nbudget = 6'
 
 
-def job(folder: Path, old: str = "", new: str = "", text: str = JOB) -> Path:
-    """Write the job, with something replaced in its problem."""
+@pytest.fixture(autouse=True)
+def method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "map", MAP)
+
+
+def job(folder: Path, old: str = "", new: str = "", changed: tuple[str, str] = ("", "")) -> Path:
+    """Write the job, with something replaced in its problem, or in itself."""
     assert old in PROBLEM
     (folder / "mine.py").write_text(PROBLEM.replace(old, new) if old else PROBLEM)
-    (folder / "job.toml").write_text(text)
-    return folder / "job.toml"
+    path = written(folder / "job.toml", "map", 8, 3, problem='file = "mine.py"\nclass = "Mine"')
+    path.write_text(path.read_text().replace(*changed, 1))
+    return path
 
 
 def test_x_of_any_structure_is_saved_and_loaded_as_it_was(tmp_path: Path) -> None:
     outcome = driven(job(tmp_path), output=OutputOptions(tmp_path / "run.h5"))
     assert outcome.x["total"] == 8 * 6
     assert same(mpi_ata.load(tmp_path / "run.h5").x, outcome.x)
-
-
-def test_an_interrupted_run_resumes_to_the_same_x(tmp_path: Path) -> None:
-    path, out = job(tmp_path), tmp_path / "run.h5"
-    whole = driven(path)
-    driven(path, ["stop.rounds=3"], output=OutputOptions(out))
-    resumed = driven(path, ["stop.rounds=8"], output=OutputOptions(out, resume=True))
-    assert same(resumed.x, whole.x)
-    assert resumed.summary()["tasks_used"] == whole.summary()["tasks_used"]
 
 
 @pytest.mark.parametrize("allocator", ["gta", "uta", "ata-auto", "m-sync"])
@@ -112,18 +89,15 @@ def test_a_problem_that_is_none_for_map_is_rejected(
         ('"map"', '"map"\nstep_size = 0.1', "unknown key 'step_size' in [method]"),
         ('"map"', '"map"\nupdate = "adam"', "unknown key 'update' in [method]"),
         ("rounds = 8", "loss = 0.1", "Mine needs loss(x), or evaluate(x) with an entry loss"),
+        ('"map"', '"sgd"\nstep_size = 0.1', "x0 of Mine must be a numpy array of float32 or float64"),
     ],
 )
-def test_keys_of_updates_are_none_of_map(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+def test_keys_of_updates_are_none_of_map_nor_is_its_problem_one_of_gradients(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
     with pytest.raises(UsageError) as caught:
-        driven(job(tmp_path, text=JOB.replace(old, new, 1)))
+        driven(job(tmp_path, changed=(old, new)))
     assert complaint in str(caught.value)
-
-
-def test_a_problem_for_map_is_rejected_by_methods_that_need_gradients(tmp_path: Path) -> None:
-    text = JOB.replace('"map"', '"sgd"\nstep_size = 0.1')
-    with pytest.raises(UsageError, match="x0 of Mine must be a numpy array of float32 or float64"):
-        driven(job(tmp_path, text=text))
 
 
 def test_a_loss_stops_a_run(tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
 """When a run is saved, what a save costs, and what its file may weigh."""
 
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +68,7 @@ def checkpoints(rounds: int | None = None, seconds: float | None = None) -> Chec
     return Checkpoints(RunFile(Path("run.h5")), rounds, seconds)
 
 
-def test_a_run_is_saved_every_so_many_rounds(clock: Clock, notes: list[str]) -> None:
+def test_a_run_is_saved_every_so_many_rounds_or_seconds(clock: Clock, notes: list[str]) -> None:
     made = checkpoints(rounds=3)
     made.save_first(record(0))
     due = []
@@ -79,10 +77,9 @@ def test_a_run_is_saved_every_so_many_rounds(clock: Clock, notes: list[str]) -> 
             due.append(k)
             made.save(record(k))
     assert due == [3, 6, 9]
-
-
-def test_a_run_is_saved_every_so_many_seconds(clock: Clock, notes: list[str]) -> None:
-    made = checkpoints(seconds=7.0)
+    clock.now += LONGEST  # rounds that never end are no reason for saving rarely
+    assert made.due(10)
+    made = Checkpoints(RunFile(Path("2.h5")), seconds=7.0)
     made.save_first(record())
     clock.now += 6.9
     assert not made.due(1000)
@@ -128,13 +125,6 @@ def test_loading_hdf5_is_no_part_of_what_a_save_costs() -> None:
     assert done.stdout.split() == ["False", "True", "True"], done.stderr
 
 
-def test_rounds_that_never_end_are_no_reason_for_saving_rarely(clock: Clock, notes: list[str]) -> None:
-    made = checkpoints(rounds=1000)
-    made.save_first(record())
-    clock.now += LONGEST
-    assert made.due(1)
-
-
 def test_a_failure_is_told_once_each_and_the_next_try_waits_ever_longer(
     clock: Clock, notes: list[str], tmp_path: Path
 ) -> None:
@@ -149,21 +139,13 @@ def test_a_failure_is_told_once_each_and_the_next_try_waits_ever_longer(
             made.save(record(k))
     assert len(notes) == tries == 9  # with 1, 2, 4, ... 128 s in between, of 500
     assert notes[0].startswith("run.h5 could not be saved: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.h5", "run.h5.previous"]
+    assert read(Path("run.h5"))[1]["method"]["k"] == 0
     (tmp_path / "run.h5.previous").rmdir()
     clock.now += LONGEST
     made.save(record(2000))
     assert made.due(2001)
     assert len(notes) == tries
-
-
-def test_no_failed_try_leaves_anything_behind(notes: list[str], tmp_path: Path) -> None:
-    made = checkpoints()
-    made.save_first(record())
-    (tmp_path / "run.h5.previous").mkdir()
-    made.save(record(5))
-    assert len(notes) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.h5", "run.h5.previous"]
-    assert read(Path("run.h5"))[1]["method"]["k"] == 0
 
 
 def test_a_last_save_that_fails_is_done_elsewhere_and_its_place_is_told(
@@ -190,9 +172,7 @@ def test_a_file_that_another_run_has_taken_over_ends_this_one(notes: list[str], 
     other.save({"run": "other"}, {})
     with pytest.raises(RunError, match=r"run.h5 was written by another run in the meantime"):
         made.save(record(5))
-    with pytest.raises(
-        RunError, match=r"another run in the meantime; the run was saved to .*run-01234567.h5"
-    ):
+    with pytest.raises(RunError, match=r"in the meantime; the run was saved to .*run-01234567.h5"):
         made.save_last(record(6))
     assert read(Path("run.h5"))[0] == {"run": "other"}
 
@@ -206,22 +186,20 @@ def after(rounds: int) -> Trace:
     return trace
 
 
-def written_by(process: Any) -> Iterator[int]:
+def bytes_written() -> int:
     """How many bytes this process has handed to write() so far."""
-    while True:
-        lines = Path(f"/proc/{process}/io").read_text().splitlines()
-        yield next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
+    return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["wchar"])
 
 
 def test_the_millionth_round_costs_no_more_than_the_four_thousandth(notes: list[str]) -> None:
-    made, counter, cost = checkpoints(), written_by(os.getpid()), dict[int, int]()
+    made, cost = checkpoints(), dict[int, int]()
     for rounds in (1_000, 4_096, 1_000_000):
         trace = after(rounds)
         assert len(trace.rows) <= 4096
         saved = record(rounds, trace)
-        before = next(counter)
+        before = bytes_written()
         made.save(saved)
-        cost[rounds] = next(counter) - before
+        cost[rounds] = bytes_written() - before
     size = Path("run.h5").stat().st_size
     assert size <= cost[1_000_000] < size + 1000  # a save writes the file, and nothing else
     assert cost[1_000_000] <= cost[4_096]  # when the trace is full for the first time
@@ -240,11 +218,6 @@ def test_the_file_of_a_hundred_thousand_workers_is_small(tmp_path: Path, method:
     assert (tmp_path / "run.h5").stat().st_size < 256 * n + 2**21 + 100_000
 
 
-def test_the_sample_of_task_times_is_bounded(tmp_path: Path) -> None:
-    for n in (1, 10, 1000, 50_000):
-        assert TaskTimeStats(n).state()["times"].nbytes <= max(2**21, 8 * n)
-
-
 def test_very_many_and_very_long_events_make_no_large_file() -> None:
     made = record()
     for number in range(3000):
@@ -254,14 +227,11 @@ def test_very_many_and_very_long_events_make_no_large_file() -> None:
     assert max(len(event.text) for event in made.events) <= 1000
 
 
-def test_a_fresh_name_is_nobody_elses(tmp_path: Path) -> None:
+def test_a_fresh_name_is_nobody_elses_and_needs_a_folder(tmp_path: Path) -> None:
     names = {fresh_path(Path("jobs/some.toml")) for _ in range(100)}
     assert len(names) == 100
     assert all(str(name).startswith("runs/some-2") and name.suffix == ".h5" for name in names)
-    assert (tmp_path / "runs").is_dir()
-
-
-def test_no_folder_for_fresh_names_is_said_with_a_way_out(tmp_path: Path) -> None:
+    (tmp_path / "runs").rmdir()
     (tmp_path / "runs").touch()
     with pytest.raises(UsageError, match=r"runs: File exists; use --out RUN.h5"):
         fresh_path(Path("some.toml"))

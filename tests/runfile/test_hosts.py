@@ -11,8 +11,9 @@ import mpi_ata
 from mpi_ata.arrays import State
 from mpi_ata.clusters.accounts import TaskTimeStats
 from mpi_ata.clusters.identity import WorkerIdentity, drawn_identity
-from mpi_ata.runfile.hosts import HostReport, ended_by_loss, flagged, host_reports, hosts_at_fault
-from mpi_ata.runfile.schema import Event
+from mpi_ata.job import RunDescription
+from mpi_ata.runfile.hosts import HostReport, ended_by_loss, flagged, hosts_at_fault, report_hosts
+from mpi_ata.runfile.schema import Event, Record
 from mpi_ata.view.summaries import flagged_text, hosts_text
 
 XEON, EPYC = "Xeon, 8 of 8 cores, 1 threads", "EPYC, 8 of 8 cores, 1 threads"
@@ -45,7 +46,8 @@ def reported(
     identities: Sequence[WorkerIdentity], workers: State, *events: tuple[str, str]
 ) -> list[HostReport]:
     """Return the rows of hosts; each event is a kind and the host."""
-    return host_reports(identities, workers, happened(*events))
+    run = Record("run", RunDescription(""), tuple(identities), workers, events=happened(*events))
+    return report_hosts(run)
 
 
 def happened(*events: tuple[str, str]) -> list[Event]:
@@ -68,21 +70,18 @@ def test_a_host_that_is_2_2_times_slower_is_flagged_with_the_reason() -> None:
     first = rows[0]
     assert (first.host, first.verdict) == ("n3", "slow (2.2 x)")
     assert first.reason == "2.2 times slower than the median of 5 hosts"
-    assert first.mean_ratio == pytest.approx(
-        2.2, rel=0.01
-    )  # five standard errors at 50 tasks, both sides of it
-    assert first.median_ratio == pytest.approx(2.2, rel=0.01)
+    # Five standard errors at 50 tasks, on both sides.
+    assert (first.mean_ratio, first.median_ratio) == pytest.approx((2.2, 2.2), rel=0.01)
     assert (first.workers, first.tasks) == (1, 50)
     assert verdicts(rows[1:]) == {}
 
 
 def test_few_tasks_are_enough_where_times_hardly_vary_but_not_where_they_do() -> None:
     few = [50, 50, 50, 6, 50]  # an allocator that learns soon leaves a slow worker idle
-    assert verdicts(reported(on_hosts(5), measured([1, 1, 1, 2.2, 1], few, cv=0.01))) == {
-        "n3": "slow (2.2 x)"
-    }
-    assert verdicts(reported(on_hosts(5), measured([1, 1, 1, 2.2, 1], few, cv=0.8))) == {}
-    assert verdicts(reported(on_hosts(5), measured([1, 1, 1, 2.2, 1], [50, 50, 50, 4, 50]))) == {}
+    means, slow = [1, 1, 1, 2.2, 1], {"n3": "slow (2.2 x)"}
+    assert verdicts(reported(on_hosts(5), measured(means, few, cv=0.01))) == slow
+    assert verdicts(reported(on_hosts(5), measured(means, few, cv=0.8))) == {}
+    assert verdicts(reported(on_hosts(5), measured(means, [50, 50, 50, 4, 50]))) == {}
 
 
 @pytest.mark.parametrize("gpus", [1, 4])

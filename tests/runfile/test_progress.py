@@ -17,12 +17,6 @@ from tests.marks import slow
 OUT = Path("run.h5")
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def saved(tmp_path: Path, rounds: int = 12) -> None:
     driven(written(tmp_path / "job.toml", rounds=rounds), output=OutputOptions(OUT))
 
@@ -32,17 +26,14 @@ def bytes_read() -> int:
     return int(fields["rchar"])
 
 
-def test_progress_says_what_the_record_says(tmp_path: Path) -> None:
+def test_progress_says_what_the_record_says_and_nothing_before_the_first_save(tmp_path: Path) -> None:
+    assert read_progress(OUT) == Progress()
     saved(tmp_path)
     record, now = load_record(RunFile(OUT))[0], read_progress(OUT)
     assert (now.finished, now.rounds, now.limit, now.trouble) == (True, 12, 12, "")
     assert now.elapsed == record.summary["elapsed"]
     assert now.worker_time == record.summary["worker_time"]
     assert now.saved == OUT.stat().st_mtime
-
-
-def test_there_is_no_progress_before_the_first_save() -> None:
-    assert read_progress(OUT) == Progress()
 
 
 def test_reading_the_progress_of_a_large_run_reads_little_of_its_file(tmp_path: Path) -> None:
@@ -83,11 +74,8 @@ def test_no_flipped_byte_crashes_it_or_changes_a_number(tmp_path: Path, where: f
         OUT.write_bytes(damaged)
         now = read_progress(OUT)
         if not now.trouble:
-            assert (now.rounds, now.elapsed, now.worker_time) == (
-                right.rounds,
-                right.elapsed,
-                right.worker_time,
-            )
+            found = now.rounds, now.elapsed, now.worker_time
+            assert found == (right.rounds, right.elapsed, right.worker_time)
 
 
 def test_a_finished_run_counts_as_finished_only_where_its_whole_file_is_intact(tmp_path: Path) -> None:
