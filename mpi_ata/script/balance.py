@@ -19,17 +19,17 @@ from mpi_ata.clusters.sample_indices import SampleIndices
 from mpi_ata.driver.drive import BY_CALLER
 from mpi_ata.driver.evaluation import Evaluation
 from mpi_ata.driver.execute import log_notes
-from mpi_ata.driver.plan import OutputOptions, RunStart
+from mpi_ata.driver.plan import RunStart
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import begin
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job.schema import RunDescription, RunTable, Stop
+from mpi_ata.job.schema import RunDescription, Stop
 from mpi_ata.launch import allocated_cores, host_name
 from mpi_ata.methods import Round
 from mpi_ata.script.entry import check_arguments, entry_point
 from mpi_ata.script.minimize import DEFAULT_ALLOCATOR, AnyAllocator, build_allocator
-from mpi_ata.script.resume import TITLE, describe_run, output_options, plan_script, run_table
+from mpi_ata.script.resume import TITLE, Recording, describe_run, plan_script
 from mpi_ata.torch.ddp import (
     LoaderDraws,
     LocalBackward,
@@ -43,26 +43,15 @@ from mpi_ata.torch.ddp import (
 )
 
 
-class BalancedRanks:
+class BalancedRanks(Ledger):
     """The ranks of a DDP script, all of which are workers, and the accounts of their micro-batches."""
 
     draws: SampleIndices | None = None
 
     def __init__(self, identities: Sequence[WorkerIdentity]) -> None:
+        super().__init__(len(identities))
         self.n, self.identities = len(identities), tuple(identities)
-        self.ledger = Ledger(self.n)
-
-    def state(self) -> State:
-        """Return the accounts."""
-        return self.ledger.state()
-
-    def restore(self, state: State, workers: State | None = None) -> None:
-        """Resume from saved accounts."""
-        self.ledger.restore(state, workers)
-
-    def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None:
-        """Start from what is saved of other ranks."""
-        self.ledger.take_over(workers, rows)
+        self.ledger: Ledger = self
 
 
 class BalancedRounds:
@@ -96,6 +85,27 @@ class BalancedRun:
         if start.file is not None:
             self._recorder = RunRecorder(start, start.file, rounds, ranks, self._trace)
             self._recorder.begin(notes)
+
+    @classmethod
+    def open(
+        cls,
+        chosen: AnyAllocator | None,
+        budget: int,
+        seed: int,
+        ranks: Sequence[WorkerIdentity],
+        recording: Recording,
+    ) -> "BalancedRun":
+        """Return the run of a script, brought to where it starts from."""
+        rounds = BalancedRounds(build_allocator(chosen, len(ranks), budget, seed))
+        table = recording.run_table(workers=len(ranks), seed=seed, evaluate_every=1, grace=0.0)
+        described = describe_run(rounds, None, Stop(), table)
+        tables = described.tables | {"method": {"class": "Balance"}}
+        if isinstance(chosen, str | None):
+            tables["allocator"] = {"name": chosen or DEFAULT_ALLOCATOR, "budget": budget}
+        job = RunDescription.of_tables(tables, described.files, TITLE)
+        start = plan_script(job, recording.output())
+        log_notes(start)
+        return cls(start, rounds, BalancedRanks(ranks))
 
     def decide(self) -> IntArray:
         """Return the quotas of the next round."""
@@ -143,24 +153,6 @@ def identify_ranks(group: RankGroup, settings: str) -> list[WorkerIdentity]:
     return found
 
 
-def open_run(
-    allocator: Allocator,
-    name: str,
-    ranks: Sequence[WorkerIdentity],
-    table: RunTable,
-    output: OutputOptions,
-) -> BalancedRun:
-    """Return the run of a script, brought to where it starts from; `name` is that of its allocator, or ""."""
-    rounds = BalancedRounds(allocator)
-    described = describe_run(rounds, None, Stop(), table)
-    tables = described.tables | {"method": {"class": "Balance"}}
-    if name:
-        tables["allocator"] = {"name": name, "budget": allocator.budget}
-    start = plan_script(RunDescription.of_tables(tables, described.files, TITLE), output)
-    log_notes(start)
-    return BalancedRun(start, rounds, BalancedRanks(ranks))
-
-
 LOADERS = 8  # that are remembered, so that each continues where it was; older ones are closed
 
 
@@ -193,7 +185,17 @@ class Balance:
         checkpoint_rounds: int | None = None,
         checkpoint_seconds: float | None = None,
     ) -> None:
-        check_arguments(budget=budget, seed=seed, out=out, warm_start=warm_start, prior_weight=prior_weight)
+        recording = Recording(
+            out=out,
+            resume=resume,
+            warm_start=warm_start,
+            prior_weight=prior_weight,
+            any_problem=any_problem,
+            accept_changes=accept_changes,
+            checkpoint_rounds=checkpoint_rounds,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+        check_arguments(budget=budget, seed=seed, **vars(recording))
         if budget < 1:
             raise UsageError(f"{budget=} must be at least 1: the micro-batches of all ranks in one step")
         if shuffle not in ("loader", "epoch"):
@@ -205,18 +207,7 @@ class Balance:
         self._run: BalancedRun | None = None
 
         def opened() -> IntArray:
-            earlier = output_options(out, resume, warm_start, prior_weight, any_problem, accept_changes)
-            table = run_table(
-                workers=group.n,
-                seed=seed,
-                evaluate_every=1,
-                checkpoint_rounds=checkpoint_rounds,
-                checkpoint_seconds=checkpoint_seconds,
-                grace=0.0,
-            )
-            built = build_allocator(allocator, group.n, budget, seed)
-            name = (allocator or DEFAULT_ALLOCATOR) if isinstance(allocator, str | None) else ""
-            self._run = open_run(built, name, ranks, table, earlier)
+            self._run = BalancedRun.open(allocator, budget, seed, ranks, recording)
             return np.array([self._run.rounds.k])
 
         self.rounds = int(group.from_rank_0(opened, 1)[0])
