@@ -228,8 +228,9 @@ def minimize(request: Request) -> Result | None:
     if request.workers is not None and script_path() is None and not launch.under_launcher():
         return run_generated_job(request)
     prepared, finished = joined("minimize", request.prepare)
-    if finished:
-        return None if is_worker() else _finished(prepared.start)
+    if finished and request.out is not None:
+        log_notes(prepared.start)
+        return None if is_worker() else saved_result(Path(request.out))
     trace = Trace()
     with opened(prepared, request.workers, request.grace, request.faults) as (cluster, stop_request):
         if cluster is None:
@@ -243,13 +244,6 @@ def minimize(request: Request) -> Result | None:
     if outcome.reason is None:
         end_process(stop_request)
     return result_of(outcome)
-
-
-def _finished(start: RunStart) -> Result:
-    """Return the result of a run that needs no more rounds."""
-    assert start.file is not None
-    log_notes(start)
-    return saved_result(start.file.path)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, overload
 
 from mpi_ata.arrays import Array
@@ -94,11 +93,9 @@ class Trainer:
         self._block.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Save the run and let the workers go; a script that a signal ended exits here."""
-        self._block.__exit__(kind, error, trace)
+        self._block.__exit__(*error)
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
