@@ -264,7 +264,8 @@ class Balance:
             self._run.learn(round, shares)
         anywhere = self._group.any_of(own) if any(each.unused for each in shares) else [True] * len(own)
         self._mean.finish(running, anywhere)
-        self._local.note(model, called=report.done > 0)
+        self._local.note(model)
+        self._local.called = self._local.called or report.done > 0
         return round
 
     def _completed(self, share: Share, shares: Sequence[ShareReport]) -> Round:

@@ -109,18 +109,14 @@ class LocalBackward:
                 module.require_backward_grad_sync = True
 
     def _notice(self, module: Any, arguments: Any) -> None:
-        if self._remember(module):
+        self.note(module)
+        if id(module) in self._modules:
             _isolate(module)
 
-    def note(self, model: Any, called: bool) -> None:
-        """Take in a model that may be a DDP module, and whether this rank has called its modules by now."""
-        self._remember(model)
-        self.called = self.called or called
-
-    def _remember(self, module: Any) -> bool:
-        if found := isinstance(module, import_torch().nn.parallel.DistributedDataParallel):
+    def note(self, module: Any) -> None:
+        """Take in a module that may be one of DDP."""
+        if isinstance(module, import_torch().nn.parallel.DistributedDataParallel):
             self._modules[id(module)] = module
-        return found
 
 
 def _isolate(module: Any) -> None:

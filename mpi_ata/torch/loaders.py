@@ -241,12 +241,17 @@ def _end_with_rank() -> None:
 
 def _read(reader: Reader, request: ReadRequest) -> tuple[Any, str]:
     """Return a minibatch, or what went wrong; transforms may draw from any of the global generators."""
-    random.seed(request.seed)
-    np.random.seed(request.seed % 2**32)  # noqa: NPY002
+    seed_globally(request.seed)
     try:
         return reader.read(request), ""
     except Exception as error:
         return None, describe_error(error)
+
+
+def seed_globally(seed: int) -> None:
+    """Seed the generators of Python and numpy that a dataset or a sampler may draw from."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
 
 
 def _reply(connection: Any, answer: tuple[Any, str]) -> None:

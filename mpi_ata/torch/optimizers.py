@@ -33,6 +33,7 @@ class TorchUpdate:
     that returns one for the optimizer; it makes a step after every `scheduler_every` updates, or, if it is
     ReduceLROnPlateau, whenever `evaluated` is called.  Gradients whose norm is above `clip` are scaled down
     to it.  With `ema`, a mean of the weights is kept that forgets by this factor per update: see `averaged`.
+    In a run, the attributes `optimizer` and `scheduler` are the objects themselves, at their latest step.
     """
 
     def __init__(
@@ -51,27 +52,15 @@ class TorchUpdate:
         self._given, self._given_scheduler, self._every = optimizer, scheduler, scheduler_every
         self._clip, self._decay = clip, ema
         self.t = 0  # steps done
-        self._optimizer: Any = None
-        self._scheduler: Any = None
+        self.optimizer: Any = None  # until there is a model
+        self.scheduler: Any = None
         self._parameters: list[Any] = []  # in the order of x
-        self._saved: State = {}  # what restore() got, until the optimizer is next used
+        self._saved: State = {}  # what restore() got, until there is an optimizer
         self._mean: Array | None = None
-
-    @property
-    def optimizer(self) -> Any:
-        """The optimizer, at its latest step; None before there is a model."""
-        self._load()
-        return self._optimizer
-
-    @property
-    def scheduler(self) -> Any:
-        """The scheduler of the optimizer, at its latest step; None if there is none."""
-        self._load()
-        return self._scheduler
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "TorchUpdate":
         """Return a copy that has made no step; an optimizer that was passed in stays that of its model."""
-        if self._optimizer is not None:
+        if self.optimizer is not None:
             raise UsageError(f"{type(self).__name__} is in use by another run; build a new one for each run")
         return copy.copy(self)
 
@@ -83,7 +72,9 @@ class TorchUpdate:
         scheduler = self._given_scheduler
         if callable(scheduler):
             scheduler = _call(scheduler, optimizer, "scheduler(optimizer)", BY_OPTIMIZER)
-        self._scheduler = scheduler
+        self.scheduler = scheduler
+        if self._saved:
+            self._load()
 
     def _build(self, model: "torch.nn.Module") -> Any:
         if isinstance(self._given, import_torch().optim.Optimizer):
@@ -106,7 +97,7 @@ class TorchUpdate:
         for p, state in [(p, optimizer.state.pop(p)) for p in list(optimizer.state)]:
             if p in twins:  # it was not frozen since the optimizer's last step
                 optimizer.state[twins[p]] = on_device(torch.device("cpu"), state)
-        self._optimizer, self._parameters = optimizer, list(twins.values())
+        self.optimizer, self._parameters = optimizer, list(twins.values())
 
     def __call__(self, x: Array, g: Array) -> Array:
         """Return the next point, in an array of its own."""
@@ -117,9 +108,8 @@ class TorchUpdate:
     def move(self, x: Array, g: Array) -> None:
         """Move x in place."""
         torch = import_torch()
-        if self._optimizer is None:
+        if self.optimizer is None:
             self._bind_to_array(x)
-        self._load()
         self.t += 1
         both = (views_like(self._parameters, torch.from_numpy(values.reshape(-1))) for values in (x, g))
         for p, values, slopes in zip(self._parameters, *both, strict=True):
@@ -140,12 +130,12 @@ class TorchUpdate:
         )
 
     def _step(self) -> None:
-        self._optimizer.step()
-        if self._scheduler is not None and not self._on_plateau() and self.t % self._every == 0:
-            self._scheduler.step()
+        self.optimizer.step()
+        if self.scheduler is not None and not self._on_plateau() and self.t % self._every == 0:
+            self.scheduler.step()
 
     def _on_plateau(self) -> bool:
-        return isinstance(self._scheduler, import_torch().optim.lr_scheduler.ReduceLROnPlateau)
+        return isinstance(self.scheduler, import_torch().optim.lr_scheduler.ReduceLROnPlateau)
 
     def evaluated(self, value: float) -> None:
         """Let ReduceLROnPlateau, if that is the scheduler, see the value of an evaluation."""
@@ -154,46 +144,47 @@ class TorchUpdate:
 
     def averaged(self, x: Array) -> Array:
         """Return a copy of x in which the weights are their running mean, where `ema` asks for one."""
-        found, mean = x.copy(), self._saved.get("ema") if self._saved else self._mean
-        if mean is not None:
-            found[: mean.size] = mean
+        found = x.copy()
+        if self._mean is not None:
+            found[: self._mean.size] = self._mean
         return found
 
     def state(self) -> State:
         """Return the number of steps, and what optimizer, groups and scheduler remember, by its names."""
-        if self._saved or self._optimizer is None:
-            return {"t": np.array(self.t)} | {name: array.copy() for name, array in self._saved.items()}
-        found = {"t": np.array(self.t)} | pack_optimizer(self._optimizer, self._parameters)
+        found = {"t": np.array(self.t)} | ({} if self._mean is None else {"ema": self._mean.copy()})
+        if self.optimizer is None:
+            return found | {name: array.copy() for name, array in self._saved.items()}
+        found |= pack_optimizer(self.optimizer, self._parameters)
         for name, value in self._settings().items():
             found |= _pack_nested(name, value)
-        return found | ({} if self._mean is None else {"ema": self._mean.copy()})
+        return found
 
     def _settings(self) -> dict[str, Any]:
         """Return what may change from step to step: the numbers of all groups, and of the scheduler."""
-        found = {} if self._scheduler is None else {"scheduler": self._scheduler.state_dict()}
-        for i, group in enumerate(self._optimizer.param_groups):
+        found = {} if self.scheduler is None else {"scheduler": self.scheduler.state_dict()}
+        for i, group in enumerate(self.optimizer.param_groups):
             others = {key: value for key, value in group.items() if key != "params"}
             found[f"group{i}"] = {key: v for key, v in others.items() if not isinstance(v, bool)}
         return found
 
     def restore(self, state: State) -> None:
-        """Resume from an earlier state; the optimizer gets its part when it is next used."""
+        """Resume from an earlier state; an optimizer that is still to be built gets its part then."""
         self.t = int(entry(state, "t", self.t))
         self._saved = {name: np.array(array) for name, array in state.items() if name != "t"}
+        self._mean = self._saved.pop("ema", None)
+        if self.optimizer is not None:
+            self._load()
 
     def _load(self) -> None:
         """Give what was saved to the optimizer and its scheduler."""
-        if not self._saved or self._optimizer is None:
-            return
         saved, self._saved = self._saved, {}
-        self._mean = saved.pop("ema", None)
         packed = {name: saved.pop(name) for name in list(saved) if name.startswith(("group", "scheduler."))}
-        unpack_optimizer(self._optimizer, self._parameters, saved)
+        unpack_optimizer(self.optimizer, self._parameters, saved)
         settings = {name: _unpack_nested(name, live, packed) for name, live in self._settings().items()}
-        for i, group in enumerate(self._optimizer.param_groups):
+        for i, group in enumerate(self.optimizer.param_groups):
             group.update(settings.get(f"group{i}", {}))
-        if self._scheduler is not None:
-            self._scheduler.load_state_dict(settings["scheduler"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(settings["scheduler"])
 
 
 def _call(function: Callable[[Any], Any], given: Any, name: str, example: str) -> Any:
@@ -255,9 +246,9 @@ class NamedTorchUpdate(TorchUpdate):
         self.bind(torch.nn.ParameterList([torch.nn.Parameter(torch.from_numpy(x.copy()))]))
 
     def _step(self) -> None:
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = self._sizes.gamma(self.t)
-        self._optimizer.step()
+        self.optimizer.step()
 
     def _settings(self) -> dict[str, Any]:
         return {}  # they are those of the job

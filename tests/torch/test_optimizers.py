@@ -288,7 +288,7 @@ def test_an_update_from_a_model_needs_one() -> None:
     [
         ({"clip": 0.0}, "clip=0.0 must be above 0"),
         ({"ema": 1.0}, "ema=1.0 must be above 0 and below 1"),
-        ({"scheduler_every": 0}, "scheduler_every=0 must be at least 1 update"),
+        ({"scheduler_every": 0}, "scheduler_every=0 must be at least 1"),
     ],
 )
 def test_invalid_arguments_are_rejected_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
