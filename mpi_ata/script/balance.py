@@ -212,11 +212,7 @@ class Balance:
         quota = self._group.from_rank_0(self._run.decide if self._run else None, self.n)
         self._share = share = Share(quota, self.rank, cold=not self._local.called)
         first = self.rounds * self.budget + share.before
-        return self._isolated(share.timed(self._draws_of(loader).take(first, share.count)))
-
-    def _isolated(self, batches: Iterator[Any]) -> Iterator[Any]:
-        with self._local.active():
-            yield from batches
+        return self._local.isolated(share.timed(self._draws_of(loader).take(first, share.count)))
 
     def _draws_of(self, loader: Any) -> LoaderDraws | SharedDraws:
         for known in self._draws:

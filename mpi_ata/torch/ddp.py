@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -92,16 +91,15 @@ class LocalBackward:
         self._modules: dict[int, Any] = {}  # by id
         self.called = False  # whether this rank has called its modules, so that all are known
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Let the passes inside stay on this rank."""
+    def isolated(self, minibatches: Iterable[Any]) -> Iterator[Any]:
+        """Yield minibatches, the passes over which stay on this rank."""
         hook = None
         if not self.called:
             hook = import_torch().nn.modules.module.register_module_forward_pre_hook(self._notice)
         for module in self._modules.values():
             _isolate(module)
         try:
-            yield
+            yield from minibatches
         finally:
             if hook is not None:
                 hook.remove()
