@@ -99,7 +99,8 @@ def test_a_run_is_resumed_with_another_loss_only_if_that_is_accepted() -> None:
 
 def test_a_loop_that_is_left_is_saved_and_there_again_before_the_next_round() -> None:
     with a_trainer(out="run.h5") as trainer:
-        for round in trainer:
+        rounds = iter(trainer)  # which is still there after the block
+        for round in rounds:
             trainer.state["best"] = 0.5
             if round.number == 7:
                 break
