@@ -86,7 +86,9 @@ def taking(arguments: Callable[P, A]) -> Callable[[Callable[[A], T]], Callable[P
         def call(*args: P.args, **given: P.kwargs) -> T:
             return function(arguments(*args, **given))
 
-        call.__signature__ = inspect.signature(arguments)  # type: ignore[attr-defined]
+        returned = inspect.signature(function).return_annotation
+        signature = inspect.signature(arguments).replace(return_annotation=returned)
+        call.__signature__ = signature  # type: ignore[attr-defined]
         return call
 
     return decorate

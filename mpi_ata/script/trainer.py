@@ -18,7 +18,7 @@ from mpi_ata.driver.execute import start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, UsageError, did_you_mean, diverged
-from mpi_ata.methods import Round
+from mpi_ata.methods import SGD, Round
 from mpi_ata.script.entry import end_process, entry_point
 from mpi_ata.script.minimize import Request
 from mpi_ata.script.ranks import joined, opened
@@ -104,7 +104,8 @@ class Trainer:
         with opened(prepared, request.workers, request.grace, request.faults) as (cluster, stop_request):
             if cluster is None:
                 sys.exit(0)
-            self.cluster, self.method = cluster, prepared.method
+            self.cluster = cluster
+            self.method: SGD = prepared.method
             start_billing(self.trace, cluster)
             track_regret(self.trace, self.method, prepared.times)
             problem = None if request.evaluate_every == NEVER else self.problem
@@ -128,8 +129,7 @@ class Trainer:
     @property
     def x(self) -> Array:
         """The point: the weights, and what follows them."""
-        x: Array = self.method.x
-        return x
+        return self.method.x
 
     @property
     def _bound(self) -> TailUpdate:
