@@ -248,20 +248,19 @@ class Balance:
         """
         share, parameters = self._present_share(), trained(model)
         own = [parameter.grad is not None for parameter in parameters]
-        report = share.report(weight, unused=not all(own))
-        shares = reports(self._group.gather(report.row(), share.width))
+        shares = reports(self._group.gather(share.report(weight, unused=not all(own)), share.width))
         self._share = None
         total = _total_weight(shares, share.quota)
         round = self._completed(share, shares)
         if self._mean is None or not self._mean.fits(model, parameters):
             self._mean = ModelMean(model)
-        running = self._mean.start(report.weight, total)
+        running = self._mean.start(shares[self.rank].weight, total)
         if self._run is not None:
             self._run.learn(round, shares)
         anywhere = self._group.any_of(own) if any(each.unused for each in shares) else [True] * len(own)
         self._mean.finish(running, anywhere)
         self._local.note(model)
-        self._local.called = self._local.called or report.done > 0
+        self._local.called = self._local.called or share.count > 0
         return round
 
     def _completed(self, share: Share, shares: Sequence[ShareReport]) -> Round:

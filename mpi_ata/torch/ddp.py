@@ -257,11 +257,6 @@ class ShareReport(NamedTuple):
     unused: bool  # whether it has parameters without a gradient, though it has done micro-batches
     seconds: list[float]  # of each micro-batch
 
-    def row(self) -> list[float]:
-        """Return the report as numbers."""
-        *fields, seconds = self
-        return [*fields, *seconds]
-
 
 def reports(rows: Array) -> list[ShareReport]:
     """Return the reports of all ranks."""
@@ -300,11 +295,11 @@ class Share:
         """Note the loss of a micro-batch; the device need not be waited for yet."""
         self._losses.append(loss.detach() if isinstance(loss, import_torch().Tensor) else loss)
 
-    def report(self, weight: float | None, unused: bool) -> ShareReport:
-        """Return what the other ranks need to know."""
+    def report(self, weight: float | None, unused: bool) -> list[float]:
+        """Return what all ranks need to know, as the numbers of a ShareReport."""
         done, losses = len(self._seconds), [float(loss) for loss in self._losses]
         own = float(done) if weight is None else float(weight)
-        return ShareReport(done, own, len(losses), sum(losses), unused and done > 0, self._usual_seconds())
+        return [done, own, len(losses), sum(losses), unused and done > 0, *self._usual_seconds()]
 
     def _usual_seconds(self) -> list[float]:
         """Return the seconds of each micro-batch, as if the cold one had taken as long as the others."""
