@@ -66,6 +66,9 @@ def called(name: str, found: Any) -> str:
     """Return how a function or class is called, on one line if that is short."""
     node = definition(found)
     arguments = list(fields(node)) if isinstance(node, ast.ClassDef) else list(parameters(node))
+    if "__signature__" in vars(found):  # callers write the fields of what the function gets as one object
+        [kind, *_] = inspect.get_annotations(inspect.unwrap(found)).values()
+        arguments = [each for cls in (kind, *kind.__bases__) for each in fields(definition(cls))]
     returned = f" -> {ast.unparse(node.returns)}" if isinstance(found, type(called)) and node.returns else ""
     short = f"{name}({', '.join(arguments)}){returned}"
     lines = "".join(f"    {argument},\n" for argument in arguments)
@@ -106,7 +109,8 @@ def parameter(arg: ast.arg, default: ast.expr | None) -> str:
 
 def fields(node: ast.ClassDef) -> Iterator[str]:
     """Yield the fields of a class that has no constructor of its own: a dataclass or a named tuple."""
-    yield from (ast.unparse(line) for line in node.body if isinstance(line, ast.AnnAssign))
+    lines = (ast.unparse(line) for line in node.body if isinstance(line, ast.AnnAssign))
+    yield from ("*" if line == "_: KW_ONLY" else line for line in lines)
 
 
 def members(found: Any) -> Iterator[str]:

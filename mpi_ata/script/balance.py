@@ -5,13 +5,12 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from mpi_ata.allocators import Allocator
-from mpi_ata.arrays import Array, IntArray, State, entry, total
+from mpi_ata.arrays import IntArray, State, entry, total
 from mpi_ata.clusters import WorkerIdentity
 from mpi_ata.clusters.accounts import Ledger
 from mpi_ata.clusters.identity import hardware
@@ -19,7 +18,6 @@ from mpi_ata.clusters.sample_indices import SampleIndices
 from mpi_ata.driver.drive import BY_CALLER
 from mpi_ata.driver.evaluation import Evaluation
 from mpi_ata.driver.execute import log_notes
-from mpi_ata.driver.plan import OutputOptions, RunStart
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import begin
 from mpi_ata.driver.trace import Trace
@@ -29,7 +27,7 @@ from mpi_ata.launch import allocated_cores, host_name
 from mpi_ata.methods import Round
 from mpi_ata.script.entry import check_arguments, entry_point
 from mpi_ata.script.minimize import DEFAULT_ALLOCATOR, AnyAllocator, build_allocator
-from mpi_ata.script.resume import TITLE, describe_run, output_options, plan_script, run_table
+from mpi_ata.script.resume import TITLE, Recording, describe_run, plan_script
 from mpi_ata.torch.ddp import (
     LoaderDraws,
     LocalBackward,
@@ -43,35 +41,50 @@ from mpi_ata.torch.ddp import (
 )
 
 
-class BalancedRanks:
+class BalancedRanks(Ledger):
     """The ranks of a DDP script, all of which are workers, and the accounts of their micro-batches."""
 
     draws: SampleIndices | None = None
 
     def __init__(self, identities: Sequence[WorkerIdentity]) -> None:
+        super().__init__(len(identities))
         self.n, self.identities = len(identities), tuple(identities)
-        self.ledger = Ledger(self.n)
-
-    def state(self) -> State:
-        """Return the accounts."""
-        return self.ledger.state()
-
-    def restore(self, state: State, workers: State | None = None) -> None:
-        """Resume from saved accounts."""
-        self.ledger.restore(state, workers)
-
-    def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None:
-        """Start from what is saved of other ranks."""
-        self.ledger.take_over(workers, rows)
+        self.ledger: Ledger = self
 
 
-class BalancedRounds:
-    """How many rounds were done, and what decides the quotas; the weights are the script's own to save."""
+class BalancedRun:
+    """Decides the quotas of rounds, learns from their times, and records them; weights are not its own."""
 
-    def __init__(self, allocator: Allocator) -> None:
-        self.allocator: Allocator = allocator
-        self.x: Array = np.zeros(0)
-        self.k = 0
+    def __init__(
+        self,
+        chosen: AnyAllocator | None,
+        budget: int,
+        seed: int,
+        identities: Sequence[WorkerIdentity],
+        recording: Recording,
+    ) -> None:
+        n = len(identities)
+        self.allocator: Allocator = build_allocator(chosen, n, budget, seed)
+        self.x, self.k, self._trace = np.zeros(0), 0, Trace()
+        self._ranks, self._trace.cores = BalancedRanks(identities), allocated_cores() or n
+        self._between = True  # two rounds, so that the state is that of the latest one
+        table = recording.run_table(workers=n, seed=seed, evaluate_every=1, grace=0.0)
+        start = plan_script(self._described(chosen, table), recording.output())
+        log_notes(start)
+        notes = begin(start, self, self._ranks, self._trace)
+        if not self._trace.rows:
+            self._trace.record()
+        self._recorder: RunRecorder | None = None
+        if start.file is not None:
+            self._recorder = RunRecorder(start, start.file, self, self._ranks, self._trace)
+            self._recorder.begin(notes)
+
+    def _described(self, chosen: AnyAllocator | None, table: RunTable) -> RunDescription:
+        found = describe_run(self, None, Stop(), table)
+        tables = found.tables | {"method": {"class": "Balance"}}
+        if isinstance(chosen, str | None):
+            tables["allocator"] = {"name": chosen or DEFAULT_ALLOCATOR, "budget": self.allocator.budget}
+        return RunDescription.of_tables(tables, found.files, TITLE)
 
     def state(self) -> State:
         """Return the number of rounds."""
@@ -81,27 +94,11 @@ class BalancedRounds:
         """Resume from an earlier state."""
         self.k = int(entry(state, "k", self.k))
 
-
-class BalancedRun:
-    """Decides the quotas of rounds, learns from their times, and records them."""
-
-    def __init__(self, start: RunStart, rounds: BalancedRounds, ranks: BalancedRanks) -> None:
-        self.rounds, self._ranks, self._trace = rounds, ranks, Trace()
-        self._trace.cores = allocated_cores() or ranks.n
-        self._between = True  # two rounds, so that the state is that of the latest one
-        notes = begin(start, rounds, ranks, self._trace)
-        if not self._trace.rows:
-            self._trace.record()
-        self._recorder: RunRecorder | None = None
-        if start.file is not None:
-            self._recorder = RunRecorder(start, start.file, rounds, ranks, self._trace)
-            self._recorder.begin(notes)
-
     def decide(self) -> IntArray:
         """Return the quotas of the next round."""
         self._between = False
-        n, B = self._ranks.n, self.rounds.allocator.budget
-        quota = np.asarray(self.rounds.allocator.allocate(np.ones(n, np.bool_)))
+        n, B = self._ranks.n, self.allocator.budget
+        quota = np.asarray(self.allocator.allocate(np.ones(n, np.bool_)))
         if quota.shape != (n,) or quota.dtype.kind not in "iu" or quota.min() < 0 or total(quota) != B:
             raise RunError(
                 f"the allocator gave {quota}; Balance stops no micro-batch that was begun, so it needs {n} "
@@ -114,8 +111,8 @@ class BalancedRun:
         for worker, share in enumerate(shares):
             if share.done:
                 self._ranks.ledger.deliver(worker, share.seconds, sum(share.seconds))
-                self.rounds.allocator.observe(worker, share.seconds)
-        self.rounds.k = round.number
+                self.allocator.observe(worker, share.seconds)
+        self.k = round.number
         self._trace.add(round, self._ranks.ledger)
         self._trace.record(Evaluation(round.logs.get("loss", np.nan)))
         self._between = True
@@ -141,24 +138,6 @@ def identify_ranks(group: RankGroup, settings: str) -> list[WorkerIdentity]:
         found.append(WorkerIdentity(host, before[host], own_hardware, on_host[host]))
         before[host] += 1
     return found
-
-
-def open_run(
-    allocator: Allocator,
-    name: str,
-    ranks: Sequence[WorkerIdentity],
-    table: RunTable,
-    output: OutputOptions,
-) -> BalancedRun:
-    """Return the run of a script, brought to where it starts from; `name` is that of its allocator, or ""."""
-    rounds = BalancedRounds(allocator)
-    described = describe_run(rounds, None, Stop(), table)
-    tables = described.tables | {"method": {"class": "Balance"}}
-    if name:
-        tables["allocator"] = {"name": name, "budget": allocator.budget}
-    start = plan_script(RunDescription.of_tables(tables, described.files, TITLE), output)
-    log_notes(start)
-    return BalancedRun(start, rounds, BalancedRanks(ranks))
 
 
 LOADERS = 8  # that are remembered, so that each continues where it was; older ones are closed
@@ -193,7 +172,17 @@ class Balance:
         checkpoint_rounds: int | None = None,
         checkpoint_seconds: float | None = None,
     ) -> None:
-        check_arguments(budget=budget, seed=seed, out=out, warm_start=warm_start, prior_weight=prior_weight)
+        recording = Recording(
+            out=out,
+            resume=resume,
+            warm_start=warm_start,
+            prior_weight=prior_weight,
+            any_problem=any_problem,
+            accept_changes=accept_changes,
+            checkpoint_rounds=checkpoint_rounds,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+        check_arguments(budget=budget, seed=seed, **vars(recording))
         if budget < 1:
             raise UsageError(f"{budget=} must be at least 1: the micro-batches of all ranks in one step")
         if shuffle not in ("loader", "epoch"):
@@ -205,19 +194,8 @@ class Balance:
         self._run: BalancedRun | None = None
 
         def opened() -> IntArray:
-            earlier = output_options(out, resume, warm_start, prior_weight, any_problem, accept_changes)
-            table = run_table(
-                workers=group.n,
-                seed=seed,
-                evaluate_every=1,
-                checkpoint_rounds=checkpoint_rounds,
-                checkpoint_seconds=checkpoint_seconds,
-                grace=0.0,
-            )
-            built = build_allocator(allocator, group.n, budget, seed)
-            name = (allocator or DEFAULT_ALLOCATOR) if isinstance(allocator, str | None) else ""
-            self._run = open_run(built, name, ranks, table, earlier)
-            return np.array([self._run.rounds.k])
+            self._run = BalancedRun(allocator, budget, seed, ranks, recording)
+            return np.array([self._run.k])
 
         self.rounds = int(group.from_rank_0(opened, 1)[0])
         if self._run is not None:
@@ -231,14 +209,10 @@ class Balance:
         """Yield this rank's micro-batches of the next step, drawn from its own loader, again and again."""
         if self._share is not None:
             raise UsageError("micro_batches() was called twice for one step; call step() after each")
-        quota = self._group.from_rank_0(self._run.decide if self._run else _nothing, self.n)
+        quota = self._group.from_rank_0(self._run.decide if self._run else None, self.n)
         self._share = share = Share(quota, self.rank, cold=not self._local.called)
         first = self.rounds * self.budget + share.before
-        return self._isolated(share.timed(self._draws_of(loader).take(first, share.count)))
-
-    def _isolated(self, batches: Iterator[Any]) -> Iterator[Any]:
-        with self._local.active():
-            yield from batches
+        return self._local.isolated(share.timed(self._draws_of(loader).take(first, share.count)))
 
     def _draws_of(self, loader: Any) -> LoaderDraws | SharedDraws:
         for known in self._draws:
@@ -274,18 +248,19 @@ class Balance:
         """
         share, parameters = self._present_share(), trained(model)
         own = [parameter.grad is not None for parameter in parameters]
-        report = share.report(weight, unused=not all(own))
-        shares = reports(self._group.gather(report.row(), share.width))
+        shares = reports(self._group.gather(share.report(weight, unused=not all(own)), share.width))
         self._share = None
         total = _total_weight(shares, share.quota)
         round = self._completed(share, shares)
-        mean = self._mean_of(model, parameters)
-        running = mean.start(report.weight, total)
+        if self._mean is None or not self._mean.fits(model, parameters):
+            self._mean = ModelMean(model)
+        running = self._mean.start(shares[self.rank].weight, total)
         if self._run is not None:
             self._run.learn(round, shares)
         anywhere = self._group.any_of(own) if any(each.unused for each in shares) else [True] * len(own)
-        mean.finish(running, anywhere)
-        self._local.note(model, called=report.done > 0)
+        self._mean.finish(running, anywhere)
+        self._local.note(model)
+        self._local.called = self._local.called or share.count > 0
         return round
 
     def _completed(self, share: Share, shares: Sequence[ShareReport]) -> Round:
@@ -297,12 +272,6 @@ class Balance:
         duration = time.perf_counter() - share.began
         return Round(self.rounds, share.quota, used, nothing, nothing, 0.0, duration, logs=logs)
 
-    def _mean_of(self, model: Any, parameters: Sequence[Any]) -> ModelMean:
-        """Return what averages a model; it is made anew where other parameters are trained than before."""
-        if self._mean is None or not self._mean.fits(model, parameters):
-            self._mean = ModelMean(model)
-        return self._mean
-
     def close(self) -> None:
         """Save the run for the last time; otherwise that is done when the script ends."""
         if self._run is not None:
@@ -311,15 +280,8 @@ class Balance:
     def __enter__(self) -> "Balance":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _nothing() -> IntArray:
-    """Return no counts: only rank 0 decides."""
-    return np.zeros(0, np.int64)
 
 
 def _total_weight(shares: Sequence[ShareReport], quota: IntArray) -> float:

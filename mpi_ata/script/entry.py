@@ -20,24 +20,29 @@ from mpi_ata.job.schema import Stop
 from mpi_ata.launch.signals import StopRequest
 
 WHOLE, NUMBER = ((int,), "a whole number (int)"), ((int, float), "a number")
+COUNTS = ("workers", "budget", "rounds", "seed", "evaluate_every", "checkpoint_rounds")
+NUMBERS = ("checkpoint_seconds", "grace", "prior_weight")
 RULES: dict[str, tuple[tuple[type, ...], str]] = {
-    "workers": WHOLE,
-    "budget": WHOLE,
-    "rounds": WHOLE,
-    "seed": WHOLE,
-    "evaluate_every": WHOLE,
-    "checkpoint_rounds": WHOLE,
-    "checkpoint_seconds": NUMBER,
-    "grace": NUMBER,
-    "prior_weight": NUMBER,
+    **dict.fromkeys(COUNTS, WHOLE),
+    **dict.fromkeys(NUMBERS, NUMBER),
     "out": ((str, os.PathLike), "a path, as in out='runs/mine.h5'"),
     "warm_start": ((str, os.PathLike, Sequence), "a path, or a list of paths"),
     "stop": ((Stop,), "limits, as in stop=Stop(gap=1e-5)"),
     "exchange": ((str,), "a string, as in exchange='chain'"),
     "faults": ((FaultPolicy,), "a policy, as in faults=FaultPolicy(deadline=5.0)"),
     "progress": ((bool,), "True or False"),
+    "observers": ((list, tuple), "a list of observers, as in observers=[CSVLogger()]"),
 }
-REQUIRED = ("seed", "exchange", "evaluate_every", "grace", "prior_weight", "warm_start", "progress")
+REQUIRED = (
+    "seed",
+    "exchange",
+    "evaluate_every",
+    "grace",
+    "prior_weight",
+    "warm_start",
+    "progress",
+    "observers",
+)
 REMOVED = {
     "replicated": "was removed; use exchange='chain', or mpi_ata.Balance, which trains a copy of the "
     "model on every rank"
@@ -46,6 +51,7 @@ SOON_SECONDS = 0.01
 TORCH = "torch.distributed.distributed_c10d"  # whose hook adds the rank to tracebacks
 
 P = ParamSpec("P")
+A = TypeVar("A")
 T = TypeVar("T")
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 log = logging.getLogger("mpi_ata")
@@ -72,6 +78,22 @@ def entry_point(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+def taking(arguments: Callable[P, A]) -> Callable[[Callable[[A], T]], Callable[P, T]]:
+    """Return a decorator: what a function gets as one object of a class, its callers write as arguments."""
+
+    def decorate(function: Callable[[A], T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*args: P.args, **given: P.kwargs) -> T:
+            return function(arguments(*args, **given))
+
+        returned = inspect.signature(function).return_annotation
+        signature = inspect.signature(arguments).replace(return_annotation=returned)
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
 def check_arguments(**given: Any) -> None:
     """Reject arguments of another type than theirs; None stands for those that are not given."""
     for name, value in given.items():
@@ -79,16 +101,9 @@ def check_arguments(**given: Any) -> None:
             kinds, rule = RULES[name]
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                 raise UsageError(f"{name}={value!r} must be {rule}")
-
-
-def check_observers(given: Any) -> None:
-    """Reject what is not a list of observers, such as a single one, or a class of them."""
-    rule = "must be a list of observers, as in observers=[CSVLogger()]"
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        raise UsageError(f"observers={given!r} {rule}")
-    for each in given:
+    for each in given.get("observers", ()):
         if isinstance(each, type) or not hasattr(each, "on_round"):
-            raise UsageError(f"{each!r} is not an observer; observers {rule}")
+            raise UsageError(f"{each!r} is not an observer; observers must be {RULES['observers'][1]}")
 
 
 def script_path() -> Path | None:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,24 +34,21 @@ from mpi_ata.problems import Problem
 from mpi_ata.runfile.load import Columns, load
 from mpi_ata.script.entry import (
     check_arguments,
-    check_observers,
     end_process,
     entry_point,
     script_path,
+    taking,
 )
 from mpi_ata.script.ranks import (
     NO_SCRIPT,
     Prepared,
-    catching_signals,
     count_workers,
     drawn_times,
     is_worker,
     joined,
-    opened_cluster,
-    start_ranks,
-    starts_ranks,
+    opened,
 )
-from mpi_ata.script.resume import Paths, describe_part, describe_run, output_options, plan_script, run_table
+from mpi_ata.script.resume import Recording, describe_part, describe_run, plan_script
 from mpi_ata.times import DrawnTimes, Law
 from mpi_ata.updates import Update
 
@@ -107,59 +104,36 @@ def _named_allocator(name: str, n: int, budget: int | None, seed: int, times: Dr
 
 
 @dataclass(frozen=True)
-class PreparedRun(Prepared):
-    """The parts of a run with its method, and where it starts."""
-
-    problem: Problem
-    method: SGD
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Recording):
     """The arguments of minimize()."""
 
     problem: Problem | str
-    budget: int | None
+    budget: int | None = None
+    _: KW_ONLY
     update: Update
     rounds: int | None = None
     stop: Stop | None = None
-    allocator: AnyAllocator | None = None
+    allocator: str | Allocator | Callable[[int], Allocator] | None = None
     workers: int | None = None
     times: DrawnTimes | Law | None = None
     seed: int = 0
-    out: str | Path | None = None
-    resume: bool = False
-    warm_start: Paths = ()
-    prior_weight: float = 1.0
-    any_problem: bool = False
-    accept_changes: bool = False
-    evaluate_every: int
-    checkpoint_rounds: int | None = None
-    checkpoint_seconds: float | None = None
+    evaluate_every: int = 10
+    observers: Sequence[Observer] = ()
+    progress: bool = True
     grace: float = 20.0
     faults: FaultPolicy | None = None
-    observers: Sequence[Observer] = ()
-    progress: bool = False
     exchange: str = "auto"
 
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, np.generic):  # which a run file cannot hold as a setting
-                object.__setattr__(self, name, value.item())
-
-    def prepare(self) -> PreparedRun:
+    def prepare(self) -> Prepared:
         """Build the parts of the run, and decide what it starts from; workers do not look at the run file."""
         prepared = self.describe()
         if is_worker():
             return prepared
-        accepted = self.any_problem, self.accept_changes
-        output = output_options(self.out, self.resume, self.warm_start, self.prior_weight, *accepted)
-        return replace(prepared, start=plan_script(prepared.start.job, output))
+        return replace(prepared, start=plan_script(prepared.start.job, self.output()))
 
-    def describe(self) -> PreparedRun:
+    def describe(self) -> Prepared:
         """Build the parts of the run, checked, as if it were a new one."""
         check_arguments(**vars(self))
-        check_observers(self.observers)
         times = drawn_times(self.times, self.seed)
         n, stop = count_workers(self.workers, times), self.limits()
         check_workers(n)
@@ -169,16 +143,8 @@ class Request:
         method = SGD(problem.x0, allocator, bound_update(problem, self._fresh_update()))
         if self.workers is None and times is not None:
             check_simulation(method, n)
-        run = run_table(
-            workers=n,
-            seed=self.seed,
-            evaluate_every=self.evaluate_every,
-            checkpoint_rounds=self.checkpoint_rounds,
-            checkpoint_seconds=self.checkpoint_seconds,
-            grace=self.grace,
-            exchange=self.exchange,
-        )
-        return PreparedRun(problem, times, RunStart(describe_run(method, problem, stop, run, times)), method)
+        described = describe_run(method, problem, stop, self.run_table(workers=n), times)
+        return Prepared(problem, times, RunStart(described), method)
 
     def limits(self) -> Stop:
         """Return when the run is finished."""
@@ -245,32 +211,8 @@ def saved_result(path: Path, recorded: bool = True) -> Result:
 
 
 @entry_point
-def minimize(
-    problem: Problem | str,
-    budget: int | None = None,
-    *,
-    update: Update,
-    rounds: int | None = None,
-    stop: Stop | None = None,
-    allocator: str | Allocator | Callable[[int], Allocator] | None = None,
-    workers: int | None = None,
-    times: DrawnTimes | Law | None = None,
-    seed: int = 0,
-    out: str | Path | None = None,
-    resume: bool = False,
-    warm_start: str | Path | Sequence[str | Path] = (),
-    prior_weight: float = 1.0,
-    any_problem: bool = False,
-    accept_changes: bool = False,
-    evaluate_every: int = 10,
-    observers: Sequence[Observer] = (),
-    progress: bool = True,
-    checkpoint_rounds: int | None = None,
-    checkpoint_seconds: float | None = None,
-    grace: float = 20.0,
-    faults: FaultPolicy | None = None,
-    exchange: str = "auto",
-) -> Result | None:
+@taking(Request)
+def minimize(request: Request) -> Result | None:
     """Minimize a problem by SGD with `budget` tasks per round, and return the result; None on workers.
 
     Every rank that mpirun or srun started must call this; workers serve the manager, rank 0, and get None.
@@ -283,61 +225,22 @@ def minimize(
     stderr, unless `progress` is False.  All other arguments are those of `run` and `cluster`.  A signal ends
     the run after the current round; a script then exits, with code 85 if the run can be resumed.
     """
-    request = Request(
-        problem=problem,
-        budget=budget,
-        update=update,
-        rounds=rounds,
-        stop=stop,
-        allocator=allocator,
-        workers=workers,
-        times=times,
-        seed=seed,
-        out=out,
-        resume=resume,
-        warm_start=warm_start,
-        prior_weight=prior_weight,
-        any_problem=any_problem,
-        accept_changes=accept_changes,
-        evaluate_every=evaluate_every,
-        checkpoint_rounds=checkpoint_rounds,
-        checkpoint_seconds=checkpoint_seconds,
-        grace=grace,
-        faults=faults,
-        observers=observers,
-        progress=progress,
-        exchange=exchange,
-    )
-    if starts_ranks(workers) and script_path() is None:
+    if request.workers is not None and script_path() is None and not launch.under_launcher():
         return run_generated_job(request)
     prepared, finished = joined("minimize", request.prepare)
-    if finished:
-        return None if is_worker() else _finished(prepared.start)
-    start_ranks(workers)
-    return _driven(prepared, request)
-
-
-def _finished(start: RunStart) -> Result:
-    """Return the result of a run that needs no more rounds."""
-    assert start.file is not None
-    log_notes(start)
-    return saved_result(start.file.path)
-
-
-def _driven(prepared: PreparedRun, request: Request) -> Result | None:
-    """Run it on the ranks, or in a simulation."""
-    start, method, trace = prepared.start, prepared.method, Trace()
-    with catching_signals(request.grace) as stop_request:
-        log_notes(start)
-        with opened_cluster(prepared, stop_request, request.faults) as cluster:
-            if cluster is None:
-                return None
-            start_billing(trace, cluster)
-            track_regret(trace, method, prepared.times)
-            with shown_progress(start.job, request.progress) as shown:
-                given = cluster, trace, [*request.observers, *shown], stop_request
-                outcome = Drive(start, method, prepared.problem, *given).outcome()
-            stop_request.exit_code = CONTINUE if outcome.resumable else 1
+    if finished and request.out is not None:
+        log_notes(prepared.start)
+        return None if is_worker() else saved_result(Path(request.out))
+    trace = Trace()
+    with opened(prepared, request.workers, request.grace, request.faults) as (cluster, stop_request):
+        if cluster is None:
+            return None
+        start_billing(trace, cluster)
+        track_regret(trace, prepared.method, prepared.times)
+        with shown_progress(prepared.start.job, request.progress) as shown:
+            given = cluster, trace, [*request.observers, *shown], stop_request
+            outcome = Drive(prepared.start, prepared.method, prepared.problem, *given).outcome()
+        stop_request.exit_code = CONTINUE if outcome.resumable else 1
     if outcome.reason is None:
         end_process(stop_request)
     return result_of(outcome)
@@ -367,16 +270,19 @@ def shown_progress(run: RunDescription, wanted: bool) -> Iterator[Sequence[Obser
 
 def run_generated_job(request: Request) -> Result:
     """Run what was asked for in a process of its own, which decides what to resume, and return its result."""
+    from mpi_ata.batch.submission import output_args
+
     text = to_toml(job_tables(request, request.describe().start.job.tables))
     with tempfile.TemporaryDirectory(prefix="mpi_ata-") as folder:
-        job, file = Path(folder) / "notebook.toml", Path(folder) / "run.h5"
+        job = Path(folder) / "notebook.toml"
         job.write_text(text)
-        out = file if request.out is None else Path(request.out)
-        words = ["run", str(job), "--out", str(out), *_command_options(request), "--json"]
+        asked = request.output()
+        out = asked.out or Path(folder) / "run.h5"
+        words = ["run", str(job), *output_args(replace(asked, out=out)), "--json"]
         done = launch.run_command(launch.rank_command(words), timeout=MAX_RUN_SECONDS)
         if done.code not in (0, CONTINUE):
             raise RunError(done.gist().removeprefix("Error: "))
-        return saved_result(out, recorded=request.out is not None)
+        return saved_result(out, recorded=asked.out is not None)
 
 
 def job_tables(request: Request, tables: Tables) -> Tables:
@@ -409,15 +315,3 @@ def _update_keys(update: Any) -> Table:
         )
     keys = {key: value for key, value in describe_part(update).items() if key != "class"}
     return {"update": names[type(update)]} | keys
-
-
-def _command_options(request: Request) -> list[str]:
-    earlier = request.warm_start
-    paths = [earlier] if isinstance(earlier, str | Path) else earlier
-    return [
-        *(["--resume"] if request.resume else []),
-        *(word for path in paths for word in ("--warm-start", str(path))),
-        *(["--prior-weight", str(request.prior_weight)] if request.prior_weight != 1 else []),
-        *(["--any-problem"] if request.any_problem else []),
-        *(["--accept-changes"] if request.accept_changes else []),
-    ]

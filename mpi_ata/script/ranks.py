@@ -3,15 +3,15 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 from mpi_ata import launch
 from mpi_ata.clusters import Cluster, FaultPolicy, VirtualCluster
 from mpi_ata.clusters.farm import Items
 from mpi_ata.clusters.interface import ClusterSettings
-from mpi_ata.driver.execute import opened_ranks
+from mpi_ata.driver.execute import log_notes, opened_ranks
 from mpi_ata.driver.plan import RunStart
 from mpi_ata.errors import RunError, UsageError, in_users_code, one_line
 from mpi_ata.job.build import check_problem, check_sendable
@@ -85,11 +85,6 @@ def is_worker() -> bool:
     return launch.under_launcher() and launch.rank() != MANAGER
 
 
-def starts_ranks(workers: int | None) -> bool:
-    """Return whether this process has to start the ranks."""
-    return workers is not None and not launch.under_launcher()
-
-
 def start_ranks(workers: int | None) -> None:
     """Run this script on ranks, unless a launcher did, and exit with its code; in a Slurm job on its own."""
     if workers is None or launch.under_launcher():
@@ -113,12 +108,10 @@ class Prepared:
     problem: AnyProblem
     times: DrawnTimes | None
     start: RunStart
+    method: Any = None  # of minimize and Trainer; a cluster is for any
 
 
-T = TypeVar("T", bound=Prepared)
-
-
-def joined(name: str, prepare: Callable[[], T]) -> tuple[T, bool]:
+def joined(name: str, prepare: Callable[[], Prepared]) -> tuple[Prepared, bool]:
     """Prepare a call on all ranks, or in this process alone; return that, and whether the run is finished.
 
     If it fails on one rank, or differs, all ranks leave, and one says why.
@@ -142,34 +135,29 @@ def joined(name: str, prepare: Callable[[], T]) -> tuple[T, bool]:
     return found, answer.note == FINISHED
 
 
-def catching_signals(grace: float) -> AbstractContextManager[StopRequest]:
-    """Catch the signals that ask a run to stop, on the manager; a worker leaves that to the manager."""
-    return open_stop_request(grace, on_ranks=launch.under_launcher(), is_worker=is_worker())
-
-
 @contextmanager
-def opened_cluster(
-    prepared: Prepared, stop_request: StopRequest, policy: FaultPolicy | None
-) -> Iterator[Cluster | None]:
-    """Yield the ranks as a cluster, or a simulation; a worker's rank serves first, then yields None."""
-    times, job = prepared.times, prepared.start.job
-    settings = ClusterSettings(
-        prepared.problem,
-        times,
-        job.run.seed,
-        digest=job.digest,
-        policy=policy,
-        exchange=job.run.exchange,
-    )
-    if not launch.under_launcher():
-        assert times is not None
-        with closing(VirtualCluster(settings.problem, times, settings.seed, policy=policy)) as simulated:
-            yield simulated
-        return
-    with opened_ranks(settings, stop_request) as ranks:
-        yield ranks
-        if ranks is not None and stop_request:
-            ranks.abort(stop_request.exit_code)
+def opened(
+    prepared: Prepared, workers: int | None, grace: float, policy: FaultPolicy | None
+) -> Iterator[tuple[Cluster | None, StopRequest]]:
+    """Start ranks where a launcher has not, and yield them as a cluster, or a simulation, and the signals.
+
+    A worker's rank serves first, then yields None.
+    """
+    start_ranks(workers)
+    times, job, ranks = prepared.times, prepared.start.job, launch.under_launcher()
+    with open_stop_request(grace, ranks, is_worker()) as stop_request:
+        log_notes(prepared.start)
+        if not ranks:
+            assert times is not None
+            with closing(VirtualCluster(prepared.problem, times, job.run.seed, policy=policy)) as simulated:
+                yield simulated, stop_request
+            return
+        agreed = job.run.seed, False, job.digest, policy, job.run.exchange
+        settings = ClusterSettings(prepared.problem, times, *agreed)
+        with opened_ranks(settings, stop_request) as cluster:
+            yield cluster, stop_request
+            if cluster is not None and stop_request:
+                cluster.abort(stop_request.exit_code)
 
 
 @entry_point
@@ -196,13 +184,9 @@ def cluster(
     if problem is None:
         problem, faults = Items(), faults or FaultPolicy(deadline=0.0)  # items may take any time
     check_arguments(seed=seed, workers=workers, faults=faults, exchange=exchange)
-    drawn, asked = drawn_times(times, seed), problem
-    prepared, _ = joined("cluster", lambda: _prepare(asked, drawn, seed, workers, exchange))
-    start_ranks(workers)
-    with (
-        catching_signals(GRACE_SECONDS) as stop_request,
-        opened_cluster(prepared, stop_request, faults) as found,
-    ):
+    asked = problem, drawn_times(times, seed), seed, workers, exchange
+    prepared, _ = joined("cluster", lambda: _prepare(*asked))
+    with opened(prepared, workers, GRACE_SECONDS, faults) as (found, stop_request):
         if found is None:
             sys.exit(0)
         yield found
@@ -219,11 +203,11 @@ def _prepare(
     else:
         check_problem(problem, Stop())
     n = count_workers(workers, times)
-    run = run_table(workers=n, seed=seed, exchange=exchange)
+    run_table(workers=n, seed=seed, exchange=exchange)
     tables = {
         "problem": describe_part(problem) | describe_point(problem.x0),
         "times": describe_times(times),
-        "run": {"workers": n, "seed": seed, "exchange": run.exchange},
+        "run": {"workers": n, "seed": seed, "exchange": exchange},
     }
     files = {"problem": class_text(type(problem))}
     return Prepared(problem, times, RunStart(RunDescription.of_tables(tables, files)))

@@ -4,7 +4,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,44 @@ MAX_ENTRIES = 100  # of a list that is described
 FIXED = ("problem.", "training.model", "training.loss", "method.class", "run.seed")  # not to differ
 IGNORED = ("script.", "run.exchange", "run.replicated")  # keys that say nothing of the run itself
 
-Paths = str | Path | Sequence[str | Path]
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """Where a run is recorded and what it starts from: arguments that minimize, run and Balance share."""
+
+    out: str | Path | None = None
+    resume: bool = False
+    warm_start: str | Path | Sequence[str | Path] = ()
+    prior_weight: float = 1.0
+    any_problem: bool = False
+    accept_changes: bool = False
+    checkpoint_rounds: int | None = None
+    checkpoint_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):  # which a run file cannot hold as a setting
+                object.__setattr__(self, name, value.item())
+
+    def output(self) -> OutputOptions:
+        """Return where the run is recorded and what it starts from, checked."""
+        out, earlier = self.out, self.warm_start
+        output = OutputOptions(
+            None if out is None else Path(out),
+            self.resume,
+            tuple(map(Path, [earlier] if isinstance(earlier, str | Path) else earlier)),
+            self.prior_weight,
+            self.any_problem,
+            self.accept_changes,
+            in_python=True,
+        )
+        output.check()
+        return output
+
+    def run_table(self, **others: Any) -> RunTable:
+        """Return the table [run] of these arguments and others, checked."""
+        own = {field.name: vars(self)[field.name] for field in fields(RunTable) if field.name in vars(self)}
+        return run_table(**own | others)
 
 
 def describe_run(
@@ -126,22 +163,6 @@ def _script_texts(path: Path) -> dict[str, str]:
         return {SCRIPT: path.read_text()} | imported_texts(SCRIPT, path)
     except (OSError, ValueError):
         return {}
-
-
-def output_options(
-    out: str | Path | None,
-    resume: bool,
-    warm_start: Paths,
-    prior_weight: float,
-    any_problem: bool,
-    accept_changes: bool,
-) -> OutputOptions:
-    """Return where the run is recorded and what it starts from, checked."""
-    named = [warm_start] if isinstance(warm_start, str | Path) else warm_start
-    path, earlier = None if out is None else Path(out), tuple(Path(each) for each in named)
-    output = OutputOptions(path, resume, earlier, prior_weight, any_problem, accept_changes, in_python=True)
-    output.check()
-    return output
 
 
 def plan_script(described: RunDescription, output: OutputOptions) -> RunStart:

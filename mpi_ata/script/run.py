@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from pathlib import Path
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
@@ -16,30 +16,28 @@ from mpi_ata.job.schema import Stop
 from mpi_ata.launch.signals import StopRequest, current_stop_request, open_stop_request
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import AnyProblem
-from mpi_ata.script.entry import check_observers, end_process, end_soon, entry_point
-from mpi_ata.script.resume import describe_run, output_options, plan_script, run_table
+from mpi_ata.script.entry import check_arguments, end_process, end_soon, entry_point, taking
+from mpi_ata.script.resume import Recording, describe_run, plan_script
+
+
+@dataclass(frozen=True)
+class Loop(Recording):
+    """The arguments of run()."""
+
+    method: Method
+    cluster: Cluster
+    problem: AnyProblem | None = None
+    stop: Stop | None = None
+    evaluate_every: int = 10
+    trace: Trace | None = None
+    observers: Sequence[Observer] = ()
+    _: KW_ONLY
+    grace: float = 20.0
 
 
 @entry_point
-def run(
-    method: Method,
-    cluster: Cluster,
-    problem: AnyProblem | None = None,
-    stop: Stop | None = None,
-    evaluate_every: int = 10,
-    trace: Trace | None = None,
-    observers: Sequence[Observer] = (),
-    *,
-    out: str | Path | None = None,
-    resume: bool = False,
-    warm_start: str | Path | Sequence[str | Path] = (),
-    prior_weight: float = 1.0,
-    any_problem: bool = False,
-    accept_changes: bool = False,
-    checkpoint_rounds: int | None = None,
-    checkpoint_seconds: float | None = None,
-    grace: float = 20.0,
-) -> Iterator[Round]:
+@taking(Loop)
+def run(loop: Loop) -> Iterator[Round]:
     """Yield one round after another until a limit of `stop` is reached; without one, for as long as you ask.
 
     Every `evaluate_every` rounds the loss of `problem`, and what its evaluate(x) returns, goes into `trace`,
@@ -49,28 +47,22 @@ def run(
     folders whose speeds the allocator starts from.  A signal (Ctrl-C, TERM, USR1) ends the loop after the
     current round, which has `grace` seconds left.
     """
-    trace = trace or Trace()
-    check_observers(observers)
-    output = output_options(out, resume, warm_start, prior_weight, any_problem, accept_changes)
+    method, cluster, trace = loop.method, loop.cluster, loop.trace or Trace()
+    check_arguments(**vars(loop))
+    table, output = loop.run_table(workers=cluster.n), loop.output()
     if output.out is not None and cluster.ledger.worker_time.any():  # its file would count that too
         raise UsageError(
             f"the run to be recorded in {output.out} needs a cluster of its own, but this one has done other "
             "rounds; open another one with mpi_ata.cluster"
         )
-    table = run_table(
-        workers=cluster.n,
-        evaluate_every=evaluate_every,
-        checkpoint_rounds=checkpoint_rounds,
-        checkpoint_seconds=checkpoint_seconds,
-        grace=grace,
-    )
-    start = plan_script(describe_run(method, problem, stop or Stop(), table), output)
+    start = plan_script(describe_run(method, loop.problem, loop.stop or Stop(), table), output)
     log_notes(start)
     start_billing(trace, cluster)
     shared = current_stop_request()
     try:
-        with _signals(shared, grace, recorded=start.file is not None) as stop_request:
-            drive = Drive(start, method, problem, cluster, trace, observers, stop_request, closes=False)
+        with _signals(shared, loop.grace, recorded=start.file is not None) as stop_request:
+            parts = method, loop.problem, cluster, trace, loop.observers
+            drive = Drive(start, *parts, stop_request, closes=False)
             try:
                 yield from quiet(drive.rounds())
             finally:

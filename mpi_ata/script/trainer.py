@@ -5,24 +5,23 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, overload
 
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.interface import ClusterAbilities
 from mpi_ata.driver.drive import Drive
 from mpi_ata.driver.evaluation import Evaluation, evaluate_in_parts
-from mpi_ata.driver.execute import log_notes, start_billing
+from mpi_ata.driver.execute import start_billing
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, UsageError, did_you_mean, diverged
-from mpi_ata.methods import Round
+from mpi_ata.methods import SGD, Round
 from mpi_ata.script.entry import end_process, entry_point
-from mpi_ata.script.minimize import PreparedRun, Request
-from mpi_ata.script.ranks import catching_signals, joined, opened_cluster, start_ranks
+from mpi_ata.script.minimize import Request
+from mpi_ata.script.ranks import joined, opened
 from mpi_ata.script.run import quiet
 from mpi_ata.torch import TorchProblem, TorchUpdate
 from mpi_ata.torch.optimizers import TailUpdate
@@ -82,6 +81,7 @@ class Trainer:
             update=update,
             seed=seed,
             evaluate_every=evaluate_every or NEVER,
+            progress=False,
             **running,
         )
         self.trace = Trace()
@@ -89,53 +89,37 @@ class Trainer:
 
     def __enter__(self) -> "Trainer":
         """Open the workers; their own ranks serve here."""
-        request = self._request
-        with ExitStack() as stack:
-            prepared, _ = joined("Trainer", request.prepare)
-            start_ranks(request.workers)
-            self._open(stack, prepared)
-            self._stack = stack.pop_all()
+        self._block = self._opened()
+        self._block.__enter__()
         return self
 
-    def _open(self, stack: ExitStack, prepared: PreparedRun) -> None:
-        request, start = self._request, prepared.start
-        self._stop_request = stack.enter_context(catching_signals(request.grace))
-        log_notes(start)
-        cluster = stack.enter_context(opened_cluster(prepared, self._stop_request, request.faults))
-        if cluster is None:
-            sys.exit(0)
-        self.cluster, self.method = cluster, prepared.method
-        start_billing(self.trace, cluster)
-        track_regret(self.trace, self.method, prepared.times)
-        problem = None if request.evaluate_every == NEVER else self.problem
-        self._drive = Drive(
-            start,
-            self.method,
-            problem,
-            cluster,
-            self.trace,
-            request.observers,
-            self._stop_request,
-            closes=False,
-        )
-        self._drive.restore()  # the block may look at the run before its first round
-        self._rounds: Generator[Round, None, None] = self._drive.rounds()
-        stack.callback(self._end)
-
-    def _end(self) -> None:
-        """Save what was reached, where the loop was left before its end."""
-        self._rounds.close()
-        self._stop_request.exit_code = CONTINUE if self._drive.resumable else 1
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Save the run and let the workers go; a script that a signal ended exits here."""
-        self._stack.__exit__(kind, error, trace)
-        if kind is not None:
-            return
-        if self._stop_request:
-            end_process(self._stop_request)
+        self._block.__exit__(*error)
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        request = self._request
+        prepared, _ = joined("Trainer", request.prepare)
+        with opened(prepared, request.workers, request.grace, request.faults) as (cluster, stop_request):
+            if cluster is None:
+                sys.exit(0)
+            self.cluster = cluster
+            self.method: SGD = prepared.method
+            start_billing(self.trace, cluster)
+            track_regret(self.trace, self.method, prepared.times)
+            problem = None if request.evaluate_every == NEVER else self.problem
+            parts = self.method, problem, cluster, self.trace, request.observers
+            drive = Drive(prepared.start, *parts, stop_request, closes=False)
+            drive.restore()  # the block may look at the run before its first round
+            self._rounds: Generator[Round, None, None] = drive.rounds()
+            try:
+                yield
+            finally:
+                self._rounds.close()  # where the loop was left before its end, this saves what was reached
+                stop_request.exit_code = CONTINUE if drive.resumable else 1
+        if stop_request:
+            end_process(stop_request)
 
     def __iter__(self) -> Iterator[Round]:
         """Yield one round after another, each with its logs."""
@@ -145,8 +129,7 @@ class Trainer:
     @property
     def x(self) -> Array:
         """The point: the weights, and what follows them."""
-        x: Array = self.method.x
-        return x
+        return self.method.x
 
     @property
     def _bound(self) -> TailUpdate:

@@ -8,13 +8,15 @@ import numpy.typing as npt
 
 from mpi_ata.arrays import IntArray
 from mpi_ata.errors import UsageError
-from mpi_ata.torch.devices import import_torch
+from mpi_ata.torch.devices import check_at_least_1, import_torch
 from mpi_ata.torch.problem import TorchProblem
 
 RECORD = 2 + 3 * 32 * 32  # bytes: coarse label, fine label, pixels in the order colour, row, column
 COARSE, FINE = 20, 100  # kinds of labels
 MEAN = (0.5071, 0.4865, 0.4409)  # of each colour over the training set, where 1 is full brightness
 DEVIATION = (0.2673, 0.2564, 0.2762)
+FACTOR = (1 / (255 * np.array(DEVIATION))).astype(np.float32).reshape(3, 1, 1)
+OFFSET = (np.array(MEAN) / np.array(DEVIATION)).astype(np.float32).reshape(3, 1, 1)
 SHIFT = 4  # pixels by which an image is shifted at most
 
 
@@ -39,10 +41,7 @@ class Cifar100(TorchProblem):
         threads: int | None = None,
         seed: int = 0,
     ) -> None:
-        if samples < 1:
-            raise UsageError(f"{samples=} must be at least 1")
-        if test_images is not None and test_images < 1:
-            raise UsageError(f"{test_images=} must be at least 1")
+        check_at_least_1(samples=samples, test_images=test_images)
         torch = import_torch()
         super().__init__(
             network,
@@ -75,8 +74,6 @@ class Images:
     def __init__(self, records: npt.NDArray[np.uint8], augment: bool = False, by_label: bool = False) -> None:
         self._records, self._augment = records, augment
         self._order = np.argsort(records[:, 1], kind="stable") if by_label else np.arange(len(records))
-        self._factor = _by_colour(1 / (255 * np.array(DEVIATION)))
-        self._offset = _by_colour(np.array(MEAN) / np.array(DEVIATION))
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -89,18 +86,11 @@ class Images:
         records = self._records[self._order[numbers]]
         images = records[:, 2:].reshape(-1, 3, 32, 32)
         if self._augment:
-            images = _shifted(
-                images, torch.randint(2 * SHIFT + 1, (len(images), 2)), torch.rand(len(images)) < 0.5
-            )
-        inputs = torch.from_numpy(images * self._factor - self._offset)
+            corners = torch.randint(2 * SHIFT + 1, (len(images), 2))
+            images = _shifted(images, corners, torch.rand(len(images)) < 0.5)
+        inputs, labels = torch.from_numpy(images * FACTOR - OFFSET), records[:, 1].astype(np.int64)
         # Convolutions over small batches are faster in this order.
-        return inputs.contiguous(memory_format=torch.channels_last), torch.from_numpy(
-            records[:, 1].astype(np.int64)
-        )
-
-
-def _by_colour(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    return values.astype(np.float32).reshape(3, 1, 1)
+        return inputs.contiguous(memory_format=torch.channels_last), torch.from_numpy(labels)
 
 
 def _shifted(images: npt.NDArray[np.uint8], corners: Any, mirrored: Any) -> npt.NDArray[np.uint8]:

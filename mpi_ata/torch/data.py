@@ -13,7 +13,7 @@ from mpi_ata.errors import RunError, UsageError
 from mpi_ata.problems.interface import Task, shard
 from mpi_ata.randomness import Purpose, Streams
 from mpi_ata.torch.devices import import_torch
-from mpi_ata.torch.loaders import TRAINING, Loaders, Reader, ReadRequest
+from mpi_ata.torch.loaders import TRAINING, Loaders, Reader, ReadRequest, seed_globally
 
 
 class Epochs:
@@ -108,20 +108,18 @@ def set_epoch(sampler: Any, number: int) -> None:
 def _seeded(seed: int, sampler: Any) -> Iterator[None]:
     """Seed all generators from which a sampler may draw; those that others use stay as they are."""
     torch = import_torch()
-    before = torch.default_generator.get_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    for part in (sampler, getattr(sampler, "sampler", None)):
-        own: Any = getattr(part, "generator", None)
-        if isinstance(own, torch.Generator):
-            own.manual_seed(seed)
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    parts: list[Any] = [sampler, getattr(sampler, "sampler", None)]
+    own = [found for part in parts if isinstance(found := getattr(part, "generator", None), torch.Generator)]
     try:
-        yield
+        with torch.random.fork_rng(devices=()):
+            for generator in (torch.default_generator, *own):
+                generator.manual_seed(seed)
+            seed_globally(seed)
+            yield
     finally:
-        torch.default_generator.set_state(before[0])
-        random.setstate(before[1])
-        np.random.set_state(before[2])  # noqa: NPY002
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
 
 
 class Minibatches:

@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from mpi_ata.arrays import Array, IntArray
@@ -11,36 +11,9 @@ from mpi_ata.errors import RunError, UsageError
 from mpi_ata.torch.data import Epochs, set_epoch
 from mpi_ata.torch.devices import import_torch
 from mpi_ata.torch.loaders import Loaders, Reader
-from mpi_ata.torch.model import running_statistics, views_like
+from mpi_ata.torch.model import running_statistics, trained_parameters, views_like
 
 BUCKET_BYTES = 25 << 20  # that one call adds up, as in DDP: one is copied while another is on its way
-
-
-class TensorBuckets:
-    """Arrays into which tensors are copied to be added up over all ranks; they are kept from sum to sum."""
-
-    def __init__(self, templates: Sequence[Any]) -> None:
-        self._distributed = import_torch().distributed
-        self._buckets: list[tuple[Any, list[Any]]] = []  # arrays, and their views, one for each tensor
-        for tensors in _divided(templates):
-            flat = tensors[0].detach().new_empty(sum(tensor.numel() for tensor in tensors))
-            self._buckets.append((flat, views_like(tensors, flat)))
-
-    def start(self, values: Sequence[Any], factor: float) -> list[Any]:
-        """Begin to add up values times a factor over all ranks; None stands for zero."""
-        running, rest = [], iter(values)
-        for flat, views in self._buckets:
-            for view in views:
-                value = next(rest)
-                view.zero_() if value is None else view.copy_(value)
-            running.append(self._distributed.all_reduce(flat.mul_(factor), async_op=True))
-        return running
-
-    def finish(self, running: Sequence[Any]) -> list[Any]:
-        """Return the sums, which the next ones overwrite."""
-        for work in running:
-            work.wait()
-        return [view for _, views in self._buckets for view in views]
 
 
 def _divided(templates: Sequence[Any]) -> Iterator[list[Any]]:
@@ -62,12 +35,16 @@ class ModelMean:
     """Averages gradients and running statistics of one model; other buffers stay as they are."""
 
     def __init__(self, model: Any) -> None:
-        found = running_statistics(import_torch(), model)
+        torch = import_torch()
+        self._all_reduce = torch.distributed.all_reduce
         self._model, self._parameters = model, trained(model)
+        found = running_statistics(torch, model)
         self._statistics = sorted(found, key=lambda buffer: not buffer.is_floating_point())
-        counters = [buffer.float() for buffer in self._statistics if not buffer.is_floating_point()]
-        floats = self._statistics[: len(self._statistics) - len(counters)]
-        self._buckets = TensorBuckets([*self._parameters, *floats, *counters])
+        templates = [buffer if buffer.is_floating_point() else buffer.float() for buffer in self._statistics]
+        self._buckets: list[tuple[Any, list[Any]]] = []  # arrays, and their views, one for each tensor
+        for tensors in _divided([*self._parameters, *templates]):
+            flat = tensors[0].detach().new_empty(sum(tensor.numel() for tensor in tensors))
+            self._buckets.append((flat, views_like(tensors, flat)))
 
     def fits(self, model: Any, parameters: Sequence[Any]) -> bool:
         """Return whether this is the model, and whether the same parameters of it have gradients."""
@@ -76,20 +53,28 @@ class ModelMean:
     def start(self, weight: float, total: float) -> list[Any]:
         """Begin to average; statistics of this rank have its weight, gradients are sums that have it."""
         gradients = [parameter.grad for parameter in self._parameters]
-        return self._buckets.start([*gradients, *(buffer * weight for buffer in self._statistics)], 1 / total)
+        values = iter([*gradients, *(buffer * weight for buffer in self._statistics)])
+        running = []
+        for flat, views in self._buckets:
+            for view, value in zip(views, values, strict=False):
+                view.zero_() if value is None else view.copy_(value)
+            running.append(self._all_reduce(flat.mul_(1 / total), async_op=True))
+        return running
 
     def finish(self, running: Sequence[Any], used: Sequence[bool]) -> None:
         """Take the means; parameters that no rank has used keep no gradient, as in DDP."""
-        means = self._buckets.finish(running)
-        for parameter, mean, anywhere in zip(self._parameters, means, used, strict=False):
+        for work in running:
+            work.wait()
+        means = (view for _, views in self._buckets for view in views)
+        for parameter, anywhere, mean in zip(self._parameters, used, means, strict=False):
             parameter.grad = mean if anywhere else None
-        for buffer, mean in zip(self._statistics, means[len(self._parameters) :], strict=True):
+        for buffer, mean in zip(self._statistics, means, strict=True):
             buffer.copy_(mean if buffer.is_floating_point() else mean.round())
 
 
 def trained(model: Any) -> list[Any]:
     """Return the parameters of a model that have gradients; reject sparse ones."""
-    found = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    found = trained_parameters(model)
     if any(parameter.grad is not None and parameter.grad.is_sparse for parameter in found):
         raise RunError("the model has sparse gradients, which are not averaged here; use sparse=False")
     return found
@@ -106,16 +91,15 @@ class LocalBackward:
         self._modules: dict[int, Any] = {}  # by id
         self.called = False  # whether this rank has called its modules, so that all are known
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Let the passes inside stay on this rank."""
+    def isolated(self, minibatches: Iterable[Any]) -> Iterator[Any]:
+        """Yield minibatches, the passes over which stay on this rank."""
         hook = None
         if not self.called:
             hook = import_torch().nn.modules.module.register_module_forward_pre_hook(self._notice)
         for module in self._modules.values():
             _isolate(module)
         try:
-            yield
+            yield from minibatches
         finally:
             if hook is not None:
                 hook.remove()
@@ -123,18 +107,14 @@ class LocalBackward:
                 module.require_backward_grad_sync = True
 
     def _notice(self, module: Any, arguments: Any) -> None:
-        if self._remember(module):
+        self.note(module)
+        if id(module) in self._modules:
             _isolate(module)
 
-    def note(self, model: Any, called: bool) -> None:
-        """Take in a model that may be a DDP module, and whether this rank has called its modules by now."""
-        self._remember(model)
-        self.called = self.called or called
-
-    def _remember(self, module: Any) -> bool:
-        if found := isinstance(module, import_torch().nn.parallel.DistributedDataParallel):
+    def note(self, module: Any) -> None:
+        """Take in a module that may be one of DDP."""
+        if isinstance(module, import_torch().nn.parallel.DistributedDataParallel):
             self._modules[id(module)] = module
-        return found
 
 
 def _isolate(module: Any) -> None:
@@ -178,10 +158,10 @@ class RankGroup:
         self._distributed.all_gather_object(found, texts, group=self._group)
         return found
 
-    def from_rank_0(self, decide: Callable[[], IntArray], width: int) -> IntArray:
+    def from_rank_0(self, decide: Callable[[], IntArray] | None, width: int) -> IntArray:
         """Return the counts that rank 0 decides on; if it fails, it says why, and all ranks end."""
         message, failure = self._torch.zeros(width, dtype=self._torch.int64), None
-        if self.rank == 0:
+        if self.rank == 0 and decide is not None:
             try:
                 message[:] = self._torch.from_numpy(decide())
             except Exception as error:
@@ -206,32 +186,29 @@ class LoaderDraws:
     """Minibatches of a loader without end: when it is exhausted, the next epoch begins."""
 
     def __init__(self, loader: Any, epoch: int) -> None:
-        self.loader, self._epoch = loader, epoch
-        self._batches = self._restarted()
-
-    def _restarted(self) -> Iterator[Any]:
-        set_epoch(getattr(self.loader, "sampler", None), self._epoch)
-        self._epoch += 1
-        return iter(self.loader)
+        self.loader, self._batches = loader, _endless(loader, epoch)
 
     def take(self, first: int, count: int) -> Iterator[Any]:
         """Yield the next `count` minibatches, whatever their place among those of all ranks."""
-        for _ in range(count):
-            yield self._next()
+        return islice(self._batches, count)
 
     def close(self) -> None:
         """Let go of the loader's processes, if it has any."""
-        self._batches = iter(())
+        self._batches.close()
 
-    def _next(self) -> Any:
-        for _ in range(2):
-            for batch in self._batches:
-                return batch
-            self._batches = self._restarted()
-        raise UsageError(
-            "the loader has no batches; give it more samples, a smaller batch_size or drop_last=False, and "
-            "let it be one that can be iterated over more than once"
-        )
+
+def _endless(loader: Any, epoch: int) -> Generator[Any, None, None]:
+    batch = loader  # which is none of its batches
+    while True:
+        set_epoch(getattr(loader, "sampler", None), epoch)
+        for batch in loader:
+            yield batch
+        if batch is loader:
+            raise UsageError(
+                "the loader has no batches; give it more samples, a smaller batch_size or drop_last=False, "
+                "and let it be one that can be iterated over more than once"
+            )
+        batch, epoch = loader, epoch + 1
 
 
 class SharedDraws:
@@ -280,11 +257,6 @@ class ShareReport(NamedTuple):
     unused: bool  # whether it has parameters without a gradient, though it has done micro-batches
     seconds: list[float]  # of each micro-batch
 
-    def row(self) -> list[float]:
-        """Return the report as numbers."""
-        *fields, seconds = self
-        return [*fields, *seconds]
-
 
 def reports(rows: Array) -> list[ShareReport]:
     """Return the reports of all ranks."""
@@ -323,11 +295,11 @@ class Share:
         """Note the loss of a micro-batch; the device need not be waited for yet."""
         self._losses.append(loss.detach() if isinstance(loss, import_torch().Tensor) else loss)
 
-    def report(self, weight: float | None, unused: bool) -> ShareReport:
-        """Return what the other ranks need to know."""
+    def report(self, weight: float | None, unused: bool) -> list[float]:
+        """Return what all ranks need to know, as the numbers of a ShareReport."""
         done, losses = len(self._seconds), [float(loss) for loss in self._losses]
         own = float(done) if weight is None else float(weight)
-        return ShareReport(done, own, len(losses), sum(losses), unused and done > 0, self._usual_seconds())
+        return [done, own, len(losses), sum(losses), unused and done > 0, *self._usual_seconds()]
 
     def _usual_seconds(self) -> list[float]:
         """Return the seconds of each micro-batch, as if the cold one had taken as long as the others."""

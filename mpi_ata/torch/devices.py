@@ -17,6 +17,13 @@ def import_torch() -> Any:
     return torch
 
 
+def check_at_least_1(**counts: int | None) -> None:
+    """Reject counts below 1; None stands for those that are not given."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise UsageError(f"{name}={count} must be at least 1")
+
+
 def device_of(torch: Any, name: str) -> Any:
     """Return the device of this name; of several GPUs on a node each rank takes its own."""
     try:

@@ -15,7 +15,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -49,48 +48,31 @@ class Reader:
     """Reads minibatches of several datasets; `collate_fn` makes one of samples."""
 
     def __init__(self, datasets: Sequence[Any], collate_fn: Collate | None) -> None:
-        self.datasets = tuple(datasets)
-        self._fetch = [_fetch_from(dataset, collate_fn) for dataset in datasets]
+        self.datasets, self._collate = tuple(datasets), collate_fn
+        for dataset in datasets:
+            if not hasattr(dataset, "__len__"):
+                rule = "it needs a length and samples by number"
+                raise UsageError(f"the dataset {type(dataset).__name__} has no length; {rule}")
+            if not len(dataset):
+                raise UsageError("a dataset for training or testing must have at least one sample")
 
     def read(self, request: ReadRequest) -> Any:
         """Return a minibatch, which depends on the request alone if transforms draw from PyTorch."""
-        # torch.manual_seed costs as much as a small task
-        import_torch().default_generator.manual_seed(request.seed)
-        return self._fetch[request.dataset](request.samples)
+        torch, dataset, numbers = import_torch(), self.datasets[request.dataset], request.samples
+        torch.default_generator.manual_seed(request.seed)  # torch.manual_seed costs as much as a small task
+        if hasattr(dataset, "batch"):
+            return dataset.batch(numbers)
+        if isinstance(dataset, torch.utils.data.TensorDataset) and self._collate is None:
+            return dataset[torch.from_numpy(numbers)]
+        collate = self._collate or torch.utils.data.default_collate
+        if hasattr(dataset, "__getitems__"):  # PyTorch's own way to fetch many at once
+            return collate(dataset.__getitems__(numbers.tolist()))
+        return collate([dataset[number] for number in numbers.tolist()])
 
     def part(self, dataset: int, part: int, size: int) -> ReadRequest:
         """Return the request for the part-th `size` samples of a dataset, in its order."""
         end = min((part + 1) * size, len(self.datasets[dataset]))
         return ReadRequest(dataset, part, np.arange(part * size, end))
-
-
-def _fetch_from(dataset: Any, collate_fn: Collate | None) -> Callable[[IntArray], Any]:
-    """Return what makes a minibatch of the samples with these numbers; it can be pickled, as datasets can."""
-    data = import_torch().utils.data
-    if not hasattr(dataset, "__len__"):
-        rule = "it needs a length and samples by number"
-        raise UsageError(f"the dataset {type(dataset).__name__} has no length; {rule}")
-    if not len(dataset):
-        raise UsageError("a dataset for training or testing must have at least one sample")
-    if hasattr(dataset, "batch"):
-        found: Callable[[IntArray], Any] = dataset.batch
-        return found
-    if isinstance(dataset, data.TensorDataset) and collate_fn is None:
-        return partial(_fetch_tensors, dataset)
-    fetch = _fetch_together if hasattr(dataset, "__getitems__") else _fetch_each
-    return partial(fetch, dataset, collate_fn or data.default_collate)
-
-
-def _fetch_tensors(dataset: Any, numbers: IntArray) -> Any:
-    return dataset[import_torch().from_numpy(numbers)]
-
-
-def _fetch_together(dataset: Any, collate: Collate, numbers: IntArray) -> Any:
-    return collate(dataset.__getitems__(numbers.tolist()))  # PyTorch's own way to fetch many at once
-
-
-def _fetch_each(dataset: Any, collate: Collate, numbers: IntArray) -> Any:
-    return collate([dataset[number] for number in numbers.tolist()])
 
 
 class UserModules:
@@ -259,12 +241,17 @@ def _end_with_rank() -> None:
 
 def _read(reader: Reader, request: ReadRequest) -> tuple[Any, str]:
     """Return a minibatch, or what went wrong; transforms may draw from any of the global generators."""
-    random.seed(request.seed)
-    np.random.seed(request.seed % 2**32)  # noqa: NPY002
+    seed_globally(request.seed)
     try:
         return reader.read(request), ""
     except Exception as error:
         return None, describe_error(error)
+
+
+def seed_globally(seed: int) -> None:
+    """Seed the generators of Python and numpy that a dataset or a sampler may draw from."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
 
 
 def _reply(connection: Any, answer: tuple[Any, str]) -> None:

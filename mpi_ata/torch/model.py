@@ -121,7 +121,7 @@ class FlatModel:
         self, torch: Any, model: Any, device: Any, buffers: Sequence[str], logs: Sequence[str], scaled: bool
     ) -> None:
         self._torch, self.model = torch, model
-        weights = _trained(torch, model)
+        weights = _trained_weights(torch, model)
         moving = _moving(torch, model, buffers)
         floats = [buffer for buffer in moving.values() if buffer.is_floating_point()]
         counters = [buffer for buffer in moving.values() if not buffer.is_floating_point()]
@@ -279,17 +279,22 @@ def _moving(torch: Any, model: Any, names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _trained(torch: Any, model: Any) -> list[Any]:
+def trained_parameters(model: Any) -> list[Any]:
+    """Return the parameters of a model that have gradients."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _trained_weights(torch: Any, model: Any) -> list[Any]:
     """Return the trained weights, all float32."""
-    weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    weights = trained_parameters(model)
     if not weights:
         raise UsageError("the model has no weights to train; all are frozen, or there are none")
-    for name, weight in weights.items():
-        if weight.dtype != torch.float32:
+    for name, weight in model.named_parameters():
+        if weight.requires_grad and weight.dtype != torch.float32:
             raise UsageError(
                 f"the model's {name!r} is {weight.dtype}, but only float32 is supported; use model.float()"
             )
-    return list(weights.values())
+    return weights
 
 
 def write_weights(state: "dict[str, Any]", path: str | Path) -> None:

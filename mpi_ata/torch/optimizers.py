@@ -1,7 +1,7 @@
 """The optimizers of PyTorch as updates, what they remember as arrays, and updates for points of models."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from mpi_ata.arrays import Array, State, entry
 from mpi_ata.errors import RunError, UsageError, describe_error
-from mpi_ata.torch.devices import import_torch
-from mpi_ata.torch.model import GRADIENT_NORM, Layout, views_like
+from mpi_ata.torch.devices import check_at_least_1, import_torch, on_device
+from mpi_ata.torch.model import GRADIENT_NORM, Layout, trained_parameters, views_like
 from mpi_ata.updates import GradientUpdate, Update
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class TorchUpdate:
     that returns one for the optimizer; it makes a step after every `scheduler_every` updates, or, if it is
     ReduceLROnPlateau, whenever `evaluated` is called.  Gradients whose norm is above `clip` are scaled down
     to it.  With `ema`, a mean of the weights is kept that forgets by this factor per update: see `averaged`.
+    In a run, the attributes `optimizer` and `scheduler` are the objects themselves, at their latest step.
     """
 
     def __init__(
@@ -43,8 +44,7 @@ class TorchUpdate:
         clip: float | None = None,
         ema: float | None = None,
     ) -> None:
-        if scheduler_every < 1:
-            raise UsageError(f"{scheduler_every=} must be at least 1 update")
+        check_at_least_1(scheduler_every=scheduler_every)
         if clip is not None and not clip > 0:
             raise UsageError(f"{clip=} must be above 0: the largest norm of a gradient")
         if ema is not None and not 0 < ema < 1:
@@ -52,27 +52,15 @@ class TorchUpdate:
         self._given, self._given_scheduler, self._every = optimizer, scheduler, scheduler_every
         self._clip, self._decay = clip, ema
         self.t = 0  # steps done
-        self._optimizer: Any = None
-        self._scheduler: Any = None
+        self.optimizer: Any = None  # until there is a model
+        self.scheduler: Any = None
         self._parameters: list[Any] = []  # in the order of x
-        self._saved: State = {}  # what restore() got, until the optimizer is next used
+        self._saved: State = {}  # what restore() got, until there is an optimizer
         self._mean: Array | None = None
-
-    @property
-    def optimizer(self) -> Any:
-        """The optimizer, at its latest step; None before there is a model."""
-        self._load()
-        return self._optimizer
-
-    @property
-    def scheduler(self) -> Any:
-        """The scheduler of the optimizer, at its latest step; None if there is none."""
-        self._load()
-        return self._scheduler
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "TorchUpdate":
         """Return a copy that has made no step; an optimizer that was passed in stays that of its model."""
-        if self._optimizer is not None:
+        if self.optimizer is not None:
             raise UsageError(f"{type(self).__name__} is in use by another run; build a new one for each run")
         return copy.copy(self)
 
@@ -84,7 +72,9 @@ class TorchUpdate:
         scheduler = self._given_scheduler
         if callable(scheduler):
             scheduler = _call(scheduler, optimizer, "scheduler(optimizer)", BY_OPTIMIZER)
-        self._scheduler = scheduler
+        self.scheduler = scheduler
+        if self._saved:
+            self._load()
 
     def _build(self, model: "torch.nn.Module") -> Any:
         if isinstance(self._given, import_torch().optim.Optimizer):
@@ -94,7 +84,7 @@ class TorchUpdate:
     def _adopt(self, optimizer: Any, model: "torch.nn.Module") -> None:
         """Let an optimizer work on parameters of the update's own: those of the model stay where they are."""
         torch = import_torch()
-        known, trained = set(model.parameters()), _trained(model.parameters())
+        known, trained = set(model.parameters()), trained_parameters(model)
         twins = {p: torch.nn.Parameter(torch.empty(p.shape, dtype=p.dtype)) for p in trained}
         for group in optimizer.param_groups:
             if not set(group["params"]) <= known:
@@ -106,11 +96,8 @@ class TorchUpdate:
             _use_fused(group)
         for p, state in [(p, optimizer.state.pop(p)) for p in list(optimizer.state)]:
             if p in twins:  # it was not frozen since the optimizer's last step
-                optimizer.state[twins[p]] = {
-                    key: value.cpu() if isinstance(value, torch.Tensor) else value
-                    for key, value in state.items()
-                }
-        self._optimizer, self._parameters = optimizer, list(twins.values())
+                optimizer.state[twins[p]] = on_device(torch.device("cpu"), state)
+        self.optimizer, self._parameters = optimizer, list(twins.values())
 
     def __call__(self, x: Array, g: Array) -> Array:
         """Return the next point, in an array of its own."""
@@ -121,9 +108,8 @@ class TorchUpdate:
     def move(self, x: Array, g: Array) -> None:
         """Move x in place."""
         torch = import_torch()
-        if self._optimizer is None:
+        if self.optimizer is None:
             self._bind_to_array(x)
-        self._load()
         self.t += 1
         both = (views_like(self._parameters, torch.from_numpy(values.reshape(-1))) for values in (x, g))
         for p, values, slopes in zip(self._parameters, *both, strict=True):
@@ -144,12 +130,12 @@ class TorchUpdate:
         )
 
     def _step(self) -> None:
-        self._optimizer.step()
-        if self._scheduler is not None and not self._on_plateau() and self.t % self._every == 0:
-            self._scheduler.step()
+        self.optimizer.step()
+        if self.scheduler is not None and not self._on_plateau() and self.t % self._every == 0:
+            self.scheduler.step()
 
     def _on_plateau(self) -> bool:
-        return isinstance(self._scheduler, import_torch().optim.lr_scheduler.ReduceLROnPlateau)
+        return isinstance(self.scheduler, import_torch().optim.lr_scheduler.ReduceLROnPlateau)
 
     def evaluated(self, value: float) -> None:
         """Let ReduceLROnPlateau, if that is the scheduler, see the value of an evaluation."""
@@ -158,43 +144,47 @@ class TorchUpdate:
 
     def averaged(self, x: Array) -> Array:
         """Return a copy of x in which the weights are their running mean, where `ema` asks for one."""
-        found, mean = x.copy(), self._saved.get("ema") if self._saved else self._mean
-        if mean is not None:
-            found[: mean.size] = mean
+        found = x.copy()
+        if self._mean is not None:
+            found[: self._mean.size] = self._mean
         return found
 
     def state(self) -> State:
         """Return the number of steps, and what optimizer, groups and scheduler remember, by its names."""
-        if self._saved or self._optimizer is None:
-            return {"t": np.array(self.t)} | {name: array.copy() for name, array in self._saved.items()}
-        mean = {} if self._mean is None else {"ema": self._mean.copy()}
-        own = pack_optimizer(self._optimizer, self._parameters)
-        settings = [_pack_nested(name, value) for name, value in self._settings().items()]
-        return {"t": np.array(self.t)} | own | {k: v for each in settings for k, v in each.items()} | mean
+        found = {"t": np.array(self.t)} | ({} if self._mean is None else {"ema": self._mean.copy()})
+        if self.optimizer is None:
+            return found | {name: array.copy() for name, array in self._saved.items()}
+        found |= pack_optimizer(self.optimizer, self._parameters)
+        for name, value in self._settings().items():
+            found |= _pack_nested(name, value)
+        return found
 
     def _settings(self) -> dict[str, Any]:
         """Return what may change from step to step: the numbers of all groups, and of the scheduler."""
-        groups = {f"group{i}": _numbers(group) for i, group in enumerate(self._optimizer.param_groups)}
-        return groups | ({} if self._scheduler is None else {"scheduler": self._scheduler.state_dict()})
+        found = {} if self.scheduler is None else {"scheduler": self.scheduler.state_dict()}
+        for i, group in enumerate(self.optimizer.param_groups):
+            others = {key: value for key, value in group.items() if key != "params"}
+            found[f"group{i}"] = {key: v for key, v in others.items() if not isinstance(v, bool)}
+        return found
 
     def restore(self, state: State) -> None:
-        """Resume from an earlier state; the optimizer gets its part when it is next used."""
+        """Resume from an earlier state; an optimizer that is still to be built gets its part then."""
         self.t = int(entry(state, "t", self.t))
         self._saved = {name: np.array(array) for name, array in state.items() if name != "t"}
+        self._mean = self._saved.pop("ema", None)
+        if self.optimizer is not None:
+            self._load()
 
     def _load(self) -> None:
         """Give what was saved to the optimizer and its scheduler."""
-        if not self._saved or self._optimizer is None:
-            return
         saved, self._saved = self._saved, {}
-        self._mean = saved.pop("ema", None)
         packed = {name: saved.pop(name) for name in list(saved) if name.startswith(("group", "scheduler."))}
-        unpack_optimizer(self._optimizer, self._parameters, saved)
+        unpack_optimizer(self.optimizer, self._parameters, saved)
         settings = {name: _unpack_nested(name, live, packed) for name, live in self._settings().items()}
-        for i, group in enumerate(self._optimizer.param_groups):
+        for i, group in enumerate(self.optimizer.param_groups):
             group.update(settings.get(f"group{i}", {}))
-        if self._scheduler is not None:
-            self._scheduler.load_state_dict(settings["scheduler"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(settings["scheduler"])
 
 
 def _call(function: Callable[[Any], Any], given: Any, name: str, example: str) -> Any:
@@ -209,10 +199,6 @@ def _check_class(cls: type) -> None:
     """Reject optimizers that need other gradients than those of tasks."""
     if cls.__name__ in REFUSED:
         raise UsageError(f"torch.{cls.__name__} {REFUSED[cls.__name__]}")
-
-
-def _trained(parameters: Iterable[Any]) -> list[Any]:
-    return [p for p in parameters if p.requires_grad]
 
 
 def _use_fused(group: dict[str, Any]) -> None:
@@ -250,7 +236,7 @@ class NamedTorchUpdate(TorchUpdate):
 
     def _build(self, model: "torch.nn.Module") -> Any:
         try:
-            return self._class(_trained(model.parameters()), lr=self._sizes.step_size, **self._options)
+            return self._class(trained_parameters(model), lr=self._sizes.step_size, **self._options)
         except (TypeError, ValueError) as error:
             raise UsageError(f"torch.optim.{self._class.__name__}: {error}") from None
 
@@ -260,9 +246,9 @@ class NamedTorchUpdate(TorchUpdate):
         self.bind(torch.nn.ParameterList([torch.nn.Parameter(torch.from_numpy(x.copy()))]))
 
     def _step(self) -> None:
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = self._sizes.gamma(self.t)
-        self._optimizer.step()
+        self.optimizer.step()
 
     def _settings(self) -> dict[str, Any]:
         return {}  # they are those of the job
@@ -278,9 +264,6 @@ def _named_class(name: str) -> Any:
     return found
 
 
-Values = list[npt.NDArray[Any]]
-
-
 def pack_optimizer(optimizer: Any, parameters: Sequence[Any]) -> State:
     """Return what an optimizer remembers of its parameters.
 
@@ -291,22 +274,17 @@ def pack_optimizer(optimizer: Any, parameters: Sequence[Any]) -> State:
     for name in {key: None for state in optimizer.state.values() for key in state}:
         held = {i: optimizer.state[p].get(name) for i, p in enumerate(parameters) if p in optimizer.state}
         arrays = {i: _array(name, value) for i, value in held.items() if value is not None}
-        values = list(arrays.values())
-        if len(values) == len(parameters) and _like(values, parameters):
+        values, kinds = list(arrays.values()), {array.dtype for array in arrays.values()}
+        if len(kinds) == 1 and [value.shape for value in values] == [tuple(p.shape) for p in parameters]:
             packed[name] = np.concatenate([value.reshape(-1) for value in values])
-        elif len(values) == len(parameters) and _one_number(values):
+        elif len(values) == len(parameters) and _all_the_same(values):
             packed[name] = values[0]
         else:
             packed |= {f"{name}.{i}": value for i, value in arrays.items()}
     return packed
 
 
-def _like(values: Values, parameters: Sequence[Any]) -> bool:
-    shapes = all(value.shape == tuple(p.shape) for value, p in zip(values, parameters, strict=True))
-    return shapes and len({value.dtype for value in values}) == 1
-
-
-def _one_number(values: Values) -> bool:
+def _all_the_same(values: list[npt.NDArray[Any]]) -> bool:
     return values[0].ndim == 0 and len({(value.dtype, value.tobytes()) for value in values}) == 1
 
 
@@ -342,26 +320,19 @@ def _value(array: npt.NDArray[Any]) -> Any:
     return import_torch().from_numpy(np.array(array))
 
 
-def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key != "params" and not isinstance(value, bool)}
-
-
 def _pack_nested(name: str, value: Any) -> State:
     """Return all numbers in nested dicts and lists by their dotted names; the rest is left out."""
     if isinstance(value, int | float) or _is_number_tensor(value):
         return {name: _array(name, value)}
-    items: Any = ()
-    if isinstance(value, Mapping):
-        items = value.items()
-    elif isinstance(value, list | tuple):
-        items = enumerate(value)
+    items: Any = enumerate(value) if isinstance(value, list | tuple) else ()
+    items = value.items() if isinstance(value, Mapping) else items
     return {key: array for at, inner in items for key, array in _pack_nested(f"{name}.{at}", inner).items()}
 
 
 def _unpack_nested(name: str, live: Any, packed: State) -> Any:
     """Return a copy of `live` with the numbers that `_pack_nested` returned."""
     if isinstance(live, Mapping):
-        found: Any = copy.copy(live)
+        found: Any = copy.copy(live)  # a Counter, say, stays one
         for key, value in live.items():
             found[key] = _unpack_nested(f"{name}.{key}", value, packed)
         return found
@@ -392,10 +363,6 @@ def _saved(name: str, value: Any) -> npt.NDArray[Any]:
         rule = "use numbers and arrays, and names without '/'"
         raise UsageError(f"state[{name!r}] = {value!r} cannot be saved; {rule}")
     return array
-
-
-def _restored(array: npt.NDArray[Any]) -> Any:
-    return array.item() if array.ndim == 0 else np.array(array)
 
 
 class TailUpdate:
@@ -474,8 +441,9 @@ class TailUpdate:
         """Resume from an earlier state."""
         if self.layout.scaled:
             self._fine = int(entry(state, "loss_scale_age", self._fine))
-        notes = {name: array for name, array in state.items() if name.startswith(NOTE)}
         self.notes.clear()
-        self.notes |= {name.removeprefix(NOTE): _restored(array) for name, array in notes.items()}
-        others = {"model", "loss_scale_age", *notes}
-        self.inner.restore({name: array for name, array in state.items() if name not in others})
+        rest = {name: array for name, array in state.items() if name not in ("model", "loss_scale_age")}
+        for name in [name for name in rest if name.startswith(NOTE)]:
+            array = rest.pop(name)
+            self.notes[name.removeprefix(NOTE)] = np.array(array) if array.ndim else array.item()
+        self.inner.restore(rest)

@@ -4,17 +4,20 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import accumulate, pairwise
+from operator import eq, is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mpi_ata.arrays import Array
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import RunError, UsageError
 from mpi_ata.problems.interface import Task
 from mpi_ata.torch.data import Minibatches, sequence
-from mpi_ata.torch.devices import device_of, import_torch, on_device
+from mpi_ata.torch.devices import check_at_least_1, device_of, import_torch, on_device
 from mpi_ata.torch.loaders import TRAINING, Reader
-from mpi_ata.torch.losses import UNNAMED, Evaluations, Metrics, forward, means, sums, task_loss
-from mpi_ata.torch.model import FlatModel, load_weights, write_weights
+from mpi_ata.torch.model import GRADIENT_NORM, FlatModel, Layout, load_weights, write_weights
 from mpi_ata.torch.optimizers import TailUpdate, TorchUpdate
 from mpi_ata.updates import Update
 
@@ -26,13 +29,110 @@ PRECISIONS = {"float32": "", "bf16": "bfloat16", "fp16": "float16"}  # and the t
 WIRES = {"float32": False, "bfloat16": True}  # whether numbers travel as bfloat16
 
 
+def forward(model: Any, minibatch: Any) -> tuple[Any, Any]:
+    """Return the model's outputs, and what the loss compares them with.
+
+    Of a tuple, the last entry is the target and the others are the model's arguments; a dict has named
+    arguments and is the target as well, and so is a single tensor.
+    """
+    if isinstance(minibatch, Mapping):
+        return model(**minibatch), minibatch
+    if isinstance(minibatch, list | tuple) and len(minibatch) > 1:
+        *inputs, targets = minibatch
+        return model(*inputs), targets
+    single = minibatch[0] if isinstance(minibatch, list | tuple) else minibatch
+    return model(single), single
+
+
+def _entries(value: Any) -> Mapping[str, Any]:
+    """Return what a loss function returned, a tensor or a dict, as a dict with an entry "loss"."""
+    return value if isinstance(value, Mapping) else {"loss": value}
+
+
+def task_loss(value: Any, layout: Layout) -> tuple[Any, float, Mapping[str, Any]]:
+    """Return the mean loss of a minibatch, how much the minibatch counts, and what is logged beside it.
+
+    An entry "weight" says over how many things, such as tokens, the loss is a mean.
+    """
+    entries, logs = _entries(value), layout.logs
+    if missing := {"loss", *logs}.difference(entries, [GRADIENT_NORM]):
+        raise RunError(
+            f"the loss has no entry {missing.pop()!r}; it has: {', '.join(entries)}; return a dict with "
+            "'loss' and everything that logs= names"
+        )
+    weight = float(entries.get("weight", 1.0))
+    if weight != 1 and not layout.has_tail:
+        raise RunError("a loss with an entry 'weight' needs logs=['loss'], with which weights are sent")
+    if not weight >= 0:
+        raise RunError(f"the weight of a batch is {weight}, but it must be at least 0")
+    return entries["loss"], weight, {name: entries.get(name, 0.0) for name in logs}
+
+
+Metrics = Mapping[str, Callable[[Any, Any], Any]]
+UNNAMED = "test"  # the dataset of evaluations, where there is only one
+
+
+class Evaluations:
+    """Datasets by name, and the metrics that are evaluated on them, `size` samples at a time.
+
+    The parts of all datasets are numbered one after the other, the first dataset from 0 on.
+    """
+
+    def __init__(self, sets: Mapping[str, Any], metrics: Metrics, size: int) -> None:
+        self.sets, self.metrics, self.size = sets, metrics, size
+        ends = accumulate((-(-len(dataset) // size) for dataset in sets.values()), initial=0)
+        self.parts = {name: range(*both) for name, both in zip(sets, pairwise(ends), strict=True)}
+        self.default = next(iter(sets))  # the dataset that is evaluated where none is named
+
+    def locate(self, part: int) -> tuple[int, int]:
+        """Return which dataset a part belongs to, as its position, and the number of the part in there."""
+        found = enumerate(self.parts.values())
+        return next((position, part - parts.start) for position, parts in found if part in parts)
+
+    def name_of(self, data: Any) -> str | None:
+        """Return the name of a dataset, the first one for None; None if it was not there before the run."""
+        return _name_of("dataset", "test", self.default if data is None else data, self.sets, is_)
+
+    def metric_name(self, metric: Any) -> str | None:
+        """Return the name of a metric; None if it was not there before the run."""
+        return _name_of("metric", "metrics", metric, self.metrics, eq)
+
+
+def _name_of(
+    what: str, argument: str, given: Any, known: Mapping[str, Any], same: Callable[[Any, Any], bool]
+) -> str | None:
+    if not isinstance(given, str):
+        return next((name for name, each in known.items() if same(each, given)), None)
+    if given not in known:
+        raise UsageError(f"there is no {what} {given!r}; {argument}= names: {', '.join(known)}")
+    return given
+
+
+def sums(metrics: Metrics, size: int, outputs: Any, targets: Any) -> list[float]:
+    """Return the sums of metrics over a minibatch of this size, each with its weight."""
+    found: list[float] = []
+    for function in metrics.values():
+        entries = _entries(function(outputs, targets))
+        weight = float(entries.get("weight", size))
+        found += [float(entries["loss"]) * weight, weight]
+    return found
+
+
+def means(metrics: Metrics, numbers: Sequence[float]) -> dict[str, float]:
+    """Return the means of metrics over all parts, from their sums."""
+    totals = np.reshape(numbers, (-1, len(metrics), 2)).sum(axis=0)
+    return dict(zip(metrics, (totals[:, 0] / totals[:, 1]).tolist(), strict=True))
+
+
 class TorchProblem:
     """The mean loss of a model over the samples of a dataset; a task is its gradient over one batch.
 
     `model` is a module, or a function that returns one, whose random weights then depend on `seed` alone.
-    `loss_fn(model(inputs), targets)` returns the mean over a batch, and so do the `metrics`; see losses.py
-    for other samples than pairs.  A loss may be a dict: "loss" is what is minimised, "weight" how much the
-    batch counts, and what `logs` names is averaged over the tasks of an update: see `logged`.
+    `loss_fn(model(inputs), targets)` returns the mean over a batch, and so do the `metrics`.  Of a sample
+    that is a tuple, the last entry is the target and the others are the model's arguments; a dict has named
+    arguments, and is the target as well, and so is a single tensor.  A loss may be a dict: "loss" is what is
+    minimised, "weight" how much the batch counts, and what `logs` names is averaged over the tasks of an
+    update: see `logged`.
     `dataset` has a length, and samples by number, which `collate_fn` makes a batch, or a method
     batch(numbers) for many.  Samples are drawn with replacement, or, with `shuffle` = "epoch", each once per
     epoch, whoever draws it, or as a `sampler` or `batch_sampler` of PyTorch says.  If they are `sharded`,
@@ -75,12 +175,10 @@ class TorchProblem:
         threads: int | None = None,
         seed: int = 0,
     ) -> None:
-        if batch_size < 1 or (threads is not None and threads < 1):
-            name, value = ("batch_size", batch_size) if batch_size < 1 else ("threads", threads)
-            raise UsageError(f"{name}={value} must be at least 1")
-        _check_choice("precision", precision, PRECISIONS)
-        _check_choice("wire", wire, WIRES)
-        _check_choice("wire_x", wire_x, WIRES)
+        check_at_least_1(batch_size=batch_size, threads=threads, evaluation_batch=evaluation_batch)
+        for name, value in (("precision", precision), ("wire", wire), ("wire_x", wire_x)):
+            if value not in (choices := PRECISIONS if name == "precision" else WIRES):
+                raise UsageError(f"{name}={value!r} must be one of {', '.join(choices)}")
         self._torch = torch = import_torch()
         named = test if isinstance(test, Mapping) else {} if test is None else {UNNAMED: test}
         tests = dict(named) or {UNNAMED: dataset}
@@ -149,12 +247,12 @@ class TorchProblem:
     def _add_gradient(self, task: Task) -> bool:
         """Add one task's gradient to the result, unless it is stopped."""
         value = self._value(self._loss_fn, *self._minibatches.of_task(task))
-        loss = task_loss(value, self.layout.logs, self.layout.has_tail)
+        loss, weight, logs = task_loss(value, self.layout)
         if task.stopped():
             return False
-        total = loss.total * loss.weight if loss.weight != 1 else loss.total
+        total = loss * weight if weight != 1 else loss
         (total * self._flat.scale() if self.layout.scaled else total).backward()
-        self._flat.add_tail(loss.weight, loss.logs)
+        self._flat.add_tail(weight, logs)
         return True
 
     def _value(self, function: Callable[[Any, Any], Any], minibatch: Any, seed: int) -> Any:
@@ -233,8 +331,3 @@ class TorchProblem:
         """Return the point x whose state_dict is in a file; only tensors are unpickled."""
         load_weights(self.model, path)
         return self._flat.point()
-
-
-def _check_choice(name: str, value: str, choices: Mapping[str, Any]) -> None:
-    if value not in choices:
-        raise UsageError(f"{name}={value!r} must be one of {', '.join(choices)}")

@@ -32,12 +32,6 @@ TIMES = Sqrt(4, scale=1e-3)
 OUT, LIMIT = Path("runs/loop.h5"), Stop(rounds=30)
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     with mpi_ata.cluster(Quadratic(20), TIMES) as found:

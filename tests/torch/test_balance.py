@@ -17,22 +17,19 @@ import mpi_ata
 from mpi_ata.cli import main
 from mpi_ata.torch.data import Epochs
 from mpi_ata.torch.ddp import LoaderDraws, SharedDraws
-
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
+from tests.torch.scene import torch
 
 ranks = pytest.importorskip("tests.torch.balance_ranks")
 ROOT = Path(__file__).parent.parent.parent
 RANKS = 3
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
 def started(folder: Path) -> list[int]:
     """Run all scenarios on three ranks, and return the exit codes."""
     command = [sys.executable, "-m", "tests.torch.balance_ranks", str(folder)]
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
-    processes = [
-        subprocess.Popen([*command, str(rank), str(RANKS)], cwd=ROOT, env=environment)
-        for rank in range(RANKS)
-    ]
+    words = [[*command, str(rank), str(RANKS)] for rank in range(RANKS)]
+    processes = [subprocess.Popen(each, cwd=ROOT, env=ENVIRONMENT) for each in words]
     try:
         return [process.wait(timeout=300) for process in processes]
     finally:
@@ -48,29 +45,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.fixture(scope="module")
-def script_output(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return what the script in docs/pytorch.md prints on two ranks, of which one is slow."""
+def test_the_script_in_the_documentation_trains_and_balances(tmp_path: Path) -> None:
+    """On two ranks, of which one is slow."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    out = tmp_path_factory.mktemp("script") / "run.h5"
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    out = tmp_path / "run.h5"
     command = [sys.executable, "jobs/pytorch_ddp.py", f"--out={out}", "--steps=100", "--slow=0.02"]
-    environments = [{**os.environ, **group, "RANK": rank, "PYTHONPATH": str(ROOT)} for rank in "01"]
-    processes = [
-        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-        for environment in environments
-    ]
+    kinds: dict[str, Any] = {"cwd": ROOT, "stdout": subprocess.PIPE, "text": True}
+    environments = [ENVIRONMENT | group | {"RANK": rank} for rank in "01"]
+    processes = [subprocess.Popen(command, env=environment, **kinds) for environment in environments]
     outputs = [process.communicate(timeout=300)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert mpi_ata.load(out).summary["rounds"] == 100
-    return outputs[0]
-
-
-def test_the_script_in_the_documentation_trains_and_balances(script_output: str) -> None:
-    found = re.fullmatch(r"step 100: loss (\S+), micro-batches \[(\d), (\d)\]\n", script_output)
-    assert found is not None, script_output
+    found = re.fullmatch(r"step 100: loss (\S+), micro-batches \[(\d), (\d)\]\n", outputs[0])
+    assert found is not None, outputs[0]
     assert float(found[1]) < 0.8, "by chance it is 1.1"
     # A micro-batch of the slow rank takes as long as several of the other.
     assert int(found[2]) > int(found[3])
@@ -144,25 +134,15 @@ def test_a_run_is_resumed_and_another_one_starts_with_its_speeds(folder: Path) -
         assert found["warm"][2] < 3, "without knowledge it would be 4"
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ("show", {"rounds": 22, "workers": 3, "tasks_used": 22 * 12}),
-        ("explain", {"allocator": "ata-auto", "rounds": 22, "workers_in_all": 3}),
-    ],
-)
-def test_the_command_line_reads_the_run_file(folder: Path, command: str, expected: dict[str, Any]) -> None:
-    done = CliRunner().invoke(main, [command, str(folder / "run.h5"), "--json"])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert {name: found[name] for name in expected} == expected
-
-
 def test_the_run_file_has_the_loss_of_each_step_and_the_speeds_of_ranks(folder: Path) -> None:
     run = mpi_ata.load(folder / "run.h5")
+    assert (run.summary["rounds"], run.summary["tasks_used"]) == (22, 22 * 12)
     assert len(run.history["loss"]) == 23
     assert np.isfinite(run.history["loss"][1:]).all()
     assert run.workers[2]["mean"] > max(0.06, 2 * run.workers[0]["mean"])
+    done = CliRunner().invoke(main, ["explain", str(folder / "run.h5"), "--json"])
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["allocator"], found["rounds"], found["workers_in_all"]) == ("ata-auto", 22, 3)
 
 
 MISTAKES = {
@@ -211,18 +191,14 @@ def test_an_exhausted_loader_is_restarted_with_another_epoch_of_its_sampler() ->
 
 
 def test_ranks_that_share_a_sequence_draw_each_sample_once_per_epoch() -> None:
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.arange(12.0)), 2)
-    draws = [SharedDraws(loader, seed=5) for _ in range(3)]
+    """One of them has a loader process."""
+    data = torch.utils.data.TensorDataset(torch.arange(12.0))
+    loaders = [torch.utils.data.DataLoader(data, 2, num_workers=count) for count in (0, 0, 1)]
+    draws = [SharedDraws(loader, seed=5) for loader in loaders]
     shares = [draws[0].take(0, 1), draws[1].take(1, 0), draws[2].take(1, 5)]  # quotas 1, 0 and 5
     drawn = [x for share in shares for (batch,) in share for x in batch.tolist()]
     assert sorted(drawn) == list(range(12))
-
-
-def test_loader_processes_read_the_same_batches_of_a_shared_sequence() -> None:
-    data = torch.utils.data.TensorDataset(torch.arange(12.0))
-    draws = [SharedDraws(torch.utils.data.DataLoader(data, 2, num_workers=count), 5) for count in (0, 1)]
-    alone, read_ahead = ([batch.tolist() for (batch,) in each.take(2, 4)] for each in draws)
-    assert alone == read_ahead
+    draws[2].close()
 
 
 def test_a_shared_sequence_needs_samples_by_number() -> None:
@@ -233,17 +209,18 @@ def test_a_shared_sequence_needs_samples_by_number() -> None:
         SharedDraws(endless, seed=0)
 
 
-LONE = """
-import torch, mpi_ata
-torch.distributed.init_process_group("gloo", "file://{group}", rank=0, world_size=1)
-mpi_ata.Balance(budget=0)
-"""
+def alone(script: str) -> "subprocess.CompletedProcess[str]":
+    """Run a script in a process group of its own."""
+    group = 'torch.distributed.init_process_group("gloo", "file://{}", rank=0, world_size=1)'
+    Path("train.py").write_text(script.replace("GROUP", group.format(Path("group").absolute())))
+    command = [sys.executable, "train.py"]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
 MANY_LOADERS = """
 import multiprocessing, torch, mpi_ata
 if __name__ == "__main__":
-    torch.distributed.init_process_group("gloo", "file://{group}", rank=0, world_size=1)
+    GROUP
     balance, model = mpi_ata.Balance(1, allocator="uta", shuffle="epoch"), torch.nn.Linear(1, 1)
     data = torch.utils.data.TensorDataset(torch.ones(4, 1))
     for _ in range(11):  # as a script that makes a new loader in each epoch
@@ -254,21 +231,12 @@ if __name__ == "__main__":
 """
 
 
-def test_a_new_loader_in_each_epoch_does_not_leave_its_processes_behind(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(MANY_LOADERS.format(group=tmp_path / "group"))
-    environment = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert int(done.stdout) == 8  # those of the latest loaders, which may go on
+def test_a_new_loader_in_each_epoch_does_not_leave_its_processes_behind() -> None:
+    assert alone(MANY_LOADERS).stdout == "8\n"  # those of the latest loaders, which may go on
 
 
-def test_a_script_with_a_mistake_ends_with_one_sentence_and_no_traceback(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(LONE.format(group=tmp_path / "group"))
-    environment = dict(os.environ, PYTHONPATH=str(ROOT))
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+def test_a_script_with_a_mistake_ends_with_one_sentence_and_no_traceback() -> None:
+    done = alone("import torch, mpi_ata\nGROUP\nmpi_ata.Balance(budget=0)\n")
     assert done.returncode == 2
     assert done.stderr.startswith("Error: budget=0 must be at least 1")
     assert "Traceback" not in done.stderr

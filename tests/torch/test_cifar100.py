@@ -8,25 +8,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from mpi_ata import Task
 from mpi_ata.cli import main
-from mpi_ata.problems import task_streams
 from mpi_ata.torch import Cifar100
 from mpi_ata.torch.cifar100 import DEVIATION, MEAN, Images, _shifted, network, read
 from tests.driver.driven import driven
 from tests.torch.cifar_files import records, write
-
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
+from tests.torch.scene import task, torch
 
 JOB = Path(__file__).parent.parent.parent / "jobs" / "cifar100.toml"
 REAL = os.environ.get("MPI_ATA_CIFAR", "")
 with_real_data = pytest.mark.skipif(
     not REAL, reason="no real CIFAR-100: name the folder of its binary version in MPI_ATA_CIFAR"
 )
-
-
-def task(number: int = 0, round: int = 1, worker: int = 0) -> Task:
-    return Task(task_streams(0), round, worker, number)
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +51,16 @@ def test_images_are_normalised_and_labels_are_the_fine_ones() -> None:
 
 
 def test_loss_and_accuracy_are_those_on_the_test_images(folder: str) -> None:
-    problem, made = Cifar100(folder), records(60, 2)
-    outputs = problem.model(torch.tensor(normalised(made[:, 2:]), dtype=torch.float32)).detach()
+    made = records(60, 2)
     labels = torch.tensor(made[:, 1].astype(np.int64))
-    wanted = {
-        "loss": pytest.approx(float(torch.nn.functional.cross_entropy(outputs, labels)), rel=1e-4),
-        "accuracy": pytest.approx(float((outputs.argmax(1) == labels).float().mean())),
-    }
-    assert problem.evaluate(problem.x0) == wanted
-    first = Cifar100(folder, test_images=10).evaluate(problem.x0)["loss"]
-    assert first == pytest.approx(
-        float(torch.nn.functional.cross_entropy(outputs[:10], labels[:10])), rel=1e-4
-    )
+    for test_images in (None, 10):
+        problem, first = Cifar100(folder, test_images=test_images), slice(test_images)
+        images = torch.tensor(normalised(made[first, 2:]), dtype=torch.float32)
+        outputs = problem.model(images).detach()
+        loss = float(torch.nn.functional.cross_entropy(outputs, labels[first]))
+        accuracy = float((outputs.argmax(1) == labels[first]).float().mean())
+        found = problem.evaluate(problem.x0)
+        assert found == {"loss": pytest.approx(loss, rel=1e-4), "accuracy": pytest.approx(accuracy)}
 
 
 def test_augmented_images_are_flipped_and_shifted_by_up_to_four_pixels() -> None:
@@ -110,37 +101,29 @@ def test_files_are_mapped_not_read(folder: str) -> None:
 
 def refusal(folder: Path, *settings: str) -> str:
     """Return what the command prints about the files in a folder."""
-    changes = [word for setting in settings for word in ("--set", setting)]
-    data = ["--set", f"problem.data={folder}"] if folder else []
-    result = CliRunner().invoke(
-        main, ["run", str(JOB), "--virtual", "--set", "times.law=constant", *data, *changes]
-    )
-    assert result.exit_code == 2
-    assert len(result.stderr.splitlines()) == 1
-    assert "Traceback" not in result.stderr
+    words = [f"problem.data={folder}", "times.law=constant", *settings]
+    changes = [argument for word in words for argument in ("--set", word)]
+    result = CliRunner().invoke(main, ["run", str(JOB), "--virtual", *changes])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
     return result.stderr
 
 
 def test_a_folder_without_the_files_is_rejected(tmp_path: Path) -> None:
-    sentence = "has no file 'train.bin': name the folder of CIFAR-100's binary version"
-    assert f"data='{tmp_path}' {sentence}\n" in refusal(tmp_path)
+    binary = "has no file 'train.bin': name the folder of CIFAR-100's binary version"
+    assert f"data='{tmp_path}' {binary}\n" in refusal(tmp_path)
+    (tmp_path / "train").write_bytes(b"pickled")
+    assert f"{binary}; that is its Python version" in refusal(tmp_path)
     write(tmp_path)
     (tmp_path / "test.bin").unlink()
     assert "has no file 'test.bin'" in refusal(tmp_path)
-
-
-def test_the_python_version_of_the_data_is_recognised(tmp_path: Path) -> None:
-    (tmp_path / "train").write_bytes(b"pickled")
-    assert "CIFAR-100's binary version; that is its Python version" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("size", [0, 3073, 3074 * 5 - 1, 3073 * 10])
 def test_a_file_that_is_cut_off_is_rejected(tmp_path: Path, size: int) -> None:
     write(tmp_path)
     (tmp_path / "train.bin").write_bytes(bytes(size))
-    assert f"train.bin' has {size:,} bytes, which is not a whole number of images of 3,074" in refusal(
-        tmp_path
-    )
+    sentence = f"train.bin' has {size:,} bytes, which is not a whole number of images of 3,074"
+    assert sentence in refusal(tmp_path)
 
 
 def test_a_file_with_other_labels_is_rejected(tmp_path: Path) -> None:
@@ -149,22 +132,24 @@ def test_a_file_with_other_labels_is_rejected(tmp_path: Path) -> None:
     assert "test.bin' has labels up to 254 and 255, which CIFAR-100 does not have" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("setting", ["samples=0", "test_images=0", "threads=0"])
+@pytest.mark.parametrize("setting", ["samples=0", "test_images=0"])
 def test_a_wrong_value_is_named(folder: str, setting: str) -> None:
     assert f"{setting} must be at least 1" in refusal(Path(folder), f"problem.{setting}")
 
 
-def settings(data: str, *changes: str) -> list[str]:
-    return [f"problem.data={data}", "times.law=linear", *changes]
+def losses(data: str, rounds: int, *changes: str) -> tuple[float, float, float]:
+    """Run the job, and return the losses before and after, and the accuracy."""
+    settings = [f"stop.rounds={rounds}", f"run.evaluate_every={rounds}", "times.law=linear", *changes]
+    trace = driven(JOB, [f"problem.data={data}", *settings]).trace
+    assert trace.used == rounds * 23
+    first, last = (row.loss for row in trace.rows)
+    return first, last, trace.evaluation["accuracy"]
 
 
 def test_the_job_runs_and_the_loss_falls(folder: str) -> None:
-    changes = ["stop.rounds=12", "run.evaluate_every=12", "method.update=plain", "method.step_size=0.05"]
-    outcome = driven(JOB, settings(folder, *changes))
-    first, last = (row.loss for row in outcome.trace.rows)
+    first, last, accuracy = losses(folder, 12, "method.update=plain", "method.step_size=0.05")
     assert last < first
-    assert outcome.trace.used == 12 * 23
-    assert 0 <= outcome.trace.evaluation["accuracy"] <= 1
+    assert 0 <= accuracy <= 1
 
 
 @with_real_data
@@ -180,14 +165,7 @@ def test_the_real_data_have_the_sizes_and_the_brightness_they_are_known_for() ->
 
 @with_real_data
 def test_the_network_begins_to_learn_the_real_data() -> None:
-    changes = [
-        "stop.rounds=150",
-        "run.evaluate_every=150",
-        "method.step_size=1e-3",
-        "problem.test_images=1000",
-    ]
-    outcome = driven(JOB, settings(REAL, *changes))
-    first, last = (row.loss for row in outcome.trace.rows)
+    first, last, accuracy = losses(REAL, 150, "method.step_size=1e-3", "problem.test_images=1000")
     assert first == pytest.approx(np.log(100), abs=0.1)
     assert last < first - 0.2
-    assert outcome.trace.evaluation["accuracy"] > 0.03, "three times as good as chance"
+    assert accuracy > 0.03, "three times as good as chance"

@@ -1,6 +1,5 @@
 """mpi-ata export --weights: the state_dict of the original model, from the run file alone."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,10 +7,7 @@ import pytest
 import mpi_ata
 from mpi_ata import Plain, Quadratic, Sqrt, TorchProblem, Trainer
 from tests.cli.commands import call
-
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
-
-nn: Any = torch.nn
+from tests.torch.scene import drained, nn, samples, torch
 
 
 class Tied(nn.Module):  # type: ignore[misc]  # PyTorch has no types here
@@ -28,20 +24,13 @@ class Tied(nn.Module):  # type: ignore[misc]  # PyTorch has no types here
         return self.last(self.norm(self.first(inputs))) * self.frozen * self.mask
 
 
-def data() -> Any:
-    inputs = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
-    return torch.utils.data.TensorDataset(inputs, (inputs[:, 0] > 0).long())
-
-
 def trained(model: Any, **options: Any) -> dict[str, Any]:
     """Train, and return what trainer.save() writes."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     settings: dict[str, Any] = {"budget": 4, "optimizer": optimizer, "rounds": 5, "times": Sqrt(2)}
     settings |= {"out": "run.h5", "ema": 0.5} | options
-    with Trainer(model, nn.CrossEntropyLoss(), data(), 8, **settings) as trainer:
-        for _ in trainer:
-            pass
-        trainer.save("saved.pt")
+    with Trainer(model, nn.CrossEntropyLoss(), samples(features=4), 8, **settings) as trainer:
+        drained(trainer).save("saved.pt")
         trainer.save("averaged.pt", averaged=True)
     return read("saved.pt")
 
@@ -51,50 +40,44 @@ def read(path: str) -> dict[str, Any]:
     return state
 
 
+def exported(*options: str) -> str:
+    """Export weights, and return what is printed."""
+    result = call("export", "run.h5", "--weights", "w.pt", *options)
+    assert result.exit_code == 0, result.stderr
+    return str(result.stderr)
+
+
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     kinds = [[(name, t.dtype, t.shape) for name, t in state.items()] for state in (one, other)]
     return kinds[0] == kinds[1] and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def test_weights_and_statistics_are_those_that_the_trainer_saves() -> None:
-    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
-    saved = trained(model)
-    assert call("export", "run.h5", "--weights", "w.pt").exit_code == 0
+    saved = trained(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)))
+    exported()
     assert same(read("w.pt"), saved)
     assert read("w.pt")["1.num_batches_tracked"].item() == 5
-    assert call("export", "run.h5", "--weights", "mean.pt", "--averaged").exit_code == 0
-    assert same(read("mean.pt"), read("averaged.pt"))
-    assert not same(read("mean.pt"), saved)
-    nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).load_state_dict(read("w.pt"))
+    exported("--averaged")
+    assert same(read("w.pt"), read("averaged.pt"))
+    assert not same(read("w.pt"), saved)
 
 
 def test_what_was_not_trained_is_named_and_can_be_added() -> None:
-    model = Tied()
-    torch.save(model.state_dict(), "base.pt")
-    saved = trained(model)
-    result = call("export", "run.h5", "--weights", "part.pt")
-    assert result.exit_code == 0
-    assert (
-        "run.h5 does not have what the run did not train: frozen, mask; add it with --base" in result.stderr
-    )
-    assert set(saved) - set(read("part.pt")) == {"frozen", "mask"}
-    result = call("export", "run.h5", "--weights", "whole.pt", "--base", "base.pt")
-    assert result.stderr == "wrote whole.pt\n"
-    whole = read("whole.pt")
+    torch.save(Tied().state_dict(), "base.pt")
+    saved = trained(Tied())
+    assert "does not have what the run did not train: frozen, mask; add it with --base" in exported()
+    assert set(saved) - set(read("w.pt")) == {"frozen", "mask"}
+    assert exported("--base", "base.pt") == "wrote w.pt\n"
+    whole = read("w.pt")
     assert same({name: whole[name] for name in saved}, saved)
     Tied().load_state_dict(whole)
 
 
 def test_a_model_without_statistics_and_logs_is_exported_too() -> None:
-    problem = TorchProblem(lambda: nn.Linear(4, 2), nn.CrossEntropyLoss(), data(), 8)
+    problem = TorchProblem(lambda: nn.Linear(4, 2), nn.CrossEntropyLoss(), samples(features=4), 8)
     outcome = mpi_ata.minimize(problem, 4, update=Plain(0.1), rounds=5, times=Sqrt(2), out="run.h5")
     assert outcome is not None
-    assert call("export", "run.h5", "--weights", "w.pt").exit_code == 0
+    exported()
     assert same(read("w.pt"), problem.state_dict(outcome.x))
 
 

@@ -1,7 +1,6 @@
 """Loader processes: they read ahead, change no result, and leave nothing behind."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,12 +17,10 @@ from mpi_ata.clusters.mpi.worker import ExpectedTasks
 from mpi_ata.errors import RunError
 from mpi_ata.problems import task_streams
 from mpi_ata.torch.loaders import ReadRequest
+from tests.torch.scene import nn
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
+from tests.torch.datasets import Broken, Globally, Noisy, collate, unchanged  # isort: skip
 
-from tests.torch.datasets import Broken, Globally, Noisy, collate, unchanged  # noqa: E402
-
-nn: Any = torch.nn
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -145,16 +142,12 @@ def test_a_simulation_reads_in_its_own_process(a_problem: Any) -> None:
 
 SCRIPT = """
 import os, sys, time
-sys.path.insert(0, {root!r})
+import numpy as np
+from mpi_ata.torch.loaders import Loaders, Reader, ReadRequest
 from tests.torch.datasets import Noisy
-from mpi_ata.torch.loaders import Loaders
-from mpi_ata.torch.loaders import Reader
 
 if __name__ == "__main__":
     loaders = Loaders(Reader([Noisy(seconds=60)], None), 2)
-    loaders.expect(iter([]))
-    import numpy as np
-    from mpi_ata.torch.loaders import ReadRequest
     loaders.expect(ReadRequest(0, seed, np.arange(2)) for seed in range(2))
     print(*[process.pid for process in loaders.processes.values()], flush=True)
     {end}
@@ -170,17 +163,16 @@ if __name__ == "__main__":
         pytest.param("raise RuntimeError", marks=pytest.mark.slow),
     ],
 )
-def test_loader_processes_end_with_their_rank_however_it_ends(end: str, tmp_path: Path) -> None:
+def test_loader_processes_end_with_their_rank_however_it_ends(end: str) -> None:
     """They are busy for a minute when it does."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(root=str(ROOT), end=end))
-    with subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    Path("script.py").write_text(SCRIPT.format(end=end))
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "script.py"], env=environment, **pipes) as process:
         assert process.stdout is not None
         pids = [int(word) for word in process.stdout.readline().split()]
         if "sleep" in end:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
         process.wait(20)
     assert len(pids) == 2
     until = time.monotonic() + 10
@@ -190,7 +182,6 @@ def test_loader_processes_end_with_their_rank_however_it_ends(end: str, tmp_path
 
 
 def is_there(pid: int) -> bool:
-    with suppress(ProcessLookupError):
-        os.kill(pid, 0)
+    with suppress(FileNotFoundError, ProcessLookupError):
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0]
     return False

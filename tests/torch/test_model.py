@@ -17,34 +17,28 @@ from mpi_ata import (
     MindFlayer,
     Plain,
     Ringmaster,
-    Task,
     TorchProblem,
     VirtualCluster,
 )
 from mpi_ata.arrays import Array
 from mpi_ata.errors import RunError
-from mpi_ata.problems import task_streams
 from mpi_ata.torch import NamedTorchUpdate
 from mpi_ata.updates import Adam
+from tests.torch.scene import nn, samples, task, torch
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
-
-nn: Any = torch.nn
 N, B = 3, 6  # workers, tasks per round
-
-
-def task(number: int = 0, round: int = 1, worker: int = 0) -> Task:
-    return Task(task_streams(0), round, worker, number)
-
-
-def samples(size: int = 40) -> Any:
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(size, 3, generator=generator) * 2 + 1
-    return torch.utils.data.TensorDataset(inputs, (inputs.sum(1) > 3).long())
 
 
 def normed(momentum: float | None = 0.1) -> Any:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=momentum), nn.Linear(4, 2))
+
+
+def linear() -> Any:
+    return nn.Linear(3, 1, bias=False)
+
+
+def linear_pair() -> Any:
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
 
 
 def a_problem(model: Any = normed, **options: Any) -> TorchProblem:
@@ -53,28 +47,27 @@ def a_problem(model: Any = normed, **options: Any) -> TorchProblem:
     return TorchProblem(model, loss, dataset, batch_size, **options)
 
 
-def mean_result(problem: TorchProblem, x: Array, count: int = B) -> Array:
+def mean_result(problem: TorchProblem, x: Array) -> Array:
     x.flags.writeable = False
-    total = sum(np.array(problem.gradient(x, task(number))) for number in range(count))
-    return np.asarray(total / count, np.float32)
+    total = sum(np.array(problem.gradient(x, task(number))) for number in range(B))
+    return np.asarray(total / B, np.float32)
 
 
-def one_batch_norm(problem: TorchProblem, x: Array, number: int) -> Any:
-    """Return a model of PyTorch alone at x after the forward and backward pass of one task."""
-    model = normed()
-    model.load_state_dict(problem.state_dict(x))
-    drawn = task(number).rng.integers(0, 40, 8)
-    inputs, targets = samples()[drawn]
-    nn.functional.cross_entropy(model(inputs), targets).backward()
-    return model
+def moved(problem: TorchProblem) -> Array:
+    """Return the point after one round."""
+    return problem.bind(Plain(0.1))(problem.x0, mean_result(problem, problem.x0))
 
 
-def test_running_statistics_become_their_means_over_the_tasks_of_a_round() -> None:
-    problem = a_problem()
-    x = problem.x0
-    models = [one_batch_norm(problem, x, number) for number in range(B)]
-    update = problem.bind(Plain(0.1))
-    y = update(x, mean_result(problem, x))
+def test_statistics_and_loss_become_their_means_over_the_tasks_of_a_round() -> None:
+    problem = a_problem(logs=["loss"])
+    models, losses = [normed() for _ in range(B)], []
+    assert np.isnan(problem.logged(problem.x0)["loss"])
+    for number, model in enumerate(models):  # PyTorch alone
+        model.load_state_dict(problem.state_dict(problem.x0))
+        inputs, targets = samples()[task(number).rng.integers(0, 40, 8)]
+        losses.append(nn.functional.cross_entropy(model(inputs), targets))
+        losses[-1].backward()
+    y = moved(problem)
     state = problem.state_dict(y)
     for name in ("1.running_mean", "1.running_var"):
         wanted = sum(model.state_dict()[name] for model in models) / B
@@ -84,6 +77,8 @@ def test_running_statistics_become_their_means_over_the_tasks_of_a_round() -> No
     wanted = (models[0][0].weight - 0.1 * slope).detach()
     assert state["0.weight"].numpy() == pytest.approx(wanted.numpy(), rel=1e-4)
     assert list(state) == list(normed().state_dict())
+    assert problem.logged(y)["loss"] == pytest.approx(sum(losses).item() / B, rel=1e-5)
+    assert problem.evaluate(y)["train_loss"] == problem.logged(y)["loss"]
 
 
 def test_a_cumulative_mean_counts_rounds() -> None:
@@ -107,36 +102,16 @@ def test_a_result_depends_on_the_point_and_the_task_alone() -> None:
 
 def test_statistics_are_saved_and_loaded_with_the_weights(tmp_path: Path) -> None:
     problem = a_problem(logs=["loss"])
-    x = problem.bind(Plain(0.1))(problem.x0, mean_result(problem, problem.x0))
+    x = moved(problem)
     problem.save(x, tmp_path / "w.pt")
-    normed().load_state_dict(torch.load(tmp_path / "w.pt", weights_only=True))
     y = a_problem(logs=["loss"], start=tmp_path / "w.pt").x0
     assert y[:-1].tobytes() == x[:-1].tobytes(), "all but the logged loss"
-
-
-def test_the_training_loss_is_the_mean_over_the_tasks() -> None:
-    problem = a_problem(logs=["loss"])
-    x, losses = problem.x0, []
-    assert np.isnan(problem.logged(x)["loss"])
-    for number in range(B):
-        model = normed()
-        model.load_state_dict(problem.state_dict(x))
-        inputs, targets = samples()[task(number).rng.integers(0, 40, 8)]
-        losses.append(nn.functional.cross_entropy(model(inputs), targets).item())
-    y = problem.bind(Plain(0.1))(x, mean_result(problem, x))
-    assert problem.logged(y)["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-    assert problem.evaluate(y)["train_loss"] == problem.logged(y)["loss"]
-
-
-def linear() -> Any:
-    return nn.Linear(3, 1, bias=False)
 
 
 def test_a_log_that_is_exactly_0_is_shown_as_0() -> None:
     problem = a_problem(logs=["none"], loss=lambda o, _: {"loss": o.sum(), "none": -0.0})
     assert np.isnan(problem.logged(problem.x0)["none"])
-    x = problem.bind(Plain(0.1))(problem.x0, mean_result(problem, problem.x0))
-    assert problem.logged(x) == {"none": 0.0}
+    assert problem.logged(moved(problem)) == {"none": 0.0}
 
 
 def test_batches_count_by_their_weights_and_the_parts_of_a_loss_are_logged() -> None:
@@ -149,8 +124,7 @@ def test_batches_count_by_their_weights_and_the_parts_of_a_loss_are_logged() -> 
     targets = (inputs.sum(1) * (torch.arange(40) % 3 == 0)).float()
     dataset = torch.utils.data.TensorDataset(inputs, targets)
     problem = a_problem(linear, loss=loss, dataset=dataset, batch_size=5, logs=["fit", "one"])
-    x = problem.x0
-    y = problem.bind(Plain(0.1))(x, mean_result(problem, x))
+    x, y = problem.x0, moved(problem)
     drawn = np.concatenate([task(number).rng.integers(0, 40, 5) for number in range(B)])
     Z, t = inputs.numpy()[drawn], targets.numpy()[drawn]
     Z, t = Z[t != 0], t[t != 0]  # one mean over all kept samples of all batches
@@ -159,12 +133,19 @@ def test_batches_count_by_their_weights_and_the_parts_of_a_loss_are_logged() -> 
     assert problem.logged(y) == pytest.approx({"fit": np.mean(errors**2), "one": 1.0}, rel=1e-4)
 
 
-def test_a_missing_log_and_a_weight_without_logs_are_reported_in_one_sentence() -> None:
-    problem = a_problem(linear, loss=lambda outputs, _: outputs.mean(), logs=["fit"])
-    with pytest.raises(RunError, match=r"the loss has no entry 'fit'; it has: loss; return a dict"):
-        problem.gradient(problem.x0, task())
-    problem = a_problem(linear, loss=lambda outputs, _: {"loss": outputs.mean(), "weight": 2})
-    with pytest.raises(RunError, match=r"an entry 'weight' needs logs=\['loss'\]"):
+@pytest.mark.parametrize(
+    ("loss", "logs", "sentence"),
+    [
+        (lambda outputs, _: outputs.mean(), ["fit"], "the loss has no entry 'fit'; it has: loss; return a"),
+        (lambda outputs, _: {"loss": outputs.mean(), "weight": 2}, [], r"'weight' needs logs=\['loss'\]"),
+        (lambda outputs, _: {"loss": outputs.mean(), "weight": -1}, ["loss"], "-1.0, .* at least 0"),
+    ],
+)
+def test_a_loss_that_lacks_something_is_reported_in_one_sentence(
+    loss: Any, logs: list[str], sentence: str
+) -> None:
+    problem = a_problem(linear, loss=loss, logs=logs)
+    with pytest.raises(RunError, match=sentence):
         problem.gradient(problem.x0, task())
 
 
@@ -211,25 +192,20 @@ def test_bf16_gives_the_gradients_of_float32_to_its_precision() -> None:
     assert found == pytest.approx(wanted, rel=0.05, abs=0.02 * float(np.abs(wanted).max()))
 
 
-def linear_pair() -> Any:
-    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-
-
 def test_fp16_skips_steps_that_overflow_and_halves_the_loss_scale() -> None:
     def steep(outputs: Any, targets: Any) -> Any:
         return 1e3 * nn.functional.cross_entropy(outputs.float(), targets)
 
     exact = a_problem(linear_pair, loss=steep)
     problem = a_problem(linear_pair, loss=steep, precision="fp16")
-    update = problem.bind(NamedTorchUpdate("SGD", 1e-5))
-    x, scale = problem.x0, problem.layout.scale
+    update, layout = problem.bind(NamedTorchUpdate("SGD", 1e-5)), problem.layout
+    x, weights = problem.x0, slice(0, layout.weights)
     first = update(x, mean_result(problem, x))
-    assert first[: problem.layout.weights].tolist() == x[: problem.layout.weights].tolist()
-    assert (x[scale], first[scale], int(update.state()["t"])) == (2**16, 2**15, 0)
+    assert first[weights].tolist() == x[weights].tolist()
+    assert (x[layout.scale], first[layout.scale], int(update.state()["t"])) == (2**16, 2**15, 0)
     while not update.state()["t"]:
         x = first
         first = update(x, mean_result(problem, x))
-    weights = slice(0, problem.layout.weights)
-    wanted = exact.x0 - 1e-5 * mean_result(exact, exact.x0)
     # Half precision has 11 bits, and a step is small beside the weights.
-    assert (first - x)[weights] == pytest.approx((wanted - exact.x0), rel=0.05, abs=2e-5)
+    step = -1e-5 * mean_result(exact, exact.x0)
+    assert (first - x)[weights] == pytest.approx(step, rel=0.05, abs=2e-5)
