@@ -2,7 +2,6 @@
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from mpi_ata.cli.options import (
     set_option,
     show,
 )
-from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.view.summaries import status_table, submission_text
 
 
@@ -117,7 +115,7 @@ def status_command(which: str | None, as_json: bool) -> None:
     try:
         rows = batch.status(which)
     except batch.SchedulerUnreachableError:
-        rows = batch.status_from_files(which)
+        rows = batch.status(which, ask=False)
         if rows or as_json:
             show(json.dumps(rows) if as_json else status_table(rows))
         raise
@@ -152,8 +150,8 @@ def stop_command(which: str, as_json: bool) -> None:
 @click.option("--requeue/--no-requeue", default=True, help="Whether Slurm may requeue the job.")
 @lead_options
 @errors_in_one_sentence
-@passed_as("options", batch.BatchOptions)
-def batch_command(job: Path, output: OutputOptions, options: batch.BatchOptions) -> None:
+@passed_as("batch_job", batch.BatchJob)
+def batch_command(batch_job: batch.BatchJob) -> None:
     """Run a job inside a batch script until it is finished.
 
     The run survives time limits and preemption. Begin the line with `exec`, so that mpi-ata receives
@@ -164,5 +162,4 @@ def batch_command(job: Path, output: OutputOptions, options: batch.BatchOptions)
       mpi-ata batch jobs/emulated.toml
       mpi-ata batch jobs/emulated.toml --set allocator.budget=16 --warm-start runs/
     """
-    batch_job = batch.BatchJob.prepare(job, output, options)
-    sys.exit(batch.run_batch(batch_job, partial(click.echo, err=True)))
+    sys.exit(batch.run_batch(batch_job))

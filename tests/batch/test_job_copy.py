@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.batch.submit import JobCopy
+from mpi_ata.batch.submission_dir import JobCopy
 from mpi_ata.job import load_job
 from mpi_ata.job.build import build_problem
 from tests.slurm.site import MEASURED, OWN

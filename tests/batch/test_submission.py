@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mpi_ata.batch.interface import Resources, Script
 from mpi_ata.batch.slurm import check_resources
-from mpi_ata.batch.submission import Submission, Sweep, script_text
+from mpi_ata.batch.submit import Submission, Sweep, script_text
 from mpi_ata.errors import UsageError
 
 PRINT = ("printf", "%s\\0")

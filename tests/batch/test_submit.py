@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mpi_ata.batch.submission import check_signal
+from mpi_ata.batch.submit import check_signal
 from mpi_ata.cli import main
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import UsageError
