@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -16,12 +17,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def best(action: Callable[[], object], seconds: float = 0.3) -> float:
     """Return the seconds of the fastest call, of as many as fit into the given time, at least three."""
-    times: list[float] = []
-    while len(times) < 3 or sum(times) < seconds:
+    fastest, calls, end = math.inf, 0, time.perf_counter() + seconds
+    while calls < 3 or time.perf_counter() < end:
         began = time.perf_counter()
         action()
-        times.append(time.perf_counter() - began)
-    return min(times)
+        fastest = min(fastest, time.perf_counter() - began)
+        calls += 1
+    return fastest
 
 
 def options(doc: str | None, *positional: str, **defaults: Any) -> argparse.Namespace:
