@@ -143,7 +143,8 @@ class Watch:
         for number in (self._signal, signal.SIGTERM):  # before anything else: they may come at any time
             signal.signal(number, lambda number, _: self._came.add(number))
 
-    def __enter__(self) -> "Watch":
+    def run(self) -> int:
+        """Start the ranks, wait for their end, and return the exit code of the launcher."""
         report = self._batch.dir.report_file(self._batch.run)
         report.unlink(missing_ok=True)
         environment = os.environ | {
@@ -153,13 +154,11 @@ class Watch:
             STARTED: str(min(job_start(), self._inside.began)),
         }
         launch.set_mpi_defaults(environment)
-        self._child = subprocess.Popen(self._batch.command(), env=environment)  # noqa: S603
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._child.poll() is None:
-            self._child.kill()
-            self._child.wait()
+        with subprocess.Popen(self._batch.command(), env=environment) as self._child:  # noqa: S603
+            try:
+                return self._wait()
+            finally:
+                self._child.kill()  # if it has not ended
 
     def host_that_ended_ranks(self) -> str:
         """Return the host of the worker whose death made the MPI end all ranks; empty if that is not why."""
@@ -167,8 +166,7 @@ class Watch:
         # The first to die is the cause; a signal, or the scheduler after it, may end ranks in any order.
         return report.lost[0].host if report.lost and not self._forwarded else ""
 
-    def wait(self) -> int:
-        """Wait for the launcher and return its exit code."""
+    def _wait(self) -> int:
         while True:
             try:
                 return self._child.wait(POLL_SECONDS)
@@ -264,8 +262,7 @@ def start(batch: BatchJob) -> int:
     batch.failure_file.unlink(missing_ok=True)
     attempt = Attempt(inside.id or "", time.time(), inside.cores, before.rounds, inside.nodes)
     batch.dir.record_attempt(batch.run, attempt)
-    with watch:
-        code = watch.wait()
+    code = watch.run()
     end, exit_code = conclude(batch, watch, code, attempt.began)
     batch.dir.record_attempt(batch.run, replace(attempt, ended=time.time(), end=end))
     return exit_code
