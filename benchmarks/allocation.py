@@ -5,23 +5,13 @@ python -m benchmarks.allocation
 
 import numpy as np
 
-from benchmarks.timing import best
+from benchmarks.measuring import best, options
 from mpi_ata.allocators import ATAEmpirical
 from mpi_ata.allocators.recursive import recursive_allocation
 from mpi_ata.view.text import table
 
-SIZES = [
-    (17, 23),
-    (51, 23),
-    (459, 23),
-    (459, 2_000),
-    (10_000, 23),
-    (10_000, 1_000),
-    (100_000, 10_000),
-    (1_000_000, 23),
-    (1_000_000, 100_000),
-    (1_000_000, 1_000_000),
-]
+SIZES = [(17, 23), (51, 23), (459, 23), (459, 2_000), (10_000, 23), (10_000, 1_000), (100_000, 10_000)]
+SIZES += [(1_000_000, budget) for budget in (23, 100_000, 1_000_000)]
 
 
 def measure(n: int, budget: int) -> list[str]:
@@ -40,6 +30,7 @@ def measure(n: int, budget: int) -> list[str]:
 
 def main() -> None:
     """Print the table."""
+    options(__doc__)
     header = ["n", "B", "decision [us]", "allocation [us]", "np.sort [us]", "decision / sort"]
     print(table([measure(n, budget) for n, budget in SIZES], header))
 

@@ -8,13 +8,13 @@ of any round from 50 to 2,000, and that round.  26,000 rounds of three seeds tak
 seed on one core; `--part 1/4` is every fourth case, so that four processes can share the work.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
 
+from benchmarks.measuring import options
 from mpi_ata import OFTA, SGD, Allocator, ATAAuto, ATAEmpirical, DrawnTimes, Law, Plain, VirtualCluster
 from mpi_ata.arrays import Array
 from mpi_ata.job.component import LAWS
@@ -156,20 +156,9 @@ def rows(case: Case, rounds: int, seeds: Sequence[int]) -> list[list[str]]:
     return lines
 
 
-def arguments() -> argparse.Namespace:
-    """Return what the command line asks for."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("laws", nargs="*", help="laws of the cases to play; all without any")
-    parser.add_argument("--rounds", type=int, default=MARKS[-1])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=11)
-    parser.add_argument("--part", default="1/1", help="I/M: the I-th of M parts of these cases")
-    return parser.parse_args()
-
-
 def main() -> None:
     """Print the rows as they are found."""
-    asked = arguments()
+    asked = options(__doc__, "laws", laws=[], rounds=MARKS[-1], seeds=3, first_seed=11, part="1/1")
     part, parts = map(int, asked.part.split("/"))
     cases = [case for case in CASES if not asked.laws or case.law in asked.laws]
     seeds = range(asked.first_seed, asked.first_seed + asked.seeds)

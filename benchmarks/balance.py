@@ -18,11 +18,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks import measuring
 from benchmarks.balance_children import law
+from benchmarks.measuring import ROOT
 from benchmarks.torch_ddp import best_split
 from mpi_ata.view.text import table
 
-ROOT = Path(__file__).resolve().parent.parent
 CHILDREN = "benchmarks.balance_children"
 TIMEOUT = 3600  # seconds for one contender
 SPEEDS = ("K80, P100, V100", "equal")
@@ -30,12 +31,7 @@ SPEEDS = ("K80, P100, V100", "equal")
 
 def main() -> None:
     """Print one table for unequal speeds and one for equal ones."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--json", action="store_true")
-    for name, default in (("workers", 6), ("per-worker", 4), ("rounds", 40)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--scale", type=float, default=0.4)
-    options = parser.parse_args()
+    options = measuring.options(__doc__, json=False, workers=6, per_worker=4, rounds=40, scale=0.4)
     rows = [row for speeds in SPEEDS for row in compare(options, speeds)]
     print(json.dumps(rows) if options.json else _table(rows))
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import mpi_ata
+from benchmarks import measuring
 from mpi_ata.times.recorded import Lognormal, gpu_generations
 from mpi_ata.torch.data import Epochs
 
@@ -105,13 +106,8 @@ def _report(ends: list[float], losses: list[float], quota: list[int]) -> dict[st
 
 def main() -> None:
     """Do what the arguments say."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--folder", required=True)
-    parser.add_argument("--split", default="")
-    parser.add_argument("--scale", type=float, required=True)
-    for name in ("rank", "workers", "budget", "rounds", "equal"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    options = parser.parse_args()
+    numbers = dict.fromkeys(("rank", "workers", "budget", "rounds", "equal"), 0)
+    options = measuring.options(__doc__, folder="", split="", scale=1.0, **numbers)
     import torch
 
     torch.distributed.init_process_group(

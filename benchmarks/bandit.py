@@ -7,6 +7,7 @@ Rates are per second of CPU time, so that other load on the machine matters litt
 
 import time
 
+from benchmarks.measuring import options
 from mpi_ata.paper import bandit
 from mpi_ata.paper.experiments import PRIOR, PaperRequest, Trial
 from mpi_ata.view.text import table
@@ -35,6 +36,7 @@ def measure(trial: Trial) -> list[str]:
 
 def main() -> None:
     """Print the table."""
+    options(__doc__)
     names = ("ata", "ata-half", "ata-empirical")
     requests = [PaperRequest(law=law, allocators=names) for law in ("linear", "sqrt")]
     trials = [

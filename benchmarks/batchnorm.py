@@ -20,10 +20,7 @@ CONTENDERS = {"DDP": "ddp", "mpi_ata": "mpi_ata"}
 
 def main() -> None:
     """Print the accuracy of each contender for each seed, and mean and spread over seeds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--seeds", type=int, default=5)
-    options = parsed(parser, rounds=400, images=5_000)
+    options = parsed(__doc__, seeds=5, rounds=400, images=5_000)
     found = {name: accuracies(options, role) for name, role in CONTENDERS.items()}
     print(json.dumps(found) if options.json else _table(found))
 

@@ -1,14 +1,14 @@
 """What `forget = true` costs where speeds stay the same, and how fast it notices changes where they do not.
 
-python -m benchmarks.changing_speeds [rounds of the first table]
+python -m benchmarks.changing_speeds [ROUNDS]: of the first table
 """
 
-import sys
 from collections.abc import Iterator
 from statistics import mean
 
 import numpy as np
 
+from benchmarks.measuring import options
 from mpi_ata.allocators import ATA, OFTA, ATAEmpirical
 from mpi_ata.allocators.ata import LowerBoundAllocator
 from mpi_ata.arrays import Array
@@ -109,7 +109,7 @@ def _clocks(allocator: LowerBoundAllocator | OFTA, times: DrawnTimes) -> Array:
 
 def main() -> None:
     """Print the tables of docs/changing-speeds.md."""
-    rounds = int(sys.argv[1]) if sys.argv[1:] else 5_000
+    rounds = options(__doc__, "rounds", rounds=5_000).rounds
     costs = [without_changes(law, name, rounds) for law in LAWS for name in ("ata-empirical", "ata")]
     print(table(costs, ["law and n", "allocator", "clock on / off", "worker time on / off", "alarms"]))
     print(table([delays(i) for i in (0, 8, 16)], ["worker", *(f"x {factor:g}" for factor in FACTORS)]))

@@ -9,28 +9,25 @@ spent on items, dropped ones included.  Nobody can beat the bound: all workers b
 done twice.
 """
 
-import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpi_ata.launch import find_mpirun, rank, set_mpi_defaults
+from benchmarks import measuring
+from mpi_ata.launch import rank, under_launcher
 from mpi_ata.layout import worker_of
 from mpi_ata.view.text import table
 
-ROOT = Path(__file__).resolve().parent.parent
 MEAN = 0.02  # seconds of an item on a worker of slowness 1
 WORKERS = {"one slow": (1.0, 1.0, 1.0, 5.0), "two slow": (1.0, 1.0, 3.0, 10.0), "equal": (1.0,) * 4}
 LENGTHS = ("equal", "unequal")
-CONTENDERS = ("mpi_ata", "futures", "futures, chunks of 4")
+
+Spent = tuple[float, float] | None  # clock and worker time; None on a worker's rank
 
 
 class Row(NamedTuple):
@@ -58,7 +55,7 @@ def lengths(kind: str, items: int, seed: int) -> list[float]:
     return [MEAN * draw for draw in draws]
 
 
-def with_futures(seconds: list[float], slowness: Sequence[float], chunk: int) -> tuple[float, float] | None:
+def with_futures(seconds: list[float], slowness: Sequence[float], chunk: int = 1) -> Spent:
     """Return clock and worker time of MPICommExecutor.map; None on a worker's rank."""
     from mpi4py import MPI
     from mpi4py.futures import MPICommExecutor
@@ -72,7 +69,7 @@ def with_futures(seconds: list[float], slowness: Sequence[float], chunk: int) ->
         return time.perf_counter() - began, sum(spent)
 
 
-def with_mpi_ata(seconds: list[float], slowness: Sequence[float]) -> tuple[float, float] | None:
+def with_mpi_ata(seconds: list[float], slowness: Sequence[float]) -> Spent:
     """Return clock and worker time of cluster.map; None on a worker's rank."""
     from mpi_ata.clusters.farm import Items
     from mpi_ata.clusters.interface import ClusterSettings
@@ -87,6 +84,13 @@ def with_mpi_ata(seconds: list[float], slowness: Sequence[float]) -> tuple[float
     return clock, sum(spent) + float(cluster.ledger.stopped_time.sum())
 
 
+CONTENDERS: dict[str, Callable[[list[float], Sequence[float]], Spent]] = {
+    "mpi_ata": with_mpi_ata,
+    "futures": with_futures,
+    "futures, chunks of 4": partial(with_futures, chunk=4),
+}
+
+
 def on_ranks(repeats: int, items: int) -> None:
     """Let the contenders take turns on these ranks, and print a row for each turn, on the manager."""
     from benchmarks.farm import work as found  # by its name in the module, not in __main__
@@ -97,24 +101,14 @@ def on_ranks(repeats: int, items: int) -> None:
             for repeat in range(repeats):
                 seconds = lengths(kind, items, repeat)
                 for who in CONTENDERS:
-                    chunk = 4 if "4" in who else 1
-                    took = (
-                        with_mpi_ata(seconds, slowness)
-                        if who == "mpi_ata"
-                        else with_futures(seconds, slowness, chunk)
-                    )
-                    if took is not None:
+                    if took := CONTENDERS[who](seconds, slowness):
                         print(json.dumps(Row(name, kind, who, *took)), flush=True)
 
 
 def measured(repeats: int, items: int) -> list[Row]:
     """Start the ranks, and return what they print."""
-    environment = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
-    set_mpi_defaults(environment)
-    command = [find_mpirun(), "-n", "5", sys.executable, "-m", "benchmarks.farm", "--on-ranks"]
-    command += ["--repeats", str(repeats), "--items", str(items)]
-    done = subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return [Row(*json.loads(line)) for line in done.stdout.splitlines()]
+    printed = measuring.on_ranks(5, "benchmarks.farm", repeats=repeats, items=items)
+    return [Row(*json.loads(line)) for line in printed.splitlines()]
 
 
 def summary(rows: list[Row], items: int, repeats: int) -> list[list[Any]]:
@@ -134,19 +128,14 @@ def summary(rows: list[Row], items: int, repeats: int) -> list[list[Any]]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--items", type=int, default=120)
-    parser.add_argument("--json", action="store_true", help="print each measurement")
-    parser.add_argument("--on-ranks", action="store_true", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.on_ranks:
-        on_ranks(chosen.repeats, chosen.items)
+    asked = measuring.options(__doc__, repeats=5, items=120, json=False)
+    if under_launcher():
+        on_ranks(asked.repeats, asked.items)
         return
-    rows = measured(chosen.repeats, chosen.items)
+    rows = measured(asked.repeats, asked.items)
     header = ["workers and items", "contender", "clock [s]", "worker time [s]"]
-    print(table(summary(rows, chosen.items, chosen.repeats), header))
-    if chosen.json:
+    print(table(summary(rows, asked.items, asked.repeats), header))
+    if asked.json:
         print(json.dumps([row._asdict() for row in rows]))
 
 

@@ -6,12 +6,12 @@ Prints a table and draws docs/pictures/frontier.png.  Allocators with a paramete
 other are drawn as a line: the price of ata-auto, the m of m-sync.  5,000 rounds take about two minutes.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.allocators import Shuffled, play
+from benchmarks.measuring import options
 from mpi_ata import (
     ATA,
     GTA,
@@ -152,22 +152,21 @@ def _fit(axes: "Axes", points: Sequence[Point]) -> None:
     axes.set_ylim(min(times) / 1.1, max(times) * 1.1)
 
 
-def main(arguments: Sequence[str]) -> None:
+def main() -> None:
     """Measure, print and draw."""
-    rounds = int(arguments[0]) if arguments else ROUNDS
-    path = Path(arguments[1]) if len(arguments) > 1 else PICTURE
+    asked = options(__doc__, "rounds", "picture", rounds=ROUNDS, picture=PICTURE)
     settings = [
         Setting("sqrt: 51 workers, B = 23", Sqrt(51), 23),
         Setting("16 K80, 16 P100, 16 V100: B = 24", gpu_generations(48), 24),
     ]
     points = []
     for setting in settings:
-        points.append(measure(setting, rounds))
+        points.append(measure(setting, asked.rounds))
         rows = [[p.name, p.parameter, f"{p.clock:.2f}", f"{p.worker_time:.2f}"] for p in points[-1]]
         print(setting.title)
         print(table([["allocator", "parameter", "clock", "worker time"], *rows]), flush=True)
-    draw(settings, points, path)
+    draw(settings, points, asked.picture)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

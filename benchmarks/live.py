@@ -6,11 +6,10 @@ manager's processor alone, so a busy machine hardly changes them.
 
 import io
 import os
-import subprocess
-import sys
 import time
 
 import mpi_ata
+from benchmarks.measuring import on_ranks, options
 from mpi_ata import Cluster, Constant, Method, Observer, Plain, Quadratic, Round, Sqrt, Stop, Trace, launch
 from mpi_ata.view.live import RunView
 
@@ -39,11 +38,11 @@ class Timed(Observer):
         self.spent = now - self._began  # of the whole run so far
 
 
-def measure(workers: int, on_ranks: bool = False) -> str:
+def measure(workers: int, ranks: bool = False) -> str:
     """Return one row: what the view costs with this many workers; nothing on the rank of a worker."""
     terminal, stop = io.StringIO(), Stop(elapsed=SECONDS)
     timed = Timed(RunView("quadratic, sgd, ata-auto", stop, terminal))
-    times = Constant(workers, scale=TASK) if on_ranks else Sqrt(workers)
+    times = Constant(workers, scale=TASK) if ranks else Sqrt(workers)
     result = mpi_ata.minimize(
         Quadratic(10), 32, update=Plain(0.1), stop=stop, times=times, observers=[timed], progress=False
     )
@@ -52,25 +51,23 @@ def measure(workers: int, on_ranks: bool = False) -> str:
     rounds, drawn = result.summary["rounds"], terminal.getvalue().count("quadratic, sgd, ata-auto on ")
     per_round = 1e6 * timed.seconds / rounds
     share = 100 * timed.seconds / timed.spent
-    where = "ranks" if on_ranks else "simulated"
+    where = "ranks" if ranks else "simulated"
     return f"{where:>10} {workers:>8,} {rounds:>9,} {drawn:>8} {per_round:>15.2f} {share:>12.3f}"
 
 
-def start_ranks(workers: int) -> None:
-    """Run the second part of this benchmark on ranks."""
-    environment = dict(os.environ)
-    launch.set_mpi_defaults(environment)
-    command = [launch.find_mpirun(), "-n", str(workers + 1), sys.executable, "-m", "benchmarks.live"]
-    subprocess.run(command, env=environment, check=True)
+def main() -> None:
+    """Print the table; on ranks, its last row."""
+    os.environ |= {"COLUMNS": "100", "LINES": "40", "TERM": "xterm", "MPI_ATA_TERMINAL": "1"}
+    if launch.under_launcher():
+        print(measure(RANKS, ranks=True), end="\n" if launch.rank() == 0 else "", flush=True)
+        return
+    options(__doc__)
+    head = f"{'where':>10} {'workers':>8} {'rounds':>9} {'redraws':>8}"
+    print(f"{head} {'us per round':>15} {'% of the run':>12}")
+    for workers in (10, 1000, 100_000):
+        print(measure(workers), flush=True)
+    print(on_ranks(RANKS + 1, "benchmarks.live"), end="")
 
 
 if __name__ == "__main__":
-    os.environ |= {"COLUMNS": "100", "LINES": "40", "TERM": "xterm", "MPI_ATA_TERMINAL": "1"}
-    if launch.under_launcher():
-        print(measure(RANKS, on_ranks=True), end="\n" if launch.rank() == 0 else "", flush=True)
-    else:
-        head = f"{'where':>10} {'workers':>8} {'rounds':>9} {'redraws':>8}"
-        print(f"{head} {'us per round':>15} {'% of the run':>12}")
-        for workers in (10, 1000, 100_000):
-            print(measure(workers), flush=True)
-        start_ranks(RANKS)
+    main()

@@ -10,10 +10,9 @@ import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from mpi_ata import launch
 from mpi_ata.launch.mpirun import fault_tolerance
@@ -42,35 +41,18 @@ class Hosts:
         """Create them."""
         self._folder = tempfile.TemporaryDirectory(prefix="mpi_ata-hosts-")
         folder = Path(self._folder.name)
-        lines = [f"{address(number)} {name}" for number, name in enumerate(self.names)]
+        lines = [f"{NETWORK}.{number} {name}" for number, name in enumerate(self.names, 2)]
         (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
         (folder / "ssh").write_text(SSH.format(folder=folder, here=shlex.quote(str(Path.cwd()))))
         (folder / "ssh").chmod(0o755)
         self._remove()
-        for command in self._commands():
-            subprocess.run(command, check=True)
+        create_hosts(self.names, NETWORK, self._bridge)
+        limit = ["root", "tbf", "rate", f"{self._megabits:g}mbit", "burst", str(BURST), "latency", LATENCY]
+        for name in self.names if self._megabits else ():
+            for where in (["qdisc", "add", "dev", name], ["-netns", name, "qdisc", "add", "dev", "eth0"]):
+                command = ["tc", *where, *limit]
+                subprocess.run(command, check=True)
         return self
-
-    def _commands(self) -> Iterator[list[str]]:
-        """Yield the commands that create a bridge and connect each host to it."""
-        yield ["ip", "link", "add", self._bridge, "type", "bridge"]
-        yield ["ip", "address", "add", f"{address(-1)}/24", "dev", self._bridge]
-        yield ["ip", "link", "set", self._bridge, "up"]
-        for number, name in enumerate(self.names):
-            inside = ["ip", "-netns", name]
-            yield ["ip", "netns", "add", name]
-            yield ["ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name]
-            yield ["ip", "link", "set", name, "master", self._bridge, "up"]
-            yield [*inside, "link", "set", "lo", "up"]
-            yield [*inside, "address", "add", f"{address(number)}/24", "dev", "eth0"]
-            yield [*inside, "link", "set", "eth0", "up"]
-            if self._megabits:
-                yield ["tc", "qdisc", "add", "dev", name, *self._limit()]
-                yield ["tc", "-netns", name, "qdisc", "add", "dev", "eth0", *self._limit()]
-
-    def _limit(self) -> list[str]:
-        rate = f"{self._megabits:g}mbit"
-        return ["root", "tbf", "rate", rate, "burst", str(BURST), "latency", LATENCY]
 
     def run(self, command: Sequence[str], ranks: int, seconds: float = 300) -> str:
         """Run a command on ranks, placed on one host after the other, and return what it prints."""
@@ -116,9 +98,7 @@ class Hosts:
         for command in [*gone, *links]:
             subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove them, with all their connections."""
         self._remove()
         self._folder.cleanup()
@@ -131,6 +111,22 @@ def transmitted(card: str) -> int:
     return sum(int(count[0]) + int(count[8]) for count in counts)
 
 
-def address(number: int) -> str:
-    """Return the address of a host; -1 is the machine itself."""
-    return f"{NETWORK}.{number + 2}"
+def create_hosts(names: Sequence[str], network: str, bridge: str) -> None:
+    """Create network namespaces with the addresses 2, 3, ..., connected by a bridge with the address 1."""
+    commands = [
+        f"link add {bridge} type bridge",
+        f"address add {network}.1/24 dev {bridge}",
+        f"link set {bridge} up",
+    ]
+    for number, name in enumerate(names, 2):
+        commands += [
+            f"netns add {name}",
+            f"link add {name} type veth peer name eth0 netns {name}",
+            f"link set {name} master {bridge} up",
+            f"-netns {name} link set lo up",
+            f"-netns {name} address add {network}.{number}/24 dev eth0",
+            f"-netns {name} link set eth0 up",
+        ]
+    for command in commands:
+        words = ["ip", *command.split()]
+        subprocess.run(words, check=True)

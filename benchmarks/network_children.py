@@ -3,7 +3,6 @@
 Rank 0 prints the seconds of a round, and the megabytes through its network card, as JSON.
 """
 
-import argparse
 import json
 import logging
 import socket
@@ -16,6 +15,7 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.futures import MPICommExecutor
 
+from benchmarks.measuring import options
 from benchmarks.namespaces import transmitted
 from benchmarks.network import ROUNDS
 from mpi_ata import SGD, UTA, Plain, Task
@@ -141,12 +141,9 @@ def timed(step: Step) -> Measured:
 
 def main() -> None:
     """Measure one way on the ranks of this world."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("way", choices=WAYS)
-    parser.add_argument("size", type=int, help="numbers in x, of 4 bytes each")
-    options = parser.parse_args()
+    asked = options(__doc__, "way", "size", way="", size=0)  # numbers in x, of 4 bytes each
     logging.getLogger("mpi_ata").setLevel(logging.ERROR)
-    found = WAYS[options.way](options.size)
+    found = WAYS[asked.way](asked.size)
     if found is not None:
         print(json.dumps(found), flush=True)
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.measuring import ROOT, options
 from mpi_ata.view.text import table
 
-JOB = Path(__file__).parent.parent / "jobs" / "emulated.toml"
+JOB = ROOT / "jobs" / "emulated.toml"
 ALLOCATORS = {
     "ata-auto": ("name='ata-auto'",),
     "ata-auto, spares": ("name='ata-auto'", "spares='auto'"),
@@ -54,13 +55,13 @@ def row(stoppable: bool, name: str, settings: Sequence[str]) -> list[str]:
     ]
 
 
-def main(arguments: Sequence[str]) -> None:
+def main() -> None:
     """Print one table."""
-    settings = [f"stop.rounds={arguments[0] if arguments else 300}"]
-    settings += [f"times.unit={arguments[1]}"] if arguments[1:] else []
+    asked = options(__doc__, "rounds", "unit", rounds=300, unit=0.0)
+    settings = [f"stop.rounds={asked.rounds}", *([f"times.unit={asked.unit}"] if asked.unit else [])]
     rows = [row(stoppable, name, settings) for stoppable in (True, False) for name in ALLOCATORS]
     print(table(rows, HEADER))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -3,7 +3,6 @@
 mpirun -n 5 python -m benchmarks.rounds_children floor --size 80000 --active 4
 """
 
-import argparse
 import json
 import logging
 import os
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from benchmarks.measuring import options
 from mpi_ata import Observer, Round, Task, Trace
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.interface import Arrival, ClusterSettings
@@ -341,15 +341,9 @@ ROLES |= {"busy": busy, "sleeping": sleeping}
 
 def main() -> None:
     """Run one role; only rank 0 prints."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("role", choices=ROLES)
-    parser.add_argument("--size", type=int, default=1, help="float64 numbers each way")
-    parser.add_argument("--active", type=int, default=1, help="workers with a task")
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--alarm", type=int, default=60, help="seconds after which a rank ends")
-    options = parser.parse_args()
-    signal.alarm(options.alarm)
-    measured = ROLES[options.role](options.size, options.active, options.seconds)
+    asked = options(__doc__, "role", role="", size=1, active=1, seconds=2.0, alarm=60)
+    signal.alarm(asked.alarm)  # ends a rank that waits for another one
+    measured = ROLES[asked.role](asked.size, asked.active, asked.seconds)
     if measured is not None:
         print(json.dumps(measured), flush=True)
 

@@ -6,7 +6,7 @@ python -m benchmarks.simulation
 import time
 from collections.abc import Callable
 
-from benchmarks.timing import best
+from benchmarks.measuring import best, options
 from mpi_ata import (
     ATA,
     GTA,
@@ -98,6 +98,7 @@ def measure(name: str, n: int, rounds: int) -> list[str]:
 
 def main() -> None:
     """Print the table."""
+    options(__doc__)
     header = ["allocator", "n", "rounds/s", "goal", "gradients", "decisions", "cluster"]
     rows = [measure(name, 459, ROUNDS) for name in ("ata", "ata-empirical", "gta", "uta", "ofta")]
     rows += [measure(name, n, ROUNDS) for n in (17, 51) for name in ("ata", "gta")]

@@ -6,7 +6,7 @@ python -m benchmarks.startup
 import subprocess
 import sys
 
-from benchmarks.timing import best
+from benchmarks.measuring import best, options
 from mpi_ata.view.text import table
 
 # Initialised without a launcher, Open MPI would leave a file in /dev/shm.
@@ -26,6 +26,7 @@ def seconds(program: str) -> float:
 
 def main() -> None:
     """Print the table."""
+    options(__doc__)
     rows = [[name, f"{1000 * seconds(program):.0f}"] for name, program in PROGRAMS.items()]
     print(table(rows, ["imports", "milliseconds"]))
 

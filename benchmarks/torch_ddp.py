@@ -13,39 +13,29 @@ import argparse
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from mpi_ata.launch import find_mpirun, set_mpi_defaults
+from benchmarks import measuring
 from mpi_ata.layout import ranks_for
 from mpi_ata.view.text import table
 
-ROOT = Path(__file__).resolve().parent.parent
 CHILDREN = "benchmarks.torch_ddp_children"
 DDP = ("DDP, equal split", "DDP, best split")
-TIMEOUT = 3600  # seconds for one contender
 
 
 def main() -> None:
     """Print one table for equal speeds and one with a slow worker."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--json", action="store_true")
-    options = parsed(parser, rounds=300, images=50_000)
+    options = parsed(__doc__, rounds=300, images=50_000)
     rows = [row for slowness in (1.0, 3.0) for row in compare(options, slowness)]
     print(json.dumps(rows) if options.json else _table(rows))
 
 
-def parsed(parser: argparse.ArgumentParser, rounds: int, images: int) -> argparse.Namespace:
+def parsed(doc: str | None, **more: int) -> argparse.Namespace:
     """Return the options of a comparison, which needs the data set."""
-    defaults = {"workers": 2, "budget": 8, "batch": 16, "rounds": rounds, "seed": 0, "images": images}
-    for name, default in defaults.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    options = parser.parse_args()
+    options = measuring.options(doc, json=False, workers=2, budget=8, batch=16, seed=0, **more)
     if "MPI_ATA_CIFAR" not in os.environ:
-        parser.error("name the folder of CIFAR-100's binary version in the variable MPI_ATA_CIFAR")
+        raise SystemExit("name the folder of CIFAR-100's binary version in the variable MPI_ATA_CIFAR")
     return options
 
 
@@ -73,27 +63,13 @@ def best_split(times: Sequence[float], B: int) -> list[int]:
 def measure(options: argparse.Namespace, slowness: float, role: str, split: list[int]) -> dict[str, Any]:
     """Run one contender, and return its images per second and its accuracy."""
     ranks = options.workers if role == "ddp" else ranks_for(options.workers)
-    arguments = {
-        "split": ",".join(map(str, split)) or "0",
-        "slowness": slowness,
-        "port": _free_port(),
-        **{name: getattr(options, name) for name in ("budget", "batch", "rounds", "seed", "images")},
-    }
-    command = [find_mpirun(), "-n", str(ranks), sys.executable, "-m", CHILDREN, role]
-    command += [f"--{name}={value}" for name, value in arguments.items()]
-    done = subprocess.run(
-        command, env=_environment(), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"{role} failed with exit code {done.returncode}:\n{done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    names = ("budget", "batch", "rounds", "seed", "images")
+    shared = {name: vars(options)[name] for name in names}
+    words = f"--split={','.join(map(str, split)) or 0}", f"--slowness={slowness}", f"--port={_free_port()}"
+    found: dict[str, Any] = measuring.measured(ranks, CHILDREN, role, *words, **shared)
+    if not found:
+        raise SystemExit(f"{role} has failed; see above")
     return found
-
-
-def _environment() -> dict[str, str]:
-    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT))
-    set_mpi_defaults(environment)
-    return environment
 
 
 def _free_port() -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks import measuring
 from jobs.cifar_ddp import network
 from mpi_ata import SGD, ATAAuto, Task, TorchProblem, TorchUpdate, cluster, launch
 from mpi_ata.arrays import Array, IntArray
@@ -148,13 +149,8 @@ def _report(options: argparse.Namespace, elapsed: float, accuracy: float) -> Non
 
 def main() -> None:
     """Do what the arguments say."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("role", choices=["mpi_ata", "ddp"])
-    parser.add_argument("--split", default="")
-    parser.add_argument("--slowness", type=float, default=1.0)
-    for name in ("port", "budget", "batch", "rounds", "seed", "images"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    options = parser.parse_args()
+    numbers = dict.fromkeys(("port", "budget", "batch", "rounds", "seed", "images"), 0)
+    options = measuring.options(__doc__, "role", role="", split="", slowness=1.0, **numbers)
     (run_ddp if options.role == "ddp" else run_mpi_ata)(options)
 
 

@@ -3,13 +3,13 @@
 python -m benchmarks.torch_loaders 2 epoch: two loader processes for each of two workers, and how to shuffle.
 """
 
-import sys
 import time
 from typing import Any
 
 import torch
 
 import mpi_ata
+from benchmarks.measuring import options
 
 ROUNDS = 12
 
@@ -27,7 +27,7 @@ class Slow:
 
 def main() -> None:
     """Train, and print how long the rounds took and where they ended."""
-    loaders, shuffle = int(sys.argv[1]), sys.argv[2]
+    asked = options(__doc__, "loaders", "shuffle", loaders=2, shuffle="epoch")
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 3))
     with mpi_ata.Trainer(
@@ -38,8 +38,8 @@ def main() -> None:
         budget=4,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         rounds=ROUNDS,
-        shuffle=shuffle,
-        num_workers=loaders,
+        shuffle=asked.shuffle,
+        num_workers=asked.loaders,
         allocator="uta",
         workers=2,
     ) as trainer:
@@ -47,7 +47,7 @@ def main() -> None:
         for _ in trainer:
             pass
         took, at = time.perf_counter() - began, float(trainer.x.sum())
-        print(f"{ROUNDS} rounds with num_workers={loaders}: {took:.2f} s; the sum of x is {at:.6f}")
+        print(f"{ROUNDS} rounds with num_workers={asked.loaders}: {took:.2f} s; the sum of x is {at:.6f}")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,9 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from mpi_ata.batch.interface import Placement, QueuedJob, Resources, scheduler
 from mpi_ata.errors import RunError, UsageError
@@ -17,26 +16,13 @@ NODE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}"  # nothing else may get into a b
 UPDATE_TRIES, PAUSE_SECONDS = 5, 0.5  # Slurm ends processes of a job that it requeues, perhaps ours too
 
 Nodes = Mapping[str, Sequence[str]]  # of each partition
-Echo = Callable[[str], None]  # prints a line to the log of the batch job
 
 
-class NodesLeft(NamedTuple):
-    """The nodes of some partitions, and which of them may not be used."""
-
-    nodes: list[str]
-    excluded: list[str]
-
-    @classmethod
-    def of(cls, placement: Placement, known: Nodes, more: Iterable[str]) -> "NodesLeft":
-        """Return what is left to a batch job if it must avoid more nodes than before."""
-        nodes = dict.fromkeys(node for name in placement.partitions for node in known.get(name, ()))
-        avoided = {*scheduler().expand_nodes(placement.excluded), *more}
-        return cls(list(nodes), [node for node in nodes if node in avoided])
-
-    @property
-    def usable(self) -> int:
-        """Return how many may be used."""
-        return len(self.nodes) - len(self.excluded)
+def nodes_for(placement: Placement, known: Nodes, more: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the nodes that a batch job could use, and those that it must not if it must avoid more."""
+    nodes = dict.fromkeys(node for name in placement.partitions for node in known.get(name, ()))
+    avoided = {*scheduler().expand_nodes(placement.excluded), *more}
+    return list(nodes), [node for node in nodes if node in avoided]
 
 
 def without_bad_hosts(resources: Resources, paths: Sequence[Path]) -> tuple[Resources, list[str]]:
@@ -50,14 +36,12 @@ def without_bad_hosts(resources: Resources, paths: Sequence[Path]) -> tuple[Reso
     names = {host: node_name(host, known) for host in reasons}
     nodes = tuple(dict.fromkeys(filter(None, names.values())))
     check_enough_left(resources, nodes, known)
-    notes = [exclusion_note(host, names[host], reason) for host, reason in reasons.items()]
+    unknown = f"{scheduler().NAME} has no such node"
+    notes = [
+        f"excluding {names[host]}: {reason}" if names[host] else f"not excluding {host!r}: {unknown}"
+        for host, reason in reasons.items()
+    ]
     return replace(resources, exclude=nodes), [*earlier.notes, *notes]
-
-
-def exclusion_note(host: str, node: str, reason: str) -> str:
-    """Return what the user reads about a bad host; `node` is empty if the scheduler does not know it."""
-    unknown = f"not excluding {host!r}: {scheduler().NAME} has no such node"
-    return f"excluding {node}: {reason}" if node else unknown
 
 
 def bad_hosts(runs: Iterable[tuple[Path, Record]]) -> dict[str, str]:
@@ -84,45 +68,41 @@ def node_name(host: str, known: Nodes) -> str:
 def check_enough_left(resources: Resources, nodes: Sequence[str], known: Nodes) -> None:
     """Reject a submission for which too few nodes are left."""
     placement = scheduler().placement(resources)
-    left = NodesLeft.of(placement, known, nodes)
-    if left.nodes and left.usable < placement.nodes:
+    there, excluded = nodes_for(placement, known, nodes)
+    left = len(there) - len(excluded)
+    if there and left < placement.nodes:
         raise UsageError(
-            f"without {', '.join(left.excluded)}, {left.usable} of {len(left.nodes)} nodes are left, but "
+            f"without {', '.join(excluded)}, {left} of {len(there)} nodes are left, but "
             f"{placement.nodes} are needed: use fewer --nodes, or omit --exclude-slow"
         )
 
 
-def exclude_at_fault(events: Sequence[Event], host: str, job: QueuedJob, echo: Echo) -> None:
-    """Exclude the nodes at fault from a job that has just been requeued: Slurm rejects that earlier.
+def exclude_at_fault(events: Sequence[Event], host: str, job: QueuedJob) -> str:
+    """Exclude the nodes at fault from a job that has just been requeued, and return a note about that.
 
-    `host` is that of the worker whose death ended all ranks, if that is known.
+    Slurm rejects it earlier.  `host` is that of the worker whose death ended all ranks, if that is known.
     """
     hosts = list(dict.fromkeys([*hosts_at_fault(events), *filter(None, [host])]))
     try:
-        if hosts and (found := nodes_at_fault(hosts, job, echo)):
-            exclude(job, found, echo)
+        return exclude_hosts(hosts, job) if hosts else ""
     except (RunError, UsageError) as error:
-        echo(f"requeued on any node, although {', '.join(hosts)} lost workers: {error}")
+        return f"requeued on any node, although {', '.join(hosts)} lost workers: {error}"
 
 
-def nodes_at_fault(hosts: Sequence[str], job: QueuedJob, echo: Echo) -> list[str]:
-    """Return the nodes that a job must avoid from now on; none if too few others are left."""
+def exclude_hosts(hosts: Sequence[str], job: QueuedJob) -> str:
+    """Exclude the nodes of these hosts too, unless the job needs them, and return a note about that."""
     known, before = scheduler().nodes_by_partition(), scheduler().expand_nodes(job.placement.excluded)
     names = [name for host in hosts if (name := node_name(host, known)) and name not in before]
-    if names and NodesLeft.of(job.placement, known, names).usable < job.placement.nodes:
+    if not names:
+        return ""
+    there, excluded = nodes_for(job.placement, known, names)
+    if len(there) - len(excluded) < job.placement.nodes:
         partition = ",".join(job.placement.partitions)
-        echo(f"{', '.join(names)} lost workers, but the job needs all nodes of the partition {partition}")
-        return []
-    return names
-
-
-def exclude(job: QueuedJob, nodes: Sequence[str], echo: Echo) -> None:
-    """Add nodes to those that a requeued job must avoid."""
-    together = [*filter(None, [job.placement.excluded]), *nodes]  # the new list replaces the old one
+        return f"{', '.join(names)} lost workers, but the job needs all nodes of the partition {partition}"
+    together = [*filter(None, [job.placement.excluded]), *names]  # the new list replaces the old one
     for _ in range(UPDATE_TRIES):
         error = scheduler().exclude_nodes(job.id, together)
         if not error:
-            echo(f"requeued without {', '.join(nodes)}, where workers were lost")
-            return
+            return f"requeued without {', '.join(names)}, where workers were lost"
         time.sleep(PAUSE_SECONDS)
     raise RunError(error)

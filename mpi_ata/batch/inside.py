@@ -1,9 +1,11 @@
 """What runs inside a batch job: the ranks of a run, the signals for them, and requeueing."""
 
 import json
+import math
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,11 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpi_ata import launch
-from mpi_ata.batch.bad_nodes import Echo, exclude_at_fault
+from mpi_ata.batch.bad_nodes import exclude_at_fault
 from mpi_ata.batch.interface import LEAD_SECONDS, SIGNAL, Allocation, QueuedJob, scheduler
-from mpi_ata.batch.submission import check_signal, output_args, setting_args
-from mpi_ata.batch.submission_dir import Attempt, SubmissionDir, write_atomically
-from mpi_ata.batch.submit import JobCopy
+from mpi_ata.batch.submission_dir import Attempt, JobCopy, SubmissionDir, write_atomically
+from mpi_ata.batch.submit import check_signal, output_args, setting_args
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import CONTINUE, RunError, UsageError
 from mpi_ata.job import load_job
@@ -31,11 +32,13 @@ from mpi_ata.runfile.store import RunFile
 
 
 @dataclass(frozen=True)
-class BatchOptions:
-    """The options of `mpi-ata batch`; None: as they are by default in a script of the user's own."""
+class BatchJob:
+    """What to run in this batch job: the options of `mpi-ata batch`."""
 
+    job: Path
+    output: OutputOptions
     settings: tuple[str, ...] = ()
-    submission_dir: Path | None = None
+    submission_dir: Path | None = None  # None in a script of the user's own
     siblings: bool = False  # warm-start from finished runs of the same sweep
     requeue: bool = True
     signal: str = SIGNAL
@@ -44,47 +47,41 @@ class BatchOptions:
     def __post_init__(self) -> None:
         check_signal(self.signal)
 
+    @property
+    def run(self) -> Path:
+        """Return the run file."""
+        return self.output.out or RUNS / f"{self.job.stem}-{scheduler().inside().id or 'local'}.h5"
 
-@dataclass(frozen=True)
-class BatchJob:
-    """What to run in this batch job."""
-
-    job: Path
-    run: Path
-    output: OutputOptions
-    submission_dir: SubmissionDir
-    options: BatchOptions = BatchOptions()
-
-    @classmethod
-    def prepare(cls, job: Path, output: OutputOptions, options: BatchOptions) -> "BatchJob":
-        """Return what to run; a script that mpi-ata did not write gets a submission folder here."""
-        if output.out is not None and options.submission_dir is not None:
-            return cls(job, output.out, output, SubmissionDir(options.submission_dir), options)
-        id = scheduler().inside().id
-        run = output.out or RUNS / f"{job.stem}-{id or 'local'}.h5"
-        folder = SubmissionDir.of_run(run)
-        copied, *more = copy_job_once(job, options.settings, folder)
-        jobs = tuple(filter(None, [id]))
-        if not folder.exists() or jobs != folder.manifest().jobs:
-            folder.clear(run)
-            folder.record_jobs(jobs, [run.absolute()])
-        options = replace(options, settings=(*options.settings, *more))
-        return cls(Path(copied), run, output, folder, options)
+    @property
+    def dir(self) -> SubmissionDir:
+        """Return the folder of the submission."""
+        return SubmissionDir(self.submission_dir or SubmissionDir.of_run(self.run).path)
 
     @property
     def failure_file(self) -> Path:
         """Return the file that says why the run failed."""
-        return self.submission_dir.failure_file(self.run)
+        return self.dir.failure_file(self.run)
 
     @property
     def stopped(self) -> bool:
         """Return whether `mpi-ata stop` has ended the run."""
-        return self.submission_dir.stop_file(self.run).exists()
+        return self.dir.stop_file(self.run).exists()
+
+    def prepared(self) -> "BatchJob":
+        """Return what to run: in a script that mpi-ata did not write, a copy in a submission folder."""
+        if self.submission_dir is not None:
+            return self
+        job, *more = copy_job_once(self.job, self.settings, self.dir)
+        ids = tuple(filter(None, [scheduler().inside().id]))
+        if not self.dir.exists() or ids != self.dir.manifest().jobs:
+            self.dir.clear(self.run)
+            self.dir.record_jobs(ids, [self.run.absolute()])
+        return replace(self, job=Path(job), settings=(*self.settings, *more))
 
     def command(self) -> list[str]:
         """Return the command that starts the ranks."""
         output = replace(self.output, out=self.run, resume=True, warm_start=self._warm_start())
-        args = ["run", str(self.job), *output_args(output), *setting_args(self.options.settings)]
+        args = ["run", str(self.job), *output_args(output), *setting_args(self.settings)]
         several = scheduler().inside().tasks > 1
         return [*(scheduler().launcher() if several else ()), *launch.rank_command(args)]
 
@@ -92,17 +89,16 @@ class BatchJob:
         """Return the runs to warm-start from; none for a run that is resumed, which has had its own."""
         if RunFile(self.run).exists():
             return ()
-        sweep = self.submission_dir.manifest().runs if self.options.siblings else ()
+        sweep = self.dir.manifest().runs if self.siblings else ()
         finished = [path for path in sweep if path != self.run and is_finished(path)]
         return (*self.output.warm_start, *finished)
 
 
-def copy_job_once(job: Path, settings: tuple[str, ...], submission_dir: SubmissionDir) -> list[str]:
+def copy_job_once(job: Path, settings: tuple[str, ...], dir: SubmissionDir) -> list[str]:
     """Copy a job when it starts for the first time; return the copy and the settings that it needs."""
-    copied = submission_dir.path / "copied.json"
+    copied = dir.path / "copied.json"
     if not copied.exists():
-        submission_dir.path.mkdir(parents=True, exist_ok=True)
-        copy = JobCopy.of([load_job(job, settings)], submission_dir.files)
+        copy = JobCopy.of([load_job(job, settings)], dir.files)
         copy.make()
         write_atomically(copied, json.dumps([str(copy.job), *copy.settings[0]]))
     found: list[str] = json.loads(copied.read_text())
@@ -112,16 +108,12 @@ def copy_job_once(job: Path, settings: tuple[str, ...], submission_dir: Submissi
 def should_requeue(batch: BatchJob, job: QueuedJob) -> bool:
     """Return whether to requeue this batch job: not if its user ended it, or it has been requeued."""
     requeued = job.restarts != scheduler().inside().restarts
-    return batch.options.requeue and not requeued and not job.cancelled and not batch.stopped
+    return batch.requeue and not requeued and not job.cancelled and not batch.stopped
 
 
-def request_requeue(job: QueuedJob, echo: Echo) -> bool:
-    """Requeue this batch job, and return whether the scheduler accepted that."""
-    error = scheduler().requeue(job.id)
-    if error:
-        again = " ".join(scheduler().submit_command(job.script))
-        echo(f"{scheduler().NAME} does not requeue this job: {error}; resume it with {again}")
-    return not error
+def note(text: str) -> None:
+    """Print a line to the log of the batch job."""
+    print(text, file=sys.stderr, flush=True)
 
 
 POLL_SECONDS = 0.2  # between two checks of the launcher and the signals
@@ -140,49 +132,41 @@ def save_warning(progress: Progress, limit: float | None) -> float:
 class Watch:
     """A running launcher, and the signals that are meant for its ranks."""
 
-    def __init__(self, batch: BatchJob, inside: Allocation, echo: Echo) -> None:
-        self._batch, self._inside, self._echo = batch, inside, echo
-        self._signal = signal.Signals[f"SIG{batch.options.signal}"]
-        self._got_warning = self._got_term = False  # signals since the last poll
+    def __init__(self, batch: BatchJob, inside: Allocation) -> None:
+        self._batch, self._inside = batch, inside
+        self._signal = signal.Signals[f"SIG{batch.signal}"]
+        self._came: set[int] = set()  # signals since the last poll
         self._forwarded = False  # whether the ranks have been asked to save
         self._next_check = 0.0  # when to compare the time left with what a save needs
         self._latest: QueuedJob | None = None
-        self.requeued = False  # whether this job has been requeued already
-        signal.signal(self._signal, self._on_warning)  # before anything else: it may come at any time
-        signal.signal(signal.SIGTERM, self._on_term)
+        self._requeued = False  # whether this job has been requeued already
+        for number in (self._signal, signal.SIGTERM):  # before anything else: they may come at any time
+            signal.signal(number, lambda number, _: self._came.add(number))
 
-    def __enter__(self) -> "Watch":
-        report = self._batch.submission_dir.report_file(self._batch.run)
+    def run(self) -> int:
+        """Start the ranks, wait for their end, and return the exit code of the launcher."""
+        report = self._batch.dir.report_file(self._batch.run)
         report.unlink(missing_ok=True)
         environment = os.environ | {
             FAILURE_VARIABLE: str(self._batch.failure_file.absolute()),
-            SIGNAL_VARIABLE: self._batch.options.signal,
+            SIGNAL_VARIABLE: self._batch.signal,
             REPORT_VARIABLE: str(report.absolute()),
             STARTED: str(min(job_start(), self._inside.began)),
         }
         launch.set_mpi_defaults(environment)
-        self._child = subprocess.Popen(self._batch.command(), env=environment)  # noqa: S603
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._child.poll() is None:
-            self._child.kill()
-            self._child.wait()
+        with subprocess.Popen(self._batch.command(), env=environment) as self._child:  # noqa: S603
+            try:
+                return self._wait()
+            finally:
+                self._child.kill()  # if it has not ended
 
     def host_that_ended_ranks(self) -> str:
         """Return the host of the worker whose death made the MPI end all ranks; empty if that is not why."""
-        report = read_report(self._batch.submission_dir.report_file(self._batch.run))
+        report = read_report(self._batch.dir.report_file(self._batch.run))
         # The first to die is the cause; a signal, or the scheduler after it, may end ranks in any order.
         return report.lost[0].host if report.lost and not self._forwarded else ""
 
-    def _on_warning(self, *_: object) -> None:
-        self._got_warning = True
-
-    def _on_term(self, *_: object) -> None:
-        self._got_term = True
-
-    def wait(self) -> int:
-        """Wait for the launcher and return its exit code."""
+    def _wait(self) -> int:
         while True:
             try:
                 return self._child.wait(POLL_SECONDS)
@@ -191,22 +175,35 @@ class Watch:
 
     def _poll(self) -> None:
         """Ask the ranks to save and leave if a signal says so, or if little time is left."""
-        warning, self._got_warning = self._got_warning, False
-        term, self._got_term = self._got_term, False
-        if term or (warning and not self._warned_too_early()):
+        came, self._came = self._came, set()
+        if signal.SIGTERM in came or (came and not self._warned_too_early()):
             self._forward()
         elif not self._forwarded and time.monotonic() >= self._next_check and self._time_is_up():
-            self._echo(f"the time of this {scheduler().NAME} job is nearly up")
+            note(f"the time of this {scheduler().NAME} job is nearly up")
             self._forward()
 
     def _forward(self) -> None:
         if not self._forwarded:
-            self._echo(f"asking the run to save and leave, by {self._batch.options.signal}")
+            note(f"asking the run to save and leave, by {self._batch.signal}")
         self._forwarded = True
         self._child.send_signal(self._signal)
         job = self.queued_job()
-        if job is not None and job.timed_out and not self.requeued and should_requeue(self._batch, job):
-            self.requeued = request_requeue(job, self._echo)  # now: this process may be killed soon
+        if job is not None and job.timed_out:
+            self.requeue()  # now: this process may be killed soon
+
+    def requeue(self) -> bool:
+        """Requeue this batch job, if that is wanted, once; return whether it has been requeued."""
+        job = None if self._requeued else self.queued_job()
+        if job is not None and should_requeue(self._batch, job):
+            error = scheduler().requeue(job.id)
+            self._requeued = not error
+            if error:
+                again = " ".join(scheduler().submit_command(job.script))
+                note(f"{scheduler().NAME} does not requeue this job: {error}; resume it with {again}")
+        elif job is None and not self._requeued and self._batch.requeue:
+            name = scheduler().NAME
+            note(f"{name} cannot be asked to requeue this job: resume it with the same command")
+        return self._requeued
 
     def _warned_too_early(self) -> bool:
         """Return whether the warning of the time limit came earlier than needed; Slurm's may by a minute."""
@@ -218,17 +215,15 @@ class Watch:
 
     def _time_is_up(self) -> bool:
         """Return whether the ranks must save now, and schedule the next check at half the time to spare."""
-        job = self.queued_job()
-        left = job.time_left if job else None
-        spare = 1200.0 if job is None or left is None else left - self._needed(job)
+        job, spare = self.queued_job(), math.inf
+        if job is not None and job.time_left is not None:
+            spare = job.time_left - self._needed(job)
         self._next_check = time.monotonic() + max(1.0, min(600.0, spare / 2))
         return spare <= 0
 
     def _needed(self, job: QueuedJob) -> float:
         """Return how many seconds before the end the ranks must be asked to save."""
-        if self._batch.options.lead is not None:
-            return float(self._batch.options.lead)
-        return save_warning(read_progress(self._batch.run), job.time_limit)
+        return self._batch.lead or save_warning(read_progress(self._batch.run), job.time_limit)
 
     def queued_job(self) -> QueuedJob | None:
         """Return this batch job as the scheduler describes it now, or did when it last answered."""
@@ -242,41 +237,41 @@ class Watch:
 MAX_STALLED = 3  # starts in a row that begin at the same round
 
 
-def run_batch(batch: BatchJob, echo: Echo) -> int:
+def run_batch(batch: BatchJob) -> int:
     """Run until the run is finished or its time is up, and return the exit code of the batch script."""
+    batch = batch.prepared()
     try:
-        return start(batch, echo)
+        return start(batch)
     except (RunError, UsageError) as error:
         batch.failure_file.write_text(str(error))
         raise
 
 
-def start(batch: BatchJob, echo: Echo) -> int:
+def start(batch: BatchJob) -> int:
     """Start the ranks unless there is nothing to do, and wait for their end."""
     inside = scheduler().inside()
-    watch = Watch(batch, inside, echo)
+    watch = Watch(batch, inside)
     before = read_progress(batch.run, verified=True)
     if before.finished:
-        echo(f"{batch.run} is already finished, after {before.rounds:,} rounds")
+        note(f"{batch.run} is already finished, after {before.rounds:,} rounds")
         return 0
     if batch.stopped:
-        echo(f"{batch.run} was stopped; to resume it, submit it again with --resume")
+        note(f"{batch.run} was stopped; to resume it, submit it again with --resume")
         return CONTINUE
     check_progress(batch, before, inside.id)
     batch.failure_file.unlink(missing_ok=True)
     attempt = Attempt(inside.id or "", time.time(), inside.cores, before.rounds, inside.nodes)
-    batch.submission_dir.record_attempt(batch.run, attempt)
-    with watch:
-        code = watch.wait()
-    end, exit_code = conclude(batch, watch, code, attempt.began, echo)
-    batch.submission_dir.record_attempt(batch.run, replace(attempt, ended=time.time(), end=end))
+    batch.dir.record_attempt(batch.run, attempt)
+    code = watch.run()
+    end, exit_code = conclude(batch, watch, code, attempt.began)
+    batch.dir.record_attempt(batch.run, replace(attempt, ended=time.time(), end=end))
     return exit_code
 
 
 def check_progress(batch: BatchJob, before: Progress, id: str | None) -> None:
     """Reject one more start at a round that several starts in a row did not get beyond."""
-    submitted = batch.submission_dir.manifest().jobs
-    attempts = batch.submission_dir.attempts(batch.run)
+    submitted = batch.dir.manifest().jobs
+    attempts = batch.dir.attempts(batch.run)
     latest = [a for a in attempts if a.job == id or scheduler().array_id(a.job) in submitted][-MAX_STALLED:]
     if len(latest) == MAX_STALLED and all(attempt.rounds == before.rounds for attempt in latest):
         stalled = f"{MAX_STALLED} starts in a row got no further than round {before.rounds:,}"
@@ -284,23 +279,25 @@ def check_progress(batch: BatchJob, before: Progress, id: str | None) -> None:
         raise RunError(f"{stalled}: {advice}")
 
 
-def conclude(batch: BatchJob, watch: Watch, code: int, began: float, echo: Echo) -> tuple[str, int]:
+def conclude(batch: BatchJob, watch: Watch, code: int, began: float) -> tuple[str, int]:
     """Return how a start ended, for its record, and the exit code of the batch script; requeue if needed."""
     after = read_progress(batch.run, verified=True)
     if after.finished:
         cancel_rest_of_chain(batch)
-        echo(f"finished after {after.rounds:,} rounds: {batch.run}")
+        note(f"finished after {after.rounds:,} rounds: {batch.run}")
         return "finished", 0
     if batch.failure_file.exists() and not ended_by_loss(recorded_events(batch.run), since=began):
         cancel_rest_of_chain(batch)
         return "failed", 2 if code == 2 else 1
-    echo(f"saved at round {after.rounds:,}, not finished (the launcher exited with {code}): {batch.run}")
+    note(f"saved at round {after.rounds:,}, not finished (the launcher exited with {code}): {batch.run}")
     if batch.stopped:
         return "stopped", CONTINUE
-    if not (watch.requeued or requeue_if_allowed(batch, watch, echo)):
+    if not watch.requeue():
         return "left", CONTINUE
     if job := watch.queued_job():
-        exclude_at_fault(recorded_events(batch.run), watch.host_that_ended_ranks(), job, echo)
+        host = watch.host_that_ended_ranks()
+        if text := exclude_at_fault(recorded_events(batch.run), host, job):
+            note(text)
     return "requeued", CONTINUE
 
 
@@ -312,19 +309,8 @@ def recorded_events(run: Path) -> Sequence[Event]:
         return ()
 
 
-def requeue_if_allowed(batch: BatchJob, watch: Watch, echo: Echo) -> bool:
-    """Requeue an unfinished run if that is wanted, and return whether the scheduler accepted it."""
-    job = watch.queued_job()
-    if job is None:
-        if batch.options.requeue:
-            name = scheduler().NAME
-            echo(f"{name} cannot be asked to requeue this job: resume it with the same command")
-        return False
-    return should_requeue(batch, job) and request_requeue(job, echo)
-
-
 def cancel_rest_of_chain(batch: BatchJob) -> None:
     """Cancel the later batch jobs of a chain, which have nothing left to do."""
-    own, chain = scheduler().inside().id, batch.submission_dir.manifest().jobs
-    if not batch.options.requeue and own in chain:
+    own, chain = scheduler().inside().id, batch.dir.manifest().jobs
+    if not batch.requeue and own in chain:
         scheduler().cancel(*chain[chain.index(own) + 1 :])

@@ -1,5 +1,6 @@
 """Slurm: its options and commands, what they print, and the launcher for its jobs."""
 
+import argparse
 import math
 import os
 import re
@@ -8,6 +9,7 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -76,31 +78,24 @@ def is_sized(resources: Resources) -> bool:
     return sizes != (None, None, None) or any(re.match(pattern, arg) for arg in extra_args(resources))
 
 
+def node_options(resources: Resources) -> argparse.Namespace:
+    """Return those of the further options of sbatch that say which nodes to use, empty if not given."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for short, name in (("-N", "--nodes"), ("-p", "--partition"), ("-x", "--exclude")):
+        parser.add_argument(short, name, nargs="?", default="", const="")
+    return parser.parse_known_args(extra_args(resources))[0]
+
+
 def placement(resources: Resources) -> Placement:
     """Return which nodes a submission may use, as far as its options say."""
-    args, per_node = extra_args(resources), resources.ntasks_per_node
+    given, per_node = node_options(resources), resources.ntasks_per_node
     spread = -(-resources.ntasks // per_node) if resources.ntasks and per_node else 0
-    nodes = resources.nodes or spread or leading_number(split_option(args, "--nodes", "-N")[0]) or 1
-    partition = resources.partition or split_option(args, "--partition", "-p")[0]
-    excluded, _ = split_option(args, "--exclude", "-x")
-    if "/" in excluded:
-        raise UsageError(f"--sbatch --exclude={excluded} is a file, but --exclude-slow needs the node names")
-    return Placement(nodes, tuple(partition.split(",")), excluded)
-
-
-def split_option(args: list[str], long: str, short: str) -> tuple[str, list[str]]:
-    """Return the value of an option of sbatch, empty if it is not given, and the other arguments."""
-    value, rest, words = "", list[str](), iter(args)
-    for word in words:
-        if word in (long, short):
-            value = next(words, "")
-        elif word.startswith(f"{long}="):
-            value = word.removeprefix(f"{long}=")
-        elif word.startswith(short):
-            value = word.removeprefix(short)
-        else:
-            rest.append(word)
-    return value, rest
+    nodes = resources.nodes or spread or leading_number(given.nodes) or 1
+    if "/" in given.exclude:
+        raise UsageError(
+            f"--sbatch --exclude={given.exclude} is a file, but --exclude-slow needs the node names"
+        )
+    return Placement(nodes, tuple((resources.partition or given.partition).split(",")), given.exclude)
 
 
 def sbatch_args(resources: Resources) -> list[str]:
@@ -111,8 +106,8 @@ def sbatch_args(resources: Resources) -> list[str]:
     if not resources.exclude:
         return [*asked, *extra_args(resources)]
     own = placement(resources).excluded
-    _, rest = split_option(extra_args(resources), "--exclude", "-x")  # sbatch reads only the last --exclude
-    return [*asked, *rest, f"--exclude={','.join(filter(None, [own, *resources.exclude]))}"]
+    excluded = f"--exclude={','.join(filter(None, [own, *resources.exclude]))}"
+    return [*asked, *extra_args(resources), excluded]  # sbatch reads only the last --exclude
 
 
 def directives(script: Script) -> list[str]:
@@ -149,8 +144,7 @@ PHASES: dict[str, Phase] = {
 
 def parse_job(line: str) -> QueuedJob:
     """Parse one line of `scontrol --oneliner show job`."""
-    known = {name: text.replace("(null)", "") for name, text in re.findall(r"(\w[\w/:]*)=(\S*)", line)}
-    fields = defaultdict(str, known)
+    fields = defaultdict(str, re.findall(r"(\w[\w/:]*)=(\S*)", line.replace("(null)", "")))
     id, state, reason = fields["JobId"], fields["JobState"], fields["Reason"]
     if fields["ArrayTaskId"]:
         id = f"{fields['ArrayJobId']}_{fields['ArrayTaskId']}"
@@ -159,6 +153,7 @@ def parse_job(line: str) -> QueuedJob:
     end = parse_timestamp(fields["EndTime"])  # of a preempted job earlier than its time limit
     timed_out = state in ("COMPLETING", "TIMEOUT") and over_time
     command = re.search(r"\bCommand=(.*?) WorkDir=", line)
+    needed = leading_number(fields["NumNodes"]) or 1
     return QueuedJob(
         id=id,
         state=state,
@@ -171,11 +166,7 @@ def parse_job(line: str) -> QueuedJob:
         cancelled=state in ("COMPLETING", "CANCELLED") and not timed_out,
         preempted=parse_timestamp(fields["PreemptTime"]) is not None,
         nodes=fields["NodeList"],
-        placement=Placement(
-            leading_number(fields["NumNodes"]) or 1,
-            tuple(fields["Partition"].split(",")),
-            fields["ExcNodeList"],
-        ),
+        placement=Placement(needed, tuple(fields["Partition"].split(",")), fields["ExcNodeList"]),
         script=Path(command[1]) if command else Path(),
     )
 
@@ -194,8 +185,7 @@ def parse_duration(text: str) -> float | None:
     days, *rest = hit.groups()
     numbers = [int(part) for part in rest if part is not None]
     units = [3600, 60, 1] if days is not None or len(numbers) == 3 else [60, 1]
-    total = 86400 * int(days or 0) + sum(a * b for a, b in zip(numbers, units, strict=False))
-    return float(total)
+    return float(86400 * int(days or 0) + sum(a * b for a, b in zip(numbers, units, strict=False)))
 
 
 def parse_timestamp(text: str) -> float | None:
@@ -231,8 +221,7 @@ def members(id: str) -> list[int]:
     return found
 
 
-COMMAND_SECONDS = 60.0  # for one command
-SHORT_SECONDS = 10.0  # for one whose answer is not needed
+SHORT_SECONDS = 10.0  # for a command whose answer is not needed
 TRIES = 3  # a controller that is being restarted answers a little later
 UNKNOWN_JOB = ("Invalid job id", "not found")  # the latter for pending members of an array
 UNREACHABLE = (  # what Slurm's commands print if they cannot reach the controller
@@ -247,12 +236,12 @@ UNREACHABLE = (  # what Slurm's commands print if they cannot reach the controll
 )
 
 
-def slurm(*command: str) -> CommandResult:
+def run_slurm(*command: str) -> CommandResult:
     """Run one of Slurm's commands, and retry it if the controller does not answer."""
     if shutil.which(command[0]) is None:
         raise UsageError(f"there is no {command[0]} here: run this where Slurm is, or use mpi-ata run")
     for number in range(TRIES):
-        result = run_command(command, COMMAND_SECONDS)
+        result = run_command(command)
         if result.code is not None and "Unable to contact slurm controller" not in result.err:
             break
         time.sleep(2.0**number)
@@ -260,7 +249,9 @@ def slurm(*command: str) -> CommandResult:
 
 
 def error_line(result: CommandResult) -> str:
-    """Return the last line that a failed command printed, without its name in front."""
+    """Return the last line that a command printed, without its name in front; empty if it succeeded."""
+    if result.code == 0:
+        return ""
     lines = [line for line in (result.err or result.out).splitlines() if line.strip()]
     return re.sub(r"^\w+: ((error|fatal): )?", "", lines[-1]) if lines else "no answer came"
 
@@ -270,9 +261,11 @@ def is_unreachable(result: CommandResult) -> bool:
     return result.code != 0 and (result.code is None or any(text in result.err for text in UNREACHABLE))
 
 
-def no_answer(result: CommandResult) -> SchedulerUnreachableError:
-    """Return the error of a query that Slurm did not answer."""
-    return SchedulerUnreachableError(f"Slurm does not answer: {error_line(result)}; see mpi-ata doctor")
+def answer(result: CommandResult) -> str:
+    """Return what a query printed; an error if Slurm did not answer it."""
+    if error := error_line(result):
+        raise SchedulerUnreachableError(f"Slurm does not answer: {error}; see mpi-ata doctor")
+    return result.out
 
 
 def submit_command(script: Path, after: str = "") -> list[str]:
@@ -282,52 +275,44 @@ def submit_command(script: Path, after: str = "") -> list[str]:
 
 def submit(script: Path, after: str = "") -> str:
     """Submit a batch script and return the id of the Slurm job."""
-    result = slurm(*submit_command(script, after))
+    result = run_slurm(*submit_command(script, after))
     id = re.search(r"^(\d+)(;.*)?$", result.out, re.MULTILINE)
     if is_unreachable(result):
         raise RunError(f"sbatch cannot reach Slurm: {error_line(result)}; see mpi-ata doctor")
     if result.code != 0 or id is None:
-        raise UsageError(f"Slurm rejected the job: {error_line(result)}")
+        raise UsageError(f"Slurm rejected the job: {error_line(result) or 'no id came'}")
     return id[1]
 
 
 def jobs(id: str) -> list[QueuedJob]:
     """Return a Slurm job, or each member of an array; nothing once Slurm has forgotten it."""
-    result = slurm("scontrol", "--oneliner", "show", "job", id)
-    if result.code != 0:
-        if any(text in result.out + result.err for text in UNKNOWN_JOB) and not is_unreachable(result):
-            return []
-        raise no_answer(result)
-    return [parse_job(line) for line in result.out.splitlines() if line.startswith("JobId=")]
+    result = run_slurm("scontrol", "--oneliner", "show", "job", id)
+    unknown = any(text in result.out + result.err for text in UNKNOWN_JOB)
+    if result.code != 0 and unknown and not is_unreachable(result):
+        return []
+    return [parse_job(line) for line in answer(result).splitlines() if line.startswith("JobId=")]
 
 
 def queued_ids() -> list[str]:
     """Return the ids of this user's queued and running Slurm jobs; one per array."""
-    result = slurm("squeue", "--me", "--noheader", "--format=%F")
-    if result.code != 0:
-        raise no_answer(result)
-    return list(dict.fromkeys(result.out.split()))
+    return list(dict.fromkeys(answer(run_slurm("squeue", "--me", "--noheader", "--format=%F")).split()))
 
 
 def requeue(id: str) -> str:
     """Requeue a Slurm job, and return the error message if Slurm rejects that."""
-    result = slurm("scontrol", "requeue", id)
-    return "" if result.code == 0 else error_line(result)
+    return error_line(run_slurm("scontrol", "requeue", id))
 
 
 def exclude_nodes(id: str, nodes: Sequence[str]) -> str:
     """Set the nodes that a requeued Slurm job must not use, and return the error if Slurm rejects that."""
-    result = slurm("scontrol", "update", f"JobId={id}", f"ExcNodeList={','.join(nodes)}")
-    return "" if result.code == 0 else error_line(result)
+    return error_line(run_slurm("scontrol", "update", f"JobId={id}", f"ExcNodeList={','.join(nodes)}"))
 
 
 def nodes_by_partition() -> dict[str, list[str]]:
     """Return the nodes of each partition; those of the default partition also under an empty name."""
-    result = slurm("sinfo", "--Node", "--noheader", "--format=%N %P")
-    if result.code != 0:
-        raise no_answer(result)
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for node, partition in (line.split() for line in result.out.splitlines() if line.strip()):
+    for line in answer(run_slurm("sinfo", "--Node", "--noheader", "--format=%N %P")).splitlines():
+        node, partition = line.split()
         for name in {partition.rstrip("*"), ""} if partition.endswith("*") else {partition}:
             found[name].append(node)
     return found
@@ -335,7 +320,7 @@ def nodes_by_partition() -> dict[str, list[str]]:
 
 def expand_nodes(nodes: str) -> list[str]:
     """Return the names in a list such as n[1-3,5]."""
-    result = slurm("scontrol", "show", "hostnames", nodes) if nodes else CommandResult(0, "", "")
+    result = run_slurm("scontrol", "show", "hostnames", nodes) if nodes else CommandResult(0, "", "")
     if result.code != 0:
         raise UsageError(f"{nodes!r} is not a list of nodes: {error_line(result)}")
     return result.out.split()
@@ -344,19 +329,18 @@ def expand_nodes(nodes: str) -> list[str]:
 def cancel(*ids: str) -> None:
     """Cancel pending Slurm jobs."""
     if ids:
-        slurm("scancel", *ids)
+        run_slurm("scancel", *ids)
 
 
 def signal(id: str, name: str) -> None:
     """Send a signal to the batch script of a running Slurm job, and to nothing else."""
-    result = slurm("scancel", "--batch", f"--signal={name}", id)
-    if result.code != 0:
-        raise RunError(f"Slurm job {id} could not be asked to stop: {error_line(result)}")
+    if error := error_line(run_slurm("scancel", "--batch", f"--signal={name}", id)):
+        raise RunError(f"Slurm job {id} could not be asked to stop: {error}")
 
 
 def mpi_types() -> list[str]:
     """Return the MPI types that srun supports here."""
-    result = slurm("srun", "--mpi=list")
+    result = run_slurm("srun", "--mpi=list")
     return re.findall(r"^\s+(?:srun: )?(\w+)\s*$", result.out + result.err, re.MULTILINE)
 
 
@@ -398,10 +382,12 @@ LAUNCHER_VARIABLE = "MPI_ATA_LAUNCHER"  # the user's own choice, such as srun --
 def launcher(workers: int | None = None) -> list[str]:
     """Return the command that starts the ranks of this Slurm job, for these workers or all its tasks."""
     ranks = inside().tasks if workers is None else ranks_for(workers)
-    if os.environ.get(LAUNCHER_VARIABLE):
-        return [*shlex.split(os.environ[LAUNCHER_VARIABLE]), "-n", str(ranks)]
-    offered = mpi_types() if shutil.which("srun") else []
-    return choose_launcher(loaded_library().version, offered, find_mpirun(), ranks)
+    if own := os.environ.get(LAUNCHER_VARIABLE):
+        return [*shlex.split(own), "-n", str(ranks)]
+    offered, mpirun = mpi_types() if shutil.which("srun") else [], None
+    with suppress(UsageError):
+        mpirun = launch.find_mpirun()
+    return choose_launcher(loaded_library().version, offered, mpirun, ranks)
 
 
 def choose_launcher(library: str, offered: Sequence[str], mpirun: str | None, ranks: int) -> list[str]:
@@ -410,9 +396,8 @@ def choose_launcher(library: str, offered: Sequence[str], mpirun: str | None, ra
     if mpirun is not None and "Open MPI" in library and not (gpus_per_rank and "pmix" in offered):
         # It works with Slurm whichever PMIx either was built with.
         return [mpirun, *fault_tolerance(mpirun), "-n", str(ranks)]
-    for name in supported_mpi_types(library):
-        if name in offered:
-            return srun(name, ranks)
+    if types := [name for name in supported_mpi_types(library) if name in offered]:
+        return srun(types[0], ranks)
     if mpirun is not None:
         return [mpirun, "-n", str(ranks)]
     raise UsageError(
@@ -431,14 +416,6 @@ def supported_mpi_types(library: str) -> list[str]:
     if "Intel" in library and "I_MPI_PMI_LIBRARY" not in os.environ:
         return []  # it finds Slurm's PMI only through that variable
     return ["pmi2"]
-
-
-def find_mpirun() -> str | None:
-    """Return the MPI's own launcher, if there is one."""
-    try:
-        return launch.find_mpirun()
-    except UsageError:
-        return None
 
 
 def srun(mpi: str, ranks: int) -> list[str]:

@@ -37,15 +37,18 @@ class SubmittedRun(NamedTuple):
 
 def find_runs(which: str | None, ask: bool = True) -> list[SubmittedRun]:
     """Return the runs that the user named, or all; without asking the scheduler, those recorded in runs/."""
-    if which is None:
-        queued = [job for id in scheduler().queued_ids() for job in scheduler().jobs(id)] if ask else []
-        known = partial(matching_jobs, queued)
-        return [found for each in all_submissions(queued) for found in runs_in(each, known)]
-    query: Query = scheduler().jobs if ask else partial(matching_jobs, ())
-    recorded_only = scheduler().is_id(which) and not ask
-    submissions = recorded_submissions(which) if recorded_only else submissions_of(which)
+    query, queued = scheduler().jobs, list[QueuedJob]()
+    if which is None or not ask:
+        queued = [job for id in scheduler().queued_ids() for job in query(id)] if ask else []
+        query = partial(matching_jobs, queued)
+    submissions = all_submissions(queued) if which is None else submissions_of(which, query)
+    if ask and which is not None and not submissions:
+        name = scheduler().NAME
+        forgotten = f"was not submitted by mpi-ata, or {name} has forgotten it: name its run file"
+        never = f"{which} is neither the id of a {name} job nor a run that was submitted"
+        raise UsageError(f"{name} job {which} {forgotten}" if scheduler().is_id(which) else never)
     found = [run for each in submissions for run in runs_in(each, query)]
-    return [run for run in found if is_named(run, which)]
+    return [run for run in found if which is None or is_named(run, which)]
 
 
 def is_named(found: SubmittedRun, which: str) -> bool:
@@ -69,28 +72,18 @@ def all_submissions(queued: Sequence[QueuedJob]) -> list[SubmissionDir]:
     return here + [SubmissionDir(path) for path in sorted(elsewhere)]
 
 
-def submissions_of(which: str) -> list[SubmissionDir]:
+def submissions_of(which: str, query: Query) -> list[SubmissionDir]:
     """Return the submissions of a batch job or a run file."""
-    name = scheduler().NAME
-    if scheduler().is_id(which):
-        jobs = scheduler().jobs(scheduler().array_id(which))
-        found = [each for job in jobs[:1] if (each := SubmissionDir(job.script.parent)).exists()]
-        if found := found or recorded_submissions(which):
-            return found
-        why = f"was not submitted by mpi-ata, or {name} has forgotten it"
-        raise UsageError(f"{name} job {which} {why}: name its run file")
-    path = Path(which).absolute()
-    for submission in (SubmissionDir.of_run(path), SubmissionDir.of_run(sweep_file(path))):
-        if submission.exists():
-            return [submission]
-    raise UsageError(f"{which} is neither the id of a {name} job nor a run that was submitted")
-
-
-def recorded_submissions(id: str) -> list[SubmissionDir]:
-    """Return the submissions in runs/ whose manifest has the id of a batch job."""
     array_id = scheduler().array_id
-    manifests = [(each, each.manifest()) for each in find_submissions(RUNS)]
-    return [each for each, known in manifests if array_id(id) in map(array_id, [*known.jobs, *known.past])]
+    if not scheduler().is_id(which):
+        path = Path(which).absolute()
+        places = [SubmissionDir.of_run(run) for run in (path, sweep_file(path))]
+        return [place for place in places if place.exists()][:1]
+    scripts = [SubmissionDir(job.script.parent) for job in query(array_id(which))[:1]]
+    if found := [place for place in scripts if place.exists()]:
+        return found
+    known = [(each, each.manifest()) for each in find_submissions(RUNS)]
+    return [each for each, m in known if array_id(which) in map(array_id, [*m.jobs, *m.past])]
 
 
 def runs_in(submission: SubmissionDir, query: Query) -> Iterator[SubmittedRun]:
@@ -113,16 +106,14 @@ def sweep_file(run: Path) -> Path:
     return run.with_stem(re.sub(r"-\d+$", "", run.stem))
 
 
-def status(which: str | None = None) -> list[dict[str, Any]]:
-    """Return a row for each run of a batch job, of a run file, or of all submissions."""
-    return [status_row(found) for found in find_runs(which)]
+def status(which: str | None = None, ask: bool = True) -> list[dict[str, Any]]:
+    """Return a row for each run of a batch job, of a run file, or of all submissions.
 
-
-def status_from_files(which: str | None = None) -> list[dict[str, Any]]:
-    """Return the same without asking the scheduler; the state of unfinished runs is then unknown."""
-    rows = [status_row(found) for found in find_runs(which, ask=False)]
+    Without asking the scheduler, the state of unfinished runs is unknown.
+    """
+    rows = [status_row(found) for found in find_runs(which, ask)]
     unknown = {"state": "unknown", "why": f"{scheduler().NAME} does not answer"}
-    return [row if row["state"] == "finished" else row | unknown for row in rows]
+    return [row if ask or row["state"] == "finished" else row | unknown for row in rows]
 
 
 def stop(which: str) -> list[dict[str, Any]]:

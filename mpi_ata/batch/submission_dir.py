@@ -5,17 +5,22 @@ For RUN.h5 it is RUN.job; the members of a sweep, RUN-0.h5, RUN-1.h5, ..., share
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from mpi_ata.job import Job
+from mpi_ata.job.tables import user_files
+from mpi_ata.job.user_code import local_imports
 
 SUFFIX = ".job"
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(NamedTuple):
     """Which batch jobs were submitted for which runs."""
 
     jobs: tuple[str, ...] = ()  # their ids
@@ -36,41 +41,21 @@ class Attempt:
     end: str = ""  # finished, failed, stopped, requeued or left
 
 
-@dataclass(frozen=True)
 class SubmissionDir:
     """The folder of a submission, and the names of the files in it."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.script = path / "batch.sh"
+        self.files = path / "files"  # copies of the job file, problem file and so on
+        self.source = path / "source.sh"  # a copy of the shell file that the script sources
+        self.log = path / "slurm"  # without what the scheduler appends
+        self._manifest = path / "submitted.json"
 
     @classmethod
     def of_run(cls, run: Path) -> "SubmissionDir":
         """Return the folder that belongs to a run file."""
         return cls(run.with_suffix(SUFFIX))
-
-    @property
-    def script(self) -> Path:
-        """Return the batch script."""
-        return self.path / "batch.sh"
-
-    @property
-    def files(self) -> Path:
-        """Return the folder of the copied job file, problem file and so on."""
-        return self.path / "files"
-
-    @property
-    def source(self) -> Path:
-        """Return the copy of the shell file that the script sources."""
-        return self.path / "source.sh"
-
-    @property
-    def log(self) -> Path:
-        """Return the log's name without what the scheduler appends."""
-        return self.path / "slurm"
-
-    @property
-    def manifest_file(self) -> Path:
-        """Return the file that says which batch jobs were submitted."""
-        return self.path / "submitted.json"
 
     def failure_file(self, run: Path) -> Path:
         """Return the file that says why a run failed; while it exists, the run is not requeued."""
@@ -84,7 +69,7 @@ class SubmissionDir:
         """Return the file in which the manager of the latest start left which workers died."""
         return self.path / f"{run.stem}.verdict"
 
-    def attempts_file(self, run: Path) -> Path:
+    def _attempts_file(self, run: Path) -> Path:
         """Return the file that records the starts of a run, as lines of JSON."""
         return self.path / f"{run.stem}.attempts"
 
@@ -95,12 +80,16 @@ class SubmissionDir:
 
     def exists(self) -> bool:
         """Return whether something was submitted from this folder."""
-        return self.manifest_file.is_file()
+        return self._manifest.is_file()
+
+    def submitted(self) -> float:
+        """Return when something was last submitted from this folder, in seconds since 1970."""
+        return self._manifest.stat().st_mtime
 
     def manifest(self) -> Manifest:
         """Return which batch jobs were submitted for which runs; empty if that is unreadable."""
         try:
-            found = json.loads(self.manifest_file.read_text())
+            found = json.loads(self._manifest.read_text())
             jobs, past = (tuple(map(str, found[name])) for name in ("jobs", "past"))
             return Manifest(jobs, tuple(map(Path, found["runs"])), past)
         except (OSError, ValueError, TypeError, KeyError):
@@ -111,31 +100,28 @@ class SubmissionDir:
         before = self.manifest()
         past = [job for job in [*before.past, *before.jobs] if job not in jobs]
         manifest = {"jobs": list(jobs), "runs": [str(run) for run in runs], "past": past}
-        write_atomically(self.manifest_file, json.dumps(manifest))
+        write_atomically(self._manifest, json.dumps(manifest))
 
     def attempts(self, run: Path) -> list[Attempt]:
         """Return the starts of a run so far; a line that a kill cut off is skipped."""
-        try:
-            lines = self.attempts_file(run).read_text().splitlines()
-        except OSError:
-            return []
         found: dict[float, Attempt] = {}
-        for line in lines:
-            with suppress(ValueError, TypeError):
-                attempt = Attempt(**json.loads(line))
-                found[attempt.began] = attempt
+        with suppress(OSError):
+            for line in self._attempts_file(run).read_text().splitlines():
+                with suppress(ValueError, TypeError):
+                    attempt = Attempt(**json.loads(line))
+                    found[attempt.began] = attempt
         return list(found.values())
 
     def record_attempt(self, run: Path, attempt: Attempt) -> None:
         """Record a start of a run, or the same start again once it has ended."""
-        with suppress(OSError), self.attempts_file(run).open("a") as file:
+        with suppress(OSError), self._attempts_file(run).open("a") as file:
             file.write(json.dumps(asdict(attempt)) + "\n")
 
 
 def find_submissions(folder: Path) -> list[SubmissionDir]:
     """Return all submissions whose runs are in a folder, the oldest first."""
     found = [each for each in map(SubmissionDir, folder.glob(f"*{SUFFIX}")) if each.exists()]
-    return sorted(found, key=lambda each: each.manifest_file.stat().st_mtime)
+    return sorted(found, key=SubmissionDir.submitted)
 
 
 def billed_core_seconds(attempts: Sequence[Attempt], last_seen: float | None) -> float:
@@ -145,9 +131,7 @@ def billed_core_seconds(attempts: Sequence[Attempt], last_seen: float | None) ->
     """
     total, next_start = 0.0, time.time()
     for attempt in reversed(attempts):
-        ended = attempt.ended
-        if ended is None:
-            ended = min(next_start, max(last_seen or attempt.began, attempt.began))
+        ended = min(next_start, last_seen or 0.0) if attempt.ended is None else attempt.ended
         total += attempt.cores * max(0.0, ended - attempt.began)
         next_start = attempt.began
     return total
@@ -158,3 +142,42 @@ def write_atomically(path: Path, text: str) -> None:
     new = path.with_name(f"{path.name}.{os.getpid()}")
     new.write_text(text)
     new.replace(path)
+
+
+@dataclass(frozen=True)
+class JobCopy:
+    """A job file, the files that it names, and the modules next to Python files that these import."""
+
+    targets: dict[Path, Path]  # the copy of each file
+    job: Path  # the copy of the job file
+    settings: tuple[tuple[str, ...], ...]  # per member of a sweep: paths that must point to the copies
+
+    @classmethod
+    def of(cls, members: Sequence[Job], to: Path) -> "JobCopy":
+        """Return where to copy the files of a job, under the settings of each of its members."""
+        job, to = resolve_parent(members[0].path), to.absolute()
+        named = [user_files(member.tables) for member in members]
+        sources = {file: resolve_parent(job.parent / file) for files in named for file in files.values()}
+        found = {job}.union(*map(local_imports, sources.values()))
+        root = Path(os.path.commonpath([path.parent for path in found]))
+        targets = {path: to / path.relative_to(root) for path in sorted(found)}
+        copies = {file: targets[source] for file, source in sources.items()}
+        settings = [path_settings(files, targets[job].parent, copies) for files in named]
+        return cls(targets, targets[job], tuple(settings))
+
+    def make(self) -> None:
+        """Copy all files."""
+        for source, target in self.targets.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+
+
+def path_settings(files: dict[str, str], folder: Path, copies: dict[str, Path]) -> tuple[str, ...]:
+    """Return settings for files that a job copied to a folder would look for elsewhere: absolute paths."""
+    pairs = [(name, os.path.normpath(folder / file), str(copies[file])) for name, file in files.items()]
+    return tuple(f"{name}={json.dumps(copy)}" for name, sought, copy in pairs if sought != copy)
+
+
+def resolve_parent(path: Path) -> Path:
+    """Return an absolute path whose folders are no links, though the file itself may be one."""
+    return path.parent.resolve() / path.name

@@ -1,24 +1,23 @@
-"""Submitting a job: its files are copied, its script written, and handed to the scheduler."""
+"""Submitting a job: it is checked, its files are copied, its script is written and given to the scheduler."""
 
-import json
-import os
 import re
+import shlex
 import shutil
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from mpi_ata.batch.bad_nodes import without_bad_hosts
-from mpi_ata.batch.interface import SIGNAL, Script, check_text, scheduler
-from mpi_ata.batch.submission import Submission, output_args, script_text, setting_args
-from mpi_ata.batch.submission_dir import SubmissionDir
-from mpi_ata.driver.plan import Plan, plan_run
+from mpi_ata.batch.interface import LEAD_SECONDS, SIGNAL, Resources, Script, check_text, scheduler
+from mpi_ata.batch.submission_dir import JobCopy, SubmissionDir
+from mpi_ata.driver.plan import OutputOptions, Plan, plan_run
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.job import Job, build_parts, load_job
-from mpi_ata.job.tables import user_files
-from mpi_ata.job.user_code import local_imports
+from mpi_ata.job import build_parts, load_job
+from mpi_ata.job.tables import parse_setting
+from mpi_ata.launch import rank_command
 from mpi_ata.layout import ranks_for, workers_in
 from mpi_ata.runfile.checkpoints import fresh_name
 from mpi_ata.runfile.progress import is_finished
@@ -26,55 +25,68 @@ from mpi_ata.runfile.store import check_writable_path
 
 
 @dataclass(frozen=True)
-class JobCopy:
-    """A job file, the files that it names, and the modules next to Python files that these import."""
+class Sweep:
+    """Runs that differ in some settings."""
 
-    targets: dict[Path, Path]  # the copy of each file
-    job: Path  # the copy of the job file
-    settings: tuple[tuple[str, ...], ...]  # per member of a sweep: paths that must point to the copies
+    members: tuple[tuple[str, ...], ...]  # the settings of each
+    at_once: int | None = None  # maximum runs at the same time
 
     @classmethod
-    def of(cls, members: Sequence[Job], to: Path) -> "JobCopy":
-        """Return where to copy the files of a job, under the settings of each of its members."""
-        job, to = resolve_parent(members[0].path), to.absolute()
-        named = [user_files(member.tables) for member in members]
-        sources = {file: resolve_parent(job.parent / file) for files in named for file in files.values()}
-        found = {job}.union(*map(local_imports, sources.values()))
-        root = Path(os.path.commonpath([path.parent for path in found]))
-        targets = {path: to / path.relative_to(root) for path in sorted(found)}
-        settings = [tuple(path_settings(files, targets[job], sources, targets)) for files in named]
-        return cls(targets, targets[job], tuple(settings))
+    def of(cls, texts: Sequence[str], at_once: int | None = None) -> "Sweep":
+        """Return all combinations of values; each text is table.key=value,value,..."""
+        choices = []
+        for text in texts:
+            name, _, values = text.partition("=")
+            parse_setting(text)
+            choices.append([f"{name.strip()}={value}" for value in split_values(values)])
+        return cls(tuple(product(*choices)), at_once)
 
-    def make(self) -> None:
-        """Copy all files."""
-        for source, target in self.targets.items():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+    @property
+    def same_problem(self) -> bool:
+        """Return whether all members compute the same tasks, so that they can share worker speeds."""
+        return not any(setting.startswith("problem.") for member in self.members for setting in member)
 
 
-def path_settings(
-    files: dict[str, str], job: Path, sources: dict[str, Path], targets: dict[Path, Path]
-) -> Iterator[str]:
-    """Yield settings for files that the copied job would look for elsewhere, such as absolute paths."""
-    for name, file in files.items():
-        target = targets[sources[file]]
-        if os.path.normpath(job.parent / file) != str(target):
-            yield f"{name}={json.dumps(str(target))}"
-
-
-def resolve_parent(path: Path) -> Path:
-    """Return an absolute path whose folders are no links, though the file itself may be one."""
-    return path.parent.resolve() / path.name
+def split_values(text: str) -> list[str]:
+    """Split at commas, but not inside brackets or quotes."""
+    values = re.findall(r"""(?:\[[^\]]*\]|"[^"]*"|'[^']*'|[^,\["'])+""", text)
+    values = [value.strip() for value in values]
+    if not values or not all(values):
+        raise UsageError(f"--array has no values in {text!r}; write --array allocator.budget=8,16,32")
+    return values
 
 
 @dataclass(frozen=True)
-class PreparedSubmission:
-    """A checked submission: where its runs are saved, and the plan of each."""
+class Submission:
+    """The options of `mpi-ata submit`."""
 
-    submission: Submission
-    run: Path  # or the name that the members of a sweep are numbered after
-    plans: Sequence[Plan] = ()  # of each run
-    notes: Sequence[str] = ()  # about the number of ranks, and nodes that are excluded
+    job: Path
+    resources: Resources
+    output: OutputOptions = field(default_factory=OutputOptions)
+    settings: tuple[str, ...] = ()
+    exclude_slow: tuple[Path, ...] = ()  # runs whose slow, flaky and lost hosts to avoid
+    sweep: Sweep | None = None
+    chain: int | None = None  # number of batch jobs, each after the one before
+    signal: str = SIGNAL
+    lead: int | None = None
+    source: Path | None = None
+    check: bool = True  # build the problem before submitting
+
+    def __post_init__(self) -> None:
+        scheduler().check_resources(self.resources)
+        if self.chain is not None and self.sweep is not None:
+            raise UsageError("--chain and --array cannot be combined: submit the members one by one")
+        if self.output.resume and self.output.out is None:
+            raise UsageError("--resume continues a run; name its file: --out RUN.h5 --resume")
+        if self.output.accept_changes and not self.output.resume:
+            raise UsageError("--accept-changes requires --resume")
+        check_signal(self.signal)
+
+    @property
+    def run(self) -> Path:
+        """Return the run file, or the name that the members of a sweep are numbered after."""
+        assert self.output.out is not None  # submit() chooses one
+        return self.output.out
 
     @property
     def dir(self) -> SubmissionDir:
@@ -84,110 +96,79 @@ class PreparedSubmission:
     @property
     def runs(self) -> list[Path]:
         """Return the file of each run."""
-        if self.submission.sweep is None:
+        if self.sweep is None:
             return [self.run]
-        return [self.run.with_stem(f"{self.run.stem}-{j}") for j in range(len(self.submission.members))]
+        return [self.run.with_stem(f"{self.run.stem}-{j}") for j in range(len(self.sweep.members))]
 
-    def job_copy(self) -> JobCopy:
-        """Return where to copy the files that the runs need."""
-        jobs = [
-            # A run that is resumed may name files in an earlier copy, which is about to be replaced.
-            load_job(self.submission.job, settings) if plan.earlier else plan.job
-            for plan, settings in zip(self.plans, self.submission.members, strict=True)
-        ]
-        return JobCopy.of(jobs, self.dir.files)
+    @property
+    def members(self) -> list[tuple[str, ...]]:
+        """Return the settings of each run."""
+        return [(*self.settings, *more) for more in (self.sweep.members if self.sweep else [()])]
 
-    def script(self, copy: JobCopy) -> Script:
-        """Return the batch script."""
-        asked, sweep = self.submission, self.submission.sweep
-        settings = [(*own, *more) for own, more in zip(asked.members, copy.settings, strict=True)]
-        members = [
-            ("--out", str(run), *setting_args(own)) for run, own in zip(self.runs, settings, strict=True)
-        ]
-        command = (sys.executable, "-P", "-m", "mpi_ata", *self._batch_args(copy))
-        return Script(
-            name=re.sub(r"[^\w.-]", "_", asked.job.stem, flags=re.ASCII),
-            resources=asked.resources,
-            workdir=Path.cwd(),
-            log=self.dir.log,
-            command=command if sweep else (*command, *members[0]),
-            members=tuple(members) if sweep else (),
-            at_once=sweep.at_once if sweep else None,
-            requeue=asked.chain is None,
-            signal=asked.signal,
-            lead=asked.script_lead,
-            source=self.dir.source if asked.source else None,
-        )
-
-    def _batch_args(self, copy: JobCopy) -> list[str]:
-        """Return the arguments of mpi-ata that all runs share."""
-        asked, sweep = self.submission, self.submission.sweep
-        earlier = tuple(path.absolute() for path in asked.output.warm_start)
-        shared = replace(asked.output, out=None, resume=False, warm_start=earlier)
-        args = ["batch", str(copy.job), "--submission-dir", str(self.dir.path), *output_args(shared)]
-        args += ["--signal", asked.signal] if asked.signal != SIGNAL else []
-        args += ["--lead", str(asked.lead)] if asked.lead is not None else []
-        args += ["--no-requeue"] if asked.chain is not None else []
-        return args + (["--siblings"] if sweep is not None and sweep.same_problem else [])
-
-    def commands(self) -> list[list[str]]:
-        """Return the commands that submit it; the ids in a chain are not known yet."""
-        later = (self.submission.chain or 1) - 1
-        return [scheduler().submit_command(self.dir.script, after) for after in ["", *["ID"] * later]]
+    @property
+    def script_lead(self) -> int:
+        """Return the lead to write into the script: as given, or a minute, but less in a short job."""
+        if self.lead is not None:
+            return self.lead
+        limit = scheduler().parse_duration(self.resources.time) if self.resources.time else None
+        return LEAD_SECONDS if limit is None else max(1, min(LEAD_SECONDS, int(limit / 4)))
 
 
-def prepare(submission: Submission) -> PreparedSubmission:
-    """Check a submission and decide what each of its runs is."""
-    run = (submission.output.out or fresh_name(submission.job)).absolute()
-    prepared = PreparedSubmission(submission, run)
-    check_paths(prepared)
-    if submission.output.resume:
-        check_resumable(prepared)
-    else:
-        check_not_existing(prepared)
-    plans = plan_runs(prepared)
-    resources, notes = submission.resources, list[str]()
-    if not scheduler().is_sized(resources):
-        resources = replace(resources, ntasks=needed_ranks(submission, plans))
-        notes.append(f"no --ntasks given: using {resources.ntasks}, the job's run.workers plus the manager")
-    check_plans(submission, plans, resources.ranks)
-    resources, more = without_bad_hosts(resources, submission.exclude_slow)
-    submission = replace(submission, resources=resources)
-    return replace(prepared, submission=submission, plans=plans, notes=[*notes, *more])
+def check_signal(name: str) -> str:
+    """Return the name of a signal; reject those that cannot ask a run to save."""
+    if f"SIG{name}" not in signal.Signals.__members__ or name in ("KILL", "STOP", "TERM"):
+        raise UsageError(f"--signal {name} cannot be used: name one such as USR1 or USR2")
+    return name
 
 
-def check_paths(prepared: PreparedSubmission) -> None:
+def submit(asked: Submission, dry_run: bool = False) -> dict[str, Any]:
+    """Submit a job and return what was submitted, or would be, in plain values."""
+    run = (asked.output.out or fresh_name(asked.job)).absolute()
+    asked = replace(asked, output=replace(asked.output, out=run))
+    check_paths(asked)
+    (check_resumable if asked.output.resume else check_not_existing)(asked)
+    plans = plan_runs(asked)
+    asked, notes = with_size(asked, plans)
+    check_plans(asked, plans)
+    resources, more = without_bad_hosts(asked.resources, asked.exclude_slow)
+    asked = replace(asked, resources=resources)
+    copy = copy_of(asked, plans)
+    script = script_text(batch_script(asked, copy))
+    ids = [] if dry_run else write_and_submit(asked, copy, script)
+    return describe(asked, ids, [*notes, *more]) | {"script": script if dry_run else str(asked.dir.script)}
+
+
+def check_paths(asked: Submission) -> None:
     """Reject paths that a script cannot contain, or where nothing can be read or written."""
-    asked = prepared.submission
-    for path in [prepared.run, *asked.output.warm_start, asked.source or ""]:
+    for path in [asked.run, *asked.output.warm_start, asked.source or ""]:
         check_text(str(path))
     if asked.source is not None and not asked.source.is_file():
         raise UsageError(f"--source {asked.source} is not a file")
-    existing = next(path for path in prepared.run.parents if path.exists())
-    check_writable_path(existing / prepared.run.name)
+    existing = next(path for path in asked.run.parents if path.exists())
+    check_writable_path(existing / asked.run.name)
 
 
-def check_not_existing(prepared: PreparedSubmission) -> None:
+def check_not_existing(asked: Submission) -> None:
     """Reject a submission that would overwrite a run."""
-    for path in [*prepared.runs, prepared.dir.path]:
+    for path in [*asked.runs, asked.dir.path]:
         if path.exists():
             raise UsageError(f"{path} exists: resume it with --resume, or choose another --out")
 
 
-def check_resumable(prepared: PreparedSubmission) -> None:
+def check_resumable(asked: Submission) -> None:
     """Reject runs that are finished, or that another batch job is still running."""
-    if all(is_finished(run) for run in prepared.runs):
-        raise UsageError(f"{prepared.runs[0]} is already finished: choose another --out for a new run")
-    for id in prepared.dir.manifest().jobs:
+    if all(is_finished(run) for run in asked.runs):
+        raise UsageError(f"{asked.runs[0]} is already finished: choose another --out for a new run")
+    for id in asked.dir.manifest().jobs:
         if any(job.phase != "over" for job in scheduler().jobs(id)):
             name = scheduler().NAME
-            raise UsageError(f"{name} job {id} is still running {prepared.run}: see mpi-ata status {id}")
+            raise UsageError(f"{name} job {id} is still running {asked.run}: see mpi-ata status {id}")
 
 
-def plan_runs(prepared: PreparedSubmission) -> list[Plan]:
+def plan_runs(asked: Submission) -> list[Plan]:
     """Return the plan of each run, and check its warm start."""
-    asked, plans = prepared.submission, []
-    for run, settings in zip(prepared.runs, asked.members, strict=True):
+    plans = []
+    for run, settings in zip(asked.runs, asked.members, strict=True):
         output = replace(asked.output, out=run, resume=True)
         if not output.resumes():
             output.check_prior()
@@ -195,21 +176,25 @@ def plan_runs(prepared: PreparedSubmission) -> list[Plan]:
     return plans
 
 
-def needed_ranks(submission: Submission, plans: Sequence[Plan]) -> int:
-    """Return how many ranks the workers of a job and its manager need."""
+def with_size(asked: Submission, plans: Sequence[Plan]) -> tuple[Submission, list[str]]:
+    """Return the submission with as many ranks as its jobs need, unless it says how many, and a note."""
+    if scheduler().is_sized(asked.resources):
+        return asked, []
     workers, *others = {plan.job.run.workers for plan in plans}
     if workers is None or others:
         differ = "the runs of --array differ in run.workers"
-        why = differ if others else f"{submission.job} has no run.workers"
+        why = differ if others else f"{asked.job} has no run.workers"
         raise UsageError(f"{why}: set --ntasks, the number of ranks to start, manager included")
-    return ranks_for(workers)
+    ranks = ranks_for(workers)
+    note = f"no --ntasks given: using {ranks}, the job's run.workers plus the manager"
+    return replace(asked, resources=replace(asked.resources, ntasks=ranks)), [note]
 
 
-def check_plans(asked: Submission, plans: Sequence[Plan], ranks: int | None) -> None:
+def check_plans(asked: Submission, plans: Sequence[Plan]) -> None:
     """Reject jobs that could not run; a problem that several runs in a row share is built once."""
     if not asked.check:
         return
-    problem, built_from = None, ""
+    problem, built_from, ranks = None, "", asked.resources.ranks
     for job in [plan.job for plan in plans]:
         workers = workers_in(ranks) if ranks is not None else job.run.workers
         key = repr((job.tables["problem"], job.files.get("problem.file"), job.run.seed))
@@ -220,24 +205,98 @@ def check_plans(asked: Submission, plans: Sequence[Plan], ranks: int | None) -> 
         built_from = key
 
 
-def submit(submission: Submission, dry_run: bool = False) -> dict[str, Any]:
-    """Submit a job and return what was submitted, or would be, in plain values."""
-    prepared = prepare(submission)
-    copy = prepared.job_copy()
-    script = script_text(prepared.script(copy))
-    if dry_run:
-        return describe_submission(prepared, script, [])
-    ids = write_and_submit(prepared, copy, script)
-    return describe_submission(prepared, str(prepared.dir.script), ids)
+def copy_of(asked: Submission, plans: Sequence[Plan]) -> JobCopy:
+    """Return where to copy the files that the runs need."""
+    jobs = [
+        # A run that is resumed may name files in an earlier copy, which is about to be replaced.
+        load_job(asked.job, settings) if plan.earlier else plan.job
+        for plan, settings in zip(plans, asked.members, strict=True)
+    ]
+    return JobCopy.of(jobs, asked.dir.files)
 
 
-def write_and_submit(prepared: PreparedSubmission, copy: JobCopy, script: str) -> list[str]:
+def batch_script(asked: Submission, copy: JobCopy) -> Script:
+    """Return what goes into the batch script."""
+    settings = [(*own, *more) for own, more in zip(asked.members, copy.settings, strict=True)]
+    runs = zip(asked.runs, settings, strict=True)
+    members = tuple(("--out", str(run), *setting_args(own)) for run, own in runs)
+    command = tuple(rank_command(batch_args(asked, copy.job)))
+    return Script(
+        name=re.sub(r"[^\w.-]", "_", asked.job.stem, flags=re.ASCII),
+        resources=asked.resources,
+        workdir=Path.cwd(),
+        log=asked.dir.log,
+        command=command if asked.sweep else (*command, *members[0]),
+        members=members if asked.sweep else (),
+        at_once=asked.sweep.at_once if asked.sweep else None,
+        requeue=asked.chain is None,
+        signal=asked.signal,
+        lead=asked.script_lead,
+        source=asked.dir.source if asked.source else None,
+    )
+
+
+def batch_args(asked: Submission, job: Path) -> list[str]:
+    """Return the arguments of mpi-ata that all runs share."""
+    earlier = tuple(path.absolute() for path in asked.output.warm_start)
+    shared = replace(asked.output, out=None, resume=False, warm_start=earlier)
+    args = ["batch", str(job), "--submission-dir", str(asked.dir.path), *output_args(shared)]
+    args += ["--signal", asked.signal] if asked.signal != SIGNAL else []
+    args += ["--lead", str(asked.lead)] if asked.lead is not None else []
+    args += ["--no-requeue"] if asked.chain is not None else []
+    return args + (["--siblings"] if asked.sweep is not None and asked.sweep.same_problem else [])
+
+
+def setting_args(settings: Iterable[str]) -> list[str]:
+    """Return the options of `mpi-ata run` for settings."""
+    return [argument for setting in settings for argument in ("--set", setting)]
+
+
+def output_args(output: OutputOptions) -> list[str]:
+    """Return the options of `mpi-ata run` that say the same."""
+    prior = [argument for path in output.warm_start for argument in ("--warm-start", str(path))]
+    if prior and output.prior_weight < 1:
+        prior += ["--prior-weight", f"{output.prior_weight:g}"]
+    if prior and output.any_problem:
+        prior.append("--any-problem")
+    return [
+        *(["--out", str(output.out)] if output.out else []),
+        *(["--resume"] if output.resume else []),
+        *prior,
+        *(["--accept-changes"] if output.accept_changes else []),
+    ]
+
+
+SHELLCHECK = "# shellcheck disable=SC1003,SC2016  # arguments are literal"
+
+
+def script_text(script: Script) -> str:
+    """Return the text of a batch script."""
+    lines = ["#!/bin/bash", *scheduler().directives(script), "", SHELLCHECK]
+    lines.append(f"trap '' {script.signal}  # until mpi-ata handles it")
+    if script.source is not None:
+        lines += ["# shellcheck source=/dev/null", f". {quote(str(script.source))}"]
+    if script.members:
+        index = scheduler().ARRAY_INDEX
+        cases = [f"  {j}) set -- {quote(*member)} ;;" for j, member in enumerate(script.members)]
+        cases.append(f'  *) echo "no such member: ${index}" >&2; exit 2 ;;')
+        lines += [f'case "${{{index}:?}}" in', *cases, "esac"]
+    lines.append(f"exec {quote(*script.command)}" + (' "$@"' if script.members else ""))
+    return "\n".join(lines) + "\n"
+
+
+def quote(*arguments: str) -> str:
+    """Return arguments as words of the shell."""
+    return " ".join(shlex.quote(check_text(argument)) for argument in arguments)
+
+
+def write_and_submit(asked: Submission, copy: JobCopy, script: str) -> list[str]:
     """Write the folder of a submission and submit its script; a failure leaves no new folder behind."""
-    folder = prepared.dir.path
+    folder = asked.dir.path
     fresh = not folder.exists()
     try:
-        write_files(prepared, copy, script)
-        return submit_chain(prepared)
+        write_files(asked, copy, script)
+        return submit_chain(asked)
     except BaseException as error:
         if fresh:
             shutil.rmtree(folder, ignore_errors=True)
@@ -246,24 +305,24 @@ def write_and_submit(prepared: PreparedSubmission, copy: JobCopy, script: str) -
         raise
 
 
-def write_files(prepared: PreparedSubmission, copy: JobCopy, script: str) -> None:
+def write_files(asked: Submission, copy: JobCopy, script: str) -> None:
     """Write what the runs need; of an earlier submission, only the record of its starts remains."""
-    shutil.rmtree(prepared.dir.files, ignore_errors=True)
+    shutil.rmtree(asked.dir.files, ignore_errors=True)
     copy.make()
-    if prepared.submission.source is not None:
-        shutil.copyfile(prepared.submission.source, prepared.dir.source)
-    prepared.dir.script.write_text(script)
-    for run in prepared.runs:
-        prepared.dir.clear(run)
+    if asked.source is not None:
+        shutil.copyfile(asked.source, asked.dir.source)
+    asked.dir.script.write_text(script)
+    for run in asked.runs:
+        asked.dir.clear(run)
 
 
-def submit_chain(prepared: PreparedSubmission) -> list[str]:
+def submit_chain(asked: Submission) -> list[str]:
     """Submit the script once, or once per batch job of a chain; cancel them all if one is not accepted."""
     ids: list[str] = []
     try:
-        for _ in range(prepared.submission.chain or 1):
-            ids.append(scheduler().submit(prepared.dir.script, after=ids[-1] if ids else ""))
-            prepared.dir.record_jobs(ids, prepared.runs)
+        for _ in range(asked.chain or 1):
+            ids.append(scheduler().submit(asked.dir.script, after=ids[-1] if ids else ""))
+            asked.dir.record_jobs(ids, asked.runs)
     except (UsageError, RunError) as error:
         scheduler().cancel(*ids)
         if isinstance(error, UsageError) or not ids:
@@ -272,19 +331,18 @@ def submit_chain(prepared: PreparedSubmission) -> list[str]:
     return ids
 
 
-def describe_submission(prepared: PreparedSubmission, script: str, ids: list[str]) -> dict[str, Any]:
-    """Return what was submitted, in plain values."""
+def describe(asked: Submission, ids: Sequence[str], notes: Sequence[str]) -> dict[str, Any]:
+    """Return what was submitted, in plain values; the ids in the commands of a chain are not known yet."""
     jobs = [int(id) if id.isdigit() else id for id in ids]
-    member = "_0" if prepared.submission.sweep else ""
+    member, later = "_0" if asked.sweep else "", (asked.chain or 1) - 1
     return {
         "job": jobs[0] if jobs else None,
         "jobs": jobs,
-        "ranks": prepared.submission.resources.ranks,
-        "run": str(prepared.runs[0]),
-        "runs": [str(run) for run in prepared.runs],
-        "log": f"{prepared.dir.log}-{jobs[0] if jobs else 'ID'}{member}.out",
-        "script": script,
-        "commands": prepared.commands(),
-        "excluded": list(prepared.submission.resources.exclude),
-        "notes": list(prepared.notes),
+        "ranks": asked.resources.ranks,
+        "run": str(asked.runs[0]),
+        "runs": [str(run) for run in asked.runs],
+        "log": f"{asked.dir.log}-{jobs[0] if jobs else 'ID'}{member}.out",
+        "commands": [scheduler().submit_command(asked.dir.script, id) for id in ["", *["ID"] * later]],
+        "excluded": list(asked.resources.exclude),
+        "notes": list(notes),
     }

@@ -2,13 +2,15 @@
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mpi_ata import batch
+from mpi_ata.batch.inside import BatchJob, run_batch
+from mpi_ata.batch.interface import Resources, SchedulerUnreachableError
+from mpi_ata.batch.status import status, stop
+from mpi_ata.batch.submit import Submission, Sweep, submit
 from mpi_ata.cli.options import (
     PATH,
     job_argument,
@@ -20,7 +22,6 @@ from mpi_ata.cli.options import (
     set_option,
     show,
 )
-from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.view.summaries import status_table, submission_text
 
 
@@ -64,10 +65,10 @@ from mpi_ata.view.summaries import status_table, submission_text
 @click.option("--no-check", is_flag=True, help="Do not build the problem here: its data is on the nodes.")
 @click.option("--dry-run", is_flag=True, help="Print the script and the command, and do nothing else.")
 @json_option
-@passed_as("resources", batch.Resources)
+@passed_as("resources", Resources)
 def submit_command(
     job: Path,
-    resources: batch.Resources,
+    resources: Resources,
     array: tuple[str, ...],
     at_once: int | None,
     no_check: bool,
@@ -88,9 +89,9 @@ def submit_command(
       mpi-ata submit jobs/emulated.toml -n 32 --array allocator.budget=8,16,32 --at-once 2
       mpi-ata submit jobs/emulated.toml -n 32 --time 30 --chain 4
     """
-    sweep = batch.Sweep.of(array, at_once) if array else None
-    submission = batch.Submission(job, resources, sweep=sweep, check=not no_check, **options)
-    result = batch.submit(submission, dry_run)
+    sweep = Sweep.of(array, at_once) if array else None
+    submission = Submission(job, resources, sweep=sweep, check=not no_check, **options)
+    result = submit(submission, dry_run)
     for note in result["notes"]:
         click.echo(note, err=True)
     show(json.dumps(result) if as_json else submission_text(result))
@@ -112,9 +113,9 @@ def status_command(which: str | None, as_json: bool) -> None:
       mpi-ata status runs/mine.h5
     """
     try:
-        rows = batch.status(which)
-    except batch.SchedulerUnreachableError:
-        rows = batch.status_from_files(which)
+        rows = status(which)
+    except SchedulerUnreachableError:
+        rows = status(which, ask=False)
         if rows or as_json:
             show(json.dumps(rows) if as_json else status_table(rows))
         raise
@@ -134,7 +135,7 @@ def stop_command(which: str, as_json: bool) -> None:
       mpi-ata stop 1234
       mpi-ata stop runs/mine.h5
     """
-    rows = batch.stop(which)
+    rows = stop(which)
     show(json.dumps(rows) if as_json else status_table(rows))
 
 
@@ -147,8 +148,8 @@ def stop_command(which: str, as_json: bool) -> None:
 @click.option("--siblings", is_flag=True, help="Warm-start from finished runs of the same sweep.")
 @click.option("--requeue/--no-requeue", default=True, help="Whether Slurm may requeue the job.")
 @lead_options
-@passed_as("options", batch.BatchOptions)
-def batch_command(job: Path, output: OutputOptions, options: batch.BatchOptions) -> None:
+@passed_as("batch_job", BatchJob)
+def batch_command(batch_job: BatchJob) -> None:
     """Run a job inside a batch script until it is finished.
 
     The run survives time limits and preemption. Begin the line with `exec`, so that mpi-ata receives
@@ -159,5 +160,4 @@ def batch_command(job: Path, output: OutputOptions, options: batch.BatchOptions)
       mpi-ata batch jobs/emulated.toml
       mpi-ata batch jobs/emulated.toml --set allocator.budget=16 --warm-start runs/
     """
-    batch_job = batch.BatchJob.prepare(job, output, options)
-    sys.exit(batch.run_batch(batch_job, partial(click.echo, err=True)))
+    sys.exit(run_batch(batch_job))

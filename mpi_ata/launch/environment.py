@@ -7,7 +7,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -56,20 +56,16 @@ def slurm_tasks() -> int | None:
     return int(os.environ["SLURM_NTASKS"]) if os.environ.get("SLURM_NTASKS") else None
 
 
-def slurm_job(environment: Mapping[str, str] = os.environ) -> str | None:
+def slurm_job() -> str | None:
     """Return the id of the Slurm job that this process belongs to."""
-    array, member = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{member}" if array and member else environment.get("SLURM_JOB_ID")
+    array, member = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{member}" if array and member else os.environ.get("SLURM_JOB_ID")
 
 
 def allocated_cores() -> int:
     """Return how many cores Slurm gave to this job, from a list such as 8(x3),4; 0 outside Slurm."""
-    total = 0
-    for part in os.environ.get("SLURM_JOB_CPUS_PER_NODE", "").split(","):
-        count, _, times = part.partition("(x")
-        if count.isdigit():
-            total += int(count) * int(times.rstrip(")") or 1)
-    return total
+    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    return sum(int(count) * int(times or 1) for count, times in counts)
 
 
 def is_script_rank() -> bool:
@@ -147,8 +143,6 @@ def host_name() -> str:
 
 def process_start() -> float:
     """Return when this process began, in seconds since 1970; where the system does not say, its imports."""
-    if sys.platform != "linux":
-        return IMPORTED
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -35,13 +35,9 @@ _handlers: dict[int, Any] = {}  # what the script does on signals, while they ar
 def stop_signals() -> list[signal.Signals]:
     """Return the signals that ask a run to stop, the one meant for that last."""
     chosen = os.environ.get(SIGNAL_VARIABLE, "USR1").upper().removeprefix("SIG")
-    names = dict.fromkeys(["SIGINT", "SIGTERM", *_hangup(), f"SIG{chosen}"])
+    under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    names = dict.fromkeys(["SIGINT", "SIGTERM", *([] if under_nohup else ["SIGHUP"]), f"SIG{chosen}"])
     return [signal.Signals[name] for name in names if name in signal.Signals.__members__]
-
-
-def _hangup() -> list[str]:
-    """Return the signal of a closed terminal, unless it is to be ignored, as under nohup."""
-    return [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ["SIGHUP"]
 
 
 def in_main_thread() -> bool:

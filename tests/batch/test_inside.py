@@ -4,23 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from mpi_ata.batch.inside import BatchJob, BatchOptions, check_progress, save_warning, should_requeue
+from mpi_ata.batch.inside import BatchJob, check_progress, save_warning, should_requeue
 from mpi_ata.batch.interface import QueuedJob
-from mpi_ata.batch.submission_dir import Attempt, SubmissionDir
+from mpi_ata.batch.submission_dir import Attempt
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import RunError
 from mpi_ata.runfile.progress import Progress
 
 
 def batch(folder: Path, requeue: bool = True) -> BatchJob:
-    options = BatchOptions(requeue=requeue)
-    return BatchJob(Path("job.toml"), folder / "run.h5", OutputOptions(), SubmissionDir(folder), options)
+    output = OutputOptions(folder / "run.h5")
+    return BatchJob(Path("job.toml"), output, submission_dir=folder, requeue=requeue)
 
 
 def test_a_fourth_start_at_the_same_round_is_rejected(tmp_path: Path) -> None:
     for number, rounds in enumerate([0, 40, 40, 40]):
         check_progress(batch(tmp_path), Progress(rounds=rounds), "7")
-        batch(tmp_path).submission_dir.record_attempt(tmp_path / "run.h5", Attempt("7", number, 8, rounds))
+        batch(tmp_path).dir.record_attempt(tmp_path / "run.h5", Attempt("7", number, 8, rounds))
     with pytest.raises(RunError, match="3 starts in a row got no further than round 40"):
         check_progress(batch(tmp_path), Progress(rounds=40), "7")
     check_progress(batch(tmp_path), Progress(rounds=41), "7")
@@ -39,7 +39,7 @@ def test_only_interrupted_jobs_are_requeued(
     job = QueuedJob("7", restarts=restarts, cancelled=cancelled)
     assert should_requeue(batch(tmp_path), job) == expected
     assert not should_requeue(batch(tmp_path, requeue=False), job)
-    batch(tmp_path).submission_dir.stop_file(tmp_path / "run.h5").touch()
+    batch(tmp_path).dir.stop_file(tmp_path / "run.h5").touch()
     assert not should_requeue(batch(tmp_path), job)
 
 

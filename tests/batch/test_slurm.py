@@ -1,5 +1,7 @@
-"""What Slurm's options and commands mean, and which launcher its jobs need."""
+"""What Slurm's options and commands mean, which launcher its jobs need, and what energy it has counted."""
 
+import json
+import os
 import time
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from mpi_ata.batch.interface import Resources
 from mpi_ata.batch.slurm import (
     check_resources,
     choose_launcher,
+    consumed_energy,
     members,
     parse_duration,
     parse_job,
@@ -17,6 +20,16 @@ from mpi_ata.batch.slurm import (
     sbatch_args,
 )
 from mpi_ata.errors import UsageError
+from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.schema import to_tree
+from mpi_ata.runfile.store import RunFile
+from tests.cli.commands import JOB, call
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore PATH after each test."""
+    monkeypatch.setenv("PATH", os.environ["PATH"])
 
 
 @pytest.mark.parametrize(
@@ -43,11 +56,10 @@ def test_a_time_that_slurm_cannot_parse_is_rejected(time: str) -> None:
         check_resources(Resources(time=time))
 
 
-def test_one_rank_is_rejected() -> None:
+@pytest.mark.parametrize("resources", [Resources(ntasks=1), Resources(nodes=1, ntasks_per_node=1)])
+def test_one_rank_is_rejected(resources: Resources) -> None:
     with pytest.raises(UsageError, match="a manager and a worker"):
-        check_resources(Resources(ntasks=1))
-    with pytest.raises(UsageError, match="a manager and a worker"):
-        check_resources(Resources(nodes=1, ntasks_per_node=1))
+        check_resources(resources)
 
 
 @pytest.mark.parametrize(
@@ -139,16 +151,16 @@ def test_the_launcher_depends_on_the_mpi_library(
 
 
 def test_without_any_launcher_the_error_says_what_to_do() -> None:
-    with pytest.raises(
-        UsageError, match="there is no mpirun, and srun --mpi offers none, pmi2; load the module"
-    ):
+    with pytest.raises(UsageError, match="no mpirun, and srun --mpi offers none, pmi2; load the module"):
         choose_launcher("Open MPI v5", ["none", "pmi2"], None, 8)
 
 
 @pytest.mark.parametrize("own", ["-x c1", "-xc1", "--exclude c1", "--exclude=c1"])
 def test_nodes_that_the_user_excludes_stay_excluded(own: str) -> None:
     resources = Resources(nodes=2, more=("--mem=1", f"{own} --constraint=fast"), exclude=("n1", "n2"))
-    assert sbatch_args(resources) == ["--nodes=2", "--mem=1", "--constraint=fast", "--exclude=c1,n1,n2"]
+    *others, last = sbatch_args(resources)
+    assert last == "--exclude=c1,n1,n2"  # sbatch reads the last one
+    assert {"--nodes=2", "--mem=1", "--constraint=fast"} <= {*others}
 
 
 def test_a_file_of_excluded_nodes_cannot_be_combined() -> None:
@@ -169,3 +181,58 @@ def test_the_number_of_nodes_that_a_job_needs_is_known_from_its_options(
     resources: Resources, nodes: int
 ) -> None:
     assert placement(resources).nodes == nodes
+
+
+def sacct(*lines: str, code: int = 0) -> None:
+    """Let sacct print these lines, and write down what it was asked: energy needs sensors and a database."""
+    Path("answer").write_text("".join(f"{line}\n" for line in lines))
+    here = Path().absolute()
+    Path("sacct").write_text(f'#!/bin/sh\necho "$@" > {here}/asked\ncat {here}/answer\nexit {code}\n')
+    Path("sacct").chmod(0o755)
+    os.environ["PATH"] = f"{here}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "joules"),
+    [
+        (["12|5000", "12.batch|2000", "12.0|3000"], 5000.0),
+        (["12|", "12.batch|2000", "12.extern|1", "12.0|3000"], 3000.0),
+        (["12|5000", "12|700", "12.batch|200"], 5700.0),  # it was requeued
+        (["12|5000", "13|"], None),
+        (["12|0", "12.batch|0"], None),  # as where no plugin gathers energy
+        ([], None),
+    ],
+)
+def test_the_lines_of_jobs_are_added_up_and_those_of_steps_are_not(
+    lines: list[str], joules: float | None
+) -> None:
+    sacct(*lines)
+    assert consumed_energy(["12", "13"]) == joules
+    assert Path("asked").read_text().endswith(" --format=JobID,ConsumedEnergyRaw --jobs=12,13\n")
+
+
+def test_where_there_is_no_accounting_the_energy_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    sacct("Slurm accounting storage is disabled", code=1)
+    assert consumed_energy(["12"]) is None
+    monkeypatch.setenv("PATH", "")
+    assert consumed_energy(["12"]) is None
+
+
+@pytest.mark.parametrize(("jobs", "joules"), [(("12", "15_3"), 7000.0), ((), None)])
+def test_show_and_report_ask_for_the_energy_of_the_slurm_jobs_of_a_run(
+    jobs: tuple[str, ...], joules: float | None
+) -> None:
+    Path("job.toml").write_text(JOB)
+    assert call("run", "job.toml", "--virtual", "--out", "run.h5").exit_code == 0
+    record, _ = load_record(file := RunFile(Path("run.h5")))
+    record.slurm_jobs, record.summary["billed"] = jobs, 100.0  # as if it had been on ranks of these
+    file.save(*to_tree(record))
+    sacct("12|5000", "15_3|2000")
+    shown = json.loads(call("show", "run.h5", "--json").stdout)
+    assert (shown["slurm_jobs"], shown["slurm_energy"]) == (list(jobs), joules)
+    assert Path("asked").exists() == bool(jobs)
+    text = call("show", "run.h5").stdout
+    assert call("report", "run.h5", "-o", "x.html").exit_code == 0
+    assert ("\nenergy         7,000 J: of Slurm job 12, 15_3, with all" in text) == bool(jobs)
+    used = "Its Slurm jobs (12 and 15_3) used 7,000 J, 20 J per used task"
+    assert (used in Path("x.html").read_text()) == bool(jobs)

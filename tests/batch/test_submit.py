@@ -1,4 +1,4 @@
-"""mpi-ata submit, status and stop without a cluster: what is rejected, and what a dry run prints."""
+"""mpi-ata submit without a cluster: what is rejected, what a dry run prints, what the script passes on."""
 
 import json
 import os
@@ -6,29 +6,136 @@ import shlex
 import shutil
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from mpi_ata.batch.submission import check_signal
-from mpi_ata.cli import main
+from mpi_ata.batch.interface import Resources, Script
+from mpi_ata.batch.slurm import check_resources
+from mpi_ata.batch.submit import Submission, Sweep, check_signal, script_text
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import UsageError
+from tests.cli.commands import call, start
 from tests.driver.driven import driven
-from tests.slurm.site import DRAWN, MEASURED, OPEN_MPI, OWN, ROOT
+from tests.slurm.private import ROOT
+from tests.slurm.site import DRAWN, MEASURED, OWN
+
+PRINT = ("printf", "%s\\0")
+HOURS = Resources(nodes=4, ntasks_per_node=8, time="02:00:00")
+SCRIPT = Script("job", HOURS, Path("/w d"), Path("/log"), PRINT)
+NASTY = ["", "a b", "it's", '"', "$HOME", "$(id)", "`id`", ";id", "#", "*", "\\", "--", "ä", "!!", "a=b"]
+ARGUMENTS = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), max_size=20)
+
+
+def received_args(script: Script, member: int | None = None) -> list[str]:
+    """Return the arguments that the command of a script receives."""
+    environment = dict(os.environ) | ({} if member is None else {"SLURM_ARRAY_TASK_ID": str(member)})
+    text = script_text(script)
+    done = subprocess.run(["bash"], input=text, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\0")[:-1]
+
+
+def test_the_script_begins_with_the_options_of_sbatch() -> None:
+    more = replace(SCRIPT, resources=replace(HOURS, more=("--mem 4G", "--comment='two words'")))
+    assert script_text(more).splitlines()[:13] == [
+        "#!/bin/bash",
+        "#SBATCH --job-name=job",
+        '#SBATCH "--chdir=/w d"',
+        "#SBATCH --output=/log-%j.out",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --requeue",
+        "#SBATCH --signal=B:USR1@60",
+        "#SBATCH --nodes=4",
+        "#SBATCH --ntasks-per-node=8",
+        "#SBATCH --time=02:00:00",
+        "#SBATCH --mem",
+        "#SBATCH 4G",
+        '#SBATCH "--comment=two words"',
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(ARGUMENTS, min_size=1, max_size=5))
+def test_arguments_arrive_unchanged(arguments: list[str]) -> None:
+    assert received_args(replace(SCRIPT, command=(*PRINT, *NASTY, *arguments))) == [*NASTY, *arguments]
+
+
+def test_each_member_of_an_array_gets_its_own_arguments() -> None:
+    members = tuple((argument, f"{number}") for number, argument in enumerate(NASTY))
+    script = replace(SCRIPT, command=(*PRINT, "all"), members=members, at_once=3)
+    assert f"--array=0-{len(NASTY) - 1}%3" in script_text(script)
+    for number in (0, 4, len(NASTY) - 1):
+        assert received_args(script, number) == ["all", NASTY[number], str(number)]
+    with pytest.raises(AssertionError, match="no such member: 99"):
+        received_args(script, 99)
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_the_script_passes_shellcheck() -> None:
+    more = replace(SCRIPT, command=(*PRINT, *NASTY), members=(("--set", "a.b='x y'"), ("it's",)))
+    for script in (SCRIPT, more, replace(more, source=Path("/it's/set up.sh"))):
+        done = subprocess.run(["shellcheck", "-"], input=script_text(script), capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("bad", ["a\nb", "a\rb", "a\0b", "\x1b[2J", "a\u2028b", "a\u202eb", "a\x7fb"])
+def test_control_characters_are_rejected_everywhere(bad: str) -> None:
+    changes: list[dict[str, Any]] = [
+        {"command": ("echo", bad)},
+        {"members": ((bad,),)},
+        *({name: Path(bad)} for name in ("source", "workdir", "log")),
+        {"name": bad},
+        {"resources": Resources(partition=bad)},
+        {"resources": Resources(account=bad)},
+        {"resources": Resources(gpus_per_task=bad)},
+    ]
+    for change in changes:
+        with pytest.raises(UsageError, match="control character"):
+            script_text(replace(SCRIPT, **change))
+    with pytest.raises(UsageError, match="control character"):
+        check_resources(Resources(more=(f"--comment={bad}",)))
+
+
+@pytest.mark.parametrize("bad", ['say "hi"', "back\\slash"])
+def test_options_that_sbatch_cannot_parse_are_rejected(bad: str) -> None:
+    with pytest.raises(UsageError, match="leave it out"):
+        script_text(replace(SCRIPT, resources=Resources(partition=bad)))
+
+
+def test_the_lead_is_shorter_in_a_short_job() -> None:
+    for time, lead, expected in (("02:00:00", None, 60), ("1", None, 15), (None, None, 60), ("1", 40, 40)):
+        assert Submission(Path("job.toml"), Resources(time=time), lead=lead).script_lead == expected
+
+
+def test_a_sweep_has_all_combinations() -> None:
+    sweep = Sweep.of(["a.b=1,2", 'c.d="x,y",[1, 2]'])
+    values = [(a, c) for a in ("a.b=1", "a.b=2") for c in ('c.d="x,y"', "c.d=[1, 2]")]
+    assert list(sweep.members) == values
+    assert sweep.same_problem
+    assert not Sweep.of(["problem.noise=1,2"]).same_problem
+
+
+@pytest.mark.parametrize("text", ["a.b=", "a.b", "ab=1,2", "a.b=,"])
+def test_a_sweep_without_values_is_rejected(text: str) -> None:
+    with pytest.raises(UsageError):
+        Sweep.of([text])
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def job(tmp_path: Path) -> Path:
     path = tmp_path / "job.toml"
     path.write_text(DRAWN.format(rounds=10))
     return path
 
 
 def submit(*words: object) -> Result:
-    return CliRunner().invoke(main, ["submit", *map(str, words)])
+    return call("submit", *map(str, words))
 
 
 def rejection(*words: object) -> str:
@@ -38,37 +145,38 @@ def rejection(*words: object) -> str:
     return result.output
 
 
+def planned(*words: object) -> dict[str, Any]:
+    """Return the JSON that a dry run prints."""
+    result = submit(*words, "--dry-run", "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return found
+
+
 def test_a_dry_run_prints_the_script_and_the_command_and_does_nothing(job: Path) -> None:
     words = ["--nodes", 4, "--ntasks-per-node", 8, "--time", "02:00:00", "--partition", "p", "--account", "a"]
     result = submit(job, *words, "--gpus-per-task", 1, "--sbatch", "--constraint=fast", "--dry-run")
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
-    for option in ("nodes=4", "ntasks-per-node=8", "time=02:00:00", "partition=p", "account=a"):
-        assert f"#SBATCH --{option}" in lines
-    assert "#SBATCH --gpus-per-task=1" in lines
-    assert "#SBATCH --constraint=fast" in lines
+    asked = "nodes=4 ntasks-per-node=8 time=02:00:00 partition=p account=a gpus-per-task=1 constraint=fast"
+    assert {f"#SBATCH --{option}" for option in asked.split()} <= {*lines}
     assert lines[-1].startswith("$ sbatch --parsable /")
     assert os.listdir() == ["job.toml"]
 
 
-def test_a_dry_run_prints_the_same_as_json(job: Path) -> None:
-    result = submit(job, "-n", 4, "--out", "mine.h5", "--chain", 3, "--dry-run", "--json")
-    found = json.loads(result.output.splitlines()[-1])
-    assert found["job"] is None
-    assert found["runs"] == [str(job.with_name("mine.h5"))]
-    assert len(found["commands"]) == 3
-    assert "--dependency=afterany:ID" in found["commands"][1]
+def test_a_chain_is_several_jobs_each_after_the_one_before(job: Path) -> None:
+    found = planned(job, "-n", 4, "--out", "mine.h5", "--chain", 3)
+    assert (found["job"], found["runs"]) == (None, [str(job.with_name("mine.h5"))])
+    assert ["--dependency=afterany:ID" in command for command in found["commands"]] == [False, True, True]
     assert "#SBATCH --no-requeue" in found["script"]
 
 
 def test_a_sweep_has_a_member_per_combination(job: Path) -> None:
     words = ["--array", "method.step_size=0.1,0.2", "--array", "run.seed=1,2", "--at-once", 3]
-    result = submit(job, "-n", 4, *words, "--out", "mine.h5", "--dry-run", "--json")
-    found = json.loads(result.output.splitlines()[-1])
+    found = planned(job, "-n", 4, *words, "--out", "mine.h5")
     assert found["runs"] == [str(job.with_name(f"mine-{number}.h5")) for number in range(4)]
-    assert "#SBATCH --array=0-3%3" in found["script"]
-    assert "2) set -- --out" in found["script"]
-    assert "--siblings" in found["script"]
+    for text in ("#SBATCH --array=0-3%3", "2) set -- --out", "--siblings"):
+        assert text in found["script"]
 
 
 @pytest.mark.parametrize(
@@ -80,10 +188,7 @@ def test_a_sweep_has_a_member_per_combination(job: Path) -> None:
         (["-n", 4, "--array", "allocator.budget=3,0"], "budget"),
         (["-n", 4, "--array", "allocator.budget"], "is not table.key=value"),
         (["-n", 4, "--array", "run.seed=1,2", "--chain", 2], "--chain and --array cannot be combined"),
-        (
-            ["-n", 4, "--warm-start", "nowhere.h5"],
-            "--warm-start nowhere.h5: there is no such run",
-        ),
+        (["-n", 4, "--warm-start", "nowhere.h5"], "--warm-start nowhere.h5: there is no such run"),
         (["-n", 4, "--source", "nowhere.sh"], "--source nowhere.sh is not a file"),
         (["-n", 4, "--out", "there.h5"], "there.h5 exists: resume it with --resume"),
         (["-n", 4, "--out", "job.toml/a.h5"], "cannot be created: File exists; choose another file"),
@@ -95,6 +200,8 @@ def test_a_sweep_has_a_member_per_combination(job: Path) -> None:
         (["-n", 4, "--sbatch", "--signal=USR2@5"], "use --signal and --lead of mpi-ata submit"),
         (["-n", 4, "--set", "method.step_size=1\n"], "control character"),
         (["-n", 4, "--out", "a\nb.h5"], "control character"),
+        ([], "job.toml has no run.workers: set --ntasks, the number of ranks"),
+        (["--array", "run.workers=2,3"], "the runs of --array differ in run.workers: set --ntasks"),
     ],
 )
 def test_a_job_that_could_not_run_is_rejected_before_it_waits_in_a_queue(
@@ -107,7 +214,7 @@ def test_a_job_that_could_not_run_is_rejected_before_it_waits_in_a_queue(
 
 def run_to_end(job: Path, out: str, *words: str) -> None:
     """Run a job until it is finished."""
-    result = CliRunner().invoke(main, ["run", str(job), "--virtual", "--workers", "3", "--out", out, *words])
+    result = call("run", str(job), "--virtual", "--workers", "3", "--out", out, *words)
     assert result.exit_code == 0, result.output
 
 
@@ -118,12 +225,8 @@ def test_a_finished_run_is_not_resumed(job: Path) -> None:
 
 
 def test_a_run_of_a_job_that_has_changed_is_not_resumed(job: Path) -> None:
-    driven(
-        job,
-        ["run.workers=3"],
-        lambda trace: signal.raise_signal(signal.SIGTERM),
-        OutputOptions(Path("mine.h5")),
-    )
+    output = OutputOptions(Path("mine.h5"))
+    driven(job, ["run.workers=3"], lambda trace: signal.raise_signal(signal.SIGTERM), output)
     more = ["-n", 4, "--out", "mine.h5", "--resume", "--dry-run"]
     assert submit(job, *more).exit_code == 0
     job.write_text(job.read_text().replace("step_size = 0.3", "step_size = 0.2"))
@@ -150,8 +253,8 @@ def test_without_slurm_the_error_says_so(job: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", "/nowhere")
     assert "there is no sbatch here" in rejection(job, "-n", 4)
     assert list(Path().rglob("*.job")) == []
-    for command in (["status", "7"], ["stop", "7"]):
-        result = CliRunner().invoke(main, command)
+    for command in ("status", "stop"):
+        result = call(command, "7")
         assert result.exit_code == 2
         assert "there is no scontrol here" in result.output
 
@@ -185,27 +288,18 @@ def test_a_chain_that_breaks_off_names_the_jobs_that_slurm_accepted(
 def test_the_number_of_ranks_defaults_to_what_the_job_needs(
     job: Path, words: list[object], options: list[str]
 ) -> None:
-    result = submit(job, "--set", "run.workers=3", *words, "--dry-run", "--json")
-    assert result.exit_code == 0, result.output
-    script = json.loads(result.stdout)["script"].splitlines()
+    found = planned(job, "--set", "run.workers=3", *words)
+    given = [line.split()[1] for line in found["script"].splitlines() if line.startswith("#SBATCH")]
     sizes = ("--ntasks", "--nodes", "-n", "5")
-    found = [line.split()[1] for line in script if line.startswith("#SBATCH")]
-    assert [option for option in found if option.startswith(sizes) and "--no-r" not in option] == options
-    note = "no --ntasks given: using 4, the job's run.workers plus the manager\n"
-    assert result.stderr == (note if options == ["--ntasks=4"] else "")
-
-
-def test_without_ranks_and_workers_nothing_is_submitted(job: Path) -> None:
-    assert "job.toml has no run.workers: set --ntasks, the number of ranks" in rejection(job, "--dry-run")
-    differ = rejection(job, "--array", "run.workers=2,3", "--dry-run")
-    assert "the runs of --array differ in run.workers: set --ntasks" in differ
+    assert [option for option in given if option.startswith(sizes) and "--no-r" not in option] == options
+    note = "no --ntasks given: using 4, the job's run.workers plus the manager"
+    assert found["notes"] == ([note] if options == ["--ntasks=4"] else [])
 
 
 def test_a_script_that_names_its_submission_dir_gets_no_other(job: Path) -> None:
     run_to_end(job, "mine.h5")
     Path("prepared").mkdir()
-    words = [str(OPEN_MPI), "batch", str(job), "--out", "mine.h5", "--submission-dir", "prepared"]
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = start("batch", str(job), "--out", "mine.h5", "--submission-dir", "prepared")
     assert (done.returncode, done.stderr) == (0, "mine.h5 is already finished, after 10 rounds\n")
     assert not Path("mine.job").exists()
 
@@ -217,18 +311,13 @@ def test_only_signals_that_ask_to_save_are_accepted() -> None:
             check_signal(bad)
 
 
-def test_the_script_ignores_the_signal_until_mpi_ata_handles_it(job: Path) -> None:
-    script = json.loads(submit(job, "-n", 4, "--dry-run", "--json").output)["script"]
-    before, _, _ = script.partition("exec ")
-    done = subprocess.run(
-        ["bash"], input=f"{before}\nkill -USR1 $$; echo alive", capture_output=True, text=True
-    )
-    assert done.stdout == "alive\n"
+def test_the_script_ignores_the_signal_until_mpi_ata_handles_it() -> None:
+    before, _, _ = script_text(SCRIPT).partition("exec ")
+    text = f"{before}\nkill -USR1 $$; echo alive"
+    assert subprocess.run(["bash"], input=text, capture_output=True, text=True).stdout == "alive\n"
 
 
-def test_every_submission_in_the_documentation_is_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_submission_in_the_documentation_is_accepted(tmp_path: Path) -> None:
     documents = [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/sites/*.md")]
     commands = [line.partition(" #")[0] for path in documents for line in path.read_text().splitlines()]
     commands = [line.removeprefix("$ mpi-ata ") for line in commands if line.startswith("$ mpi-ata submit ")]
@@ -236,7 +325,6 @@ def test_every_submission_in_the_documentation_is_accepted(
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
     (tmp_path / "runs").mkdir()
     (tmp_path / "env.sh").touch()
-    monkeypatch.chdir(tmp_path)
     for command in commands:
-        result = CliRunner().invoke(main, [*shlex.split(command), "--dry-run"])
+        result = call(*shlex.split(command), "--dry-run")
         assert result.exit_code == 0, f"{command}: {result.output}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpi_ata.batch.submit import JobCopy
+from mpi_ata.batch.submission_dir import JobCopy
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import Job, build_parts, load_job

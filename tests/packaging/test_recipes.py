@@ -1,7 +1,9 @@
-"""Recipes name the version and the dependencies that the project itself names."""
+"""What the repository tells other programs is valid, and names the version and needs of the project."""
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,19 @@ from tests.packaging.bounds import ROOT, python_bound, requirements, setup_cfg
 CONDA = ROOT / "packaging" / "conda" / "recipe.yaml"
 SPACK = ROOT / "packaging" / "spack" / "package.py"
 APPTAINER = ROOT / "packaging" / "apptainer" / "mpi-ata.def"
+# A file, and its schema among those that come with check-jsonschema.
+SCHEMAS = {
+    "CITATION.cff": "citation-file-format",
+    ".github/workflows/ci.yml": "github-workflows",
+    ".github/ISSUE_TEMPLATE/bug.yml": "github-issue-forms",
+    ".github/ISSUE_TEMPLATE/idea.yml": "github-issue-forms",
+    ".github/ISSUE_TEMPLATE/config.yml": "github-issue-config",
+}
 
 
-def recipe() -> dict[str, Any]:
-    """Return the conda recipe, with its templates."""
-    found: dict[str, Any] = pytest.importorskip("yaml").safe_load(CONDA.read_text())
-    return found
-
-
-def bounds(lines: list[str]) -> dict[str, str]:
-    """Return the bounds of dependencies in conda's notation."""
-    return dict(line.split(" >=") for line in lines)
+def read(path: Path) -> Any:
+    """Return what is in a YAML file."""
+    return pytest.importorskip("yaml").safe_load(path.read_text())
 
 
 def directives(name: str) -> list[ast.Call]:
@@ -44,18 +48,15 @@ def spack_bounds(when: str = "") -> dict[str, str]:
 
 
 def test_conda_names_the_version_and_dependencies_of_the_project() -> None:
-    found = recipe()
+    found = read(CONDA)
     assert found["context"] == {"version": __version__, "python_min": python_bound()}
     python, *others = found["requirements"]["run"]
     assert python == "python >=${{ python_min }}"
-    assert bounds(others) == requirements()
+    assert dict(line.split(" >=") for line in others) == requirements()
     assert build_bound() in [line.replace(" ", "") for line in found["requirements"]["host"]]
     assert found["about"]["summary"] == setup_cfg()["metadata"]["description"]
-
-
-def test_conda_starts_the_same_command() -> None:
     scripts = setup_cfg()["options.entry_points"]["console_scripts"].split("\n")
-    assert recipe()["build"]["python"]["entry_points"] == [line for line in scripts if line]
+    assert found["build"]["python"]["entry_points"] == [line for line in scripts if line]
 
 
 def test_rattler_build_renders_the_recipe() -> None:
@@ -95,3 +96,36 @@ def test_spack_finds_the_class_by_the_name_of_the_package() -> None:
 @pytest.mark.parametrize("path", [APPTAINER, SPACK], ids=lambda path: path.name)
 def test_files_of_the_distribution_have_its_version(path: Path) -> None:
     assert set(re.findall(r"mpi_ata-([0-9.]+[0-9])", path.read_text())) == {__version__}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_file_for_other_programs_is_valid(name: str) -> None:
+    pytest.importorskip("check_jsonschema", reason="needs the extra 'release'; see `make dist`")
+    options = ["--builtin-schema", f"vendor.{SCHEMAS[name]}", str(ROOT / name)]
+    command = Path(sys.executable).with_name("check-jsonschema")
+    done = subprocess.run([command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_citation_names_this_version_and_license() -> None:
+    found = read(ROOT / "CITATION.cff")
+    assert (str(found["version"]), found["license"]) == (__version__, setup_cfg()["metadata"]["license"])
+
+
+def test_the_changelog_has_a_section_for_this_version() -> None:
+    assert re.search(rf"(?m)^## {re.escape(__version__)}\b", (ROOT / "CHANGELOG.md").read_text())
+
+
+def test_a_commit_is_checked_by_the_commands_of_make_check() -> None:
+    recipe = (ROOT / "Makefile").read_text().split("\ncheck: ")[1].split("\n\n")[0]
+    expected = [line.strip().replace("$(BIN)", ".venv/bin") for line in recipe.splitlines()[1:]]
+    (local,) = read(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert [hook["entry"] for hook in local["hooks"]] == expected
+
+
+def test_ci_runs_on_each_python_that_is_claimed() -> None:
+    claimed = re.findall(r"Python :: (3\.\d+)", setup_cfg()["metadata"]["classifiers"])
+    assert (
+        read(ROOT / ".github/workflows/ci.yml")["jobs"]["pythons"]["strategy"]["matrix"]["python"] == claimed
+    )
+    assert claimed[0] == python_bound()

@@ -12,30 +12,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-HEAD = "head"
+from benchmarks.namespaces import create_hosts
+
+HEAD, NETWORK = "head", "10.77.0"  # the head has the address 1, the nodes 2, 3, ...
 TMP = "/run/tmp"  # one per host: launchers name their files there by host and process id
 PRIVATE = ("/dev/shm", TMP)  # noqa: S108
-
-
-def network(nodes: list[str]) -> Iterator[list[str]]:
-    """Yield the commands that create a bridge and connect each node to it."""
-    yield ["ip", "link", "set", "lo", "up"]
-    yield ["ip", "link", "add", "bridge", "type", "bridge"]
-    yield ["ip", "address", "add", f"{address(0)}/24", "dev", "bridge"]
-    yield ["ip", "link", "set", "bridge", "up"]
-    for number, node in enumerate(nodes, 1):
-        inside = ["ip", "-netns", node]
-        yield ["ip", "netns", "add", node]
-        yield ["ip", "link", "add", node, "type", "veth", "peer", "name", "eth0", "netns", node]
-        yield ["ip", "link", "set", node, "master", "bridge", "up"]
-        yield [*inside, "link", "set", "lo", "up"]
-        yield [*inside, "address", "add", f"{address(number)}/24", "dev", "eth0"]
-        yield [*inside, "link", "set", "eth0", "up"]
-
-
-def address(number: int) -> str:
-    """Return the address of a node; 0 is the head."""
-    return f"10.77.0.{number + 1}"
 
 
 def daemons(folder: Path, nodes: list[str]) -> Iterator[list[str]]:
@@ -60,8 +41,8 @@ def main(folder: Path, nodes: list[str]) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
     os.mkdir(TMP)
     subprocess.run(["mount", "--bind", folder / "hosts", "/etc/hosts"], check=True)
-    for command in network(nodes):
-        subprocess.run(command, check=True)
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    create_hosts(nodes, NETWORK, "bridge")
     log = (folder / "daemons.log").open("wb")
     for command in daemons(folder, nodes):
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

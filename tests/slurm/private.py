@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.slurm.head import HEAD, TMP, address
+from tests.slurm.head import HEAD, NETWORK, TMP
 
 NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "unshare", "nsenter")
+ROOT = Path(__file__).parents[2]  # with the package beside these tests
 NODES = ["n1", "n2", "n3", "n4", "n5"]
 CORES, GPUS = 4, 2  # per node, as far as Slurm knows
 
@@ -67,17 +68,8 @@ def why_not() -> str | None:
     return f"namespaces are not allowed here: {done.stderr.strip()}" if done.returncode else None
 
 
-NAMESPACES = [
-    "unshare",
-    "--mount",
-    "--uts",
-    "--ipc",
-    "--net",
-    "--pid",
-    "--fork",
-    "--kill-child",
-    "--mount-proc",
-]
+APART = ["--mount", "--uts", "--ipc", "--net", "--pid"]
+NAMESPACES = ["unshare", *APART, "--fork", "--kill-child", "--mount-proc"]
 
 
 def paths() -> str:
@@ -95,15 +87,11 @@ class PrivateSlurm:
         """Return the environment of commands on the login node."""
         inherited = {name: os.environ[name] for name in ("HOME", "LANG", "USER") if name in os.environ}
         own = {"PATH": paths(), "TMPDIR": TMP, "SLURM_CONF": str(self.folder / "slurm.conf")}
-        own["PYTHONPATH"] = str(Path(__file__).parents[2])  # the package beside these tests
+        own["PYTHONPATH"] = str(ROOT)
         return inherited | own | more
 
     def run(
-        self,
-        *command: str | Path,
-        cwd: Path | None = None,
-        seconds: float = 60,
-        **more: str,
+        self, *command: str | Path, cwd: Path | None = None, seconds: float = 60, **more: str
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command on the login node and wait for it."""
         return subprocess.run(
@@ -116,8 +104,7 @@ class PrivateSlurm:
 
     def entering(self, cwd: Path | None = None) -> list[str]:
         """Return the prefix that runs a command on the login node."""
-        into = ["nsenter", f"--target={self._first}", "--mount", "--uts", "--ipc", "--net", "--pid"]
-        return [*into, "--", "env", f"--chdir={cwd or self.folder}"]
+        return ["nsenter", f"--target={self._first}", *APART, "--", "env", f"--chdir={cwd or self.folder}"]
 
     def ask(self, *command: str | Path, cwd: Path | None = None, seconds: float = 60, **more: str) -> str:
         """Run a command that must succeed, and return what it prints."""
@@ -152,8 +139,8 @@ class PrivateSlurm:
 def private_slurm(folder: Path, nodes: list[str] = NODES) -> Iterator[PrivateSlurm]:
     """Start a cluster for the duration of the block, and leave nothing behind."""
     prepare(folder, nodes)
-    command = [*NAMESPACES, sys.executable, str(Path(__file__).with_name("head.py")), str(folder), *nodes]
-    environment = os.environ | {"PATH": paths()}
+    command = [*NAMESPACES, sys.executable, "-m", "tests.slurm.head", str(folder), *nodes]
+    environment = os.environ | {"PATH": paths(), "PYTHONPATH": str(ROOT)}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=None, env=environment) as process:
         try:
@@ -169,9 +156,8 @@ def private_slurm(folder: Path, nodes: list[str] = NODES) -> Iterator[PrivateSlu
 
 def idle(cluster: PrivateSlurm) -> int:
     """Return the number of idle nodes."""
-    return cluster.run("sinfo", "--noheader", "--Node", "--partition=main", "--states=idle").stdout.count(
-        "\n"
-    )
+    listed = cluster.run("sinfo", "--noheader", "--Node", "--partition=main", "--states=idle")
+    return listed.stdout.count("\n")
 
 
 def until(condition: Callable[[], bool], seconds: float, why: Callable[[], str] = str) -> None:
@@ -190,14 +176,12 @@ def prepare(folder: Path, nodes: list[str]) -> None:
     key = folder / "munge" / "key-file"
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o600)
-    hosts = ["127.0.0.1 localhost", *(f"{address(j)} {name}" for j, name in enumerate([HEAD, *nodes]))]
+    addresses = {name: f"{NETWORK}.{number}" for number, name in enumerate([HEAD, *nodes], 1)}
+    hosts = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in addresses.items())]
     (folder / "hosts").write_text("\n".join(hosts) + "\n")
-    lines = [
-        f"NodeName={node} NodeHostname={node} NodeAddr={address(number)} "
-        f"CPUs={CORES} RealMemory=1000 Gres=gpu:{GPUS}"
-        for number, node in enumerate(nodes, 1)
-    ]
-    conf = CONF.format(folder=folder, head=HEAD, address=address(0), nodes="\n".join(lines))
+    has = f"CPUs={CORES} RealMemory=1000 Gres=gpu:{GPUS}"
+    lines = [f"NodeName={node} NodeHostname={node} NodeAddr={addresses[node]} {has}" for node in nodes]
+    conf = CONF.format(folder=folder, head=HEAD, address=addresses[HEAD], nodes="\n".join(lines))
     (folder / "slurm.conf").write_text(conf)
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     gpus = [folder / f"gpu{number}" for number in range(GPUS)]

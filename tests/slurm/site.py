@@ -5,6 +5,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -13,15 +14,13 @@ from mpi_ata.arrays import Array
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
-from tests.slurm.private import NODES, PrivateSlurm, idle, until
+from tests.slurm.private import NODES, ROOT, PrivateSlurm, idle, until
 
-ROOT = Path(__file__).parent.parent.parent
 OPEN_MPI = Path(sys.executable).with_name("mpi-ata")
 MPICH = ROOT / ".venv-mpich" / "bin" / "mpi-ata"
 SYSTEM = ROOT / ".venv-system" / "bin" / "mpi-ata"  # mpi4py from pip with the MPI of the system
 BOTH = pytest.mark.parametrize("command", [OPEN_MPI, MPICH], ids=["openmpi", "mpich"])
 PATIENCE = 120.0  # seconds for what takes ten on an idle machine
-FOUR = ("--nodes", 4, "--ntasks-per-node", 1, "--time", 10)
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 # Rounds of at least 30 ms; the same numbers however often it is interrupted.
@@ -80,6 +79,31 @@ class Own:
         return neighbour.gradient(x)
 """
 
+# The same without neighbours, and with lines of a test's own.
+BARE = """
+import os, signal, time
+import numpy as np
+from pathlib import Path
+
+class Own:
+    x0 = np.ones(3)
+
+    def setup(self, worker, n):
+{setup}
+
+    def gradient(self, x, task):
+{task}
+        return 0.1 * x
+"""
+
+
+def size(nodes: int, per_node: int = 1) -> tuple[object, ...]:
+    """Return the options for this many nodes and ranks."""
+    return "--nodes", nodes, "--ntasks-per-node", per_node, "--time", 10
+
+
+FOUR = size(4)
+
 
 @dataclass(frozen=True)
 class Site:
@@ -103,11 +127,12 @@ class Site:
         path.write_text(MEASURED.format(rounds=rounds, seconds=seconds))
         return path
 
-    def own(self, problem: str) -> Path:
-        """Write a short job with another problem of the user's."""
-        path = self.measured(3)
+    def own(self, task: str = "pass", setup: str = "pass", rounds: int = 3) -> Path:
+        """Write a job with another problem of the user's: what it does in a task, and before."""
+        path = self.measured(rounds)
         path.write_text(path.read_text().replace("seconds = 0.01\n", ""))
-        (self.folder / "own.py").write_text(problem)
+        parts = {"task": indent(task, " " * 8), "setup": indent(setup, " " * 8)}
+        (self.folder / "own.py").write_text(BARE.format(**parts))
         return path
 
     def ata(self, *words: object, command: Path = OPEN_MPI, code: int = 0, **more: str) -> str:
@@ -118,21 +143,31 @@ class Site:
 
     def submit(self, *words: object, command: Path = OPEN_MPI, **more: str) -> dict[str, Any]:
         """Submit a job and return the JSON that mpi-ata prints."""
-        found: dict[str, Any] = json.loads(
-            self.ata("submit", *words, "--json", command=command, code=0, **more).splitlines()[-1]
-        )
+        printed = self.ata("submit", *words, "--json", command=command, code=0, **more)
+        found: dict[str, Any] = json.loads(printed.splitlines()[-1])
         return found
+
+    def complete(self, *words: object, command: Path = OPEN_MPI, **more: str) -> dict[str, Any]:
+        """Submit a job and wait until it is completed."""
+        submitted = self.submit(*words, command=command, **more)
+        self.wait_completed(submitted["job"])
+        return submitted
 
     def status(self, which: object) -> list[dict[str, Any]]:
         """Return the status rows of a Slurm job or a run."""
         found: list[dict[str, Any]] = json.loads(self.ata("status", which, "--json").splitlines()[-1])
         return found
 
+    def state_of(self, which: object) -> tuple[str, int]:
+        """Return the state of a run in one word, and how often it has started."""
+        (row,) = self.status(which)
+        return row["state"], row["starts"]
+
     def virtual_x(self, job: Path, workers: int, *words: object) -> Array:
         """Return the final x of a job that is not interrupted."""
         out = self.folder / f"virtual-{time.monotonic_ns()}.h5"
         self.ata("run", job, "--virtual", "--workers", workers, "--out", out, *words)
-        return record(out).method["x"]
+        return final_x(out)
 
     def wait_requeued(self, job: object) -> None:
         """Wait until a Slurm job has been requeued once."""
@@ -142,6 +177,10 @@ class Site:
         """Wait until a Slurm job is over, and return its state."""
         until(lambda: self.state(job) in OVER, seconds, lambda: self.story(job))
         return self.state(job)
+
+    def wait_completed(self, job: object, seconds: float = PATIENCE) -> None:
+        """Wait until a Slurm job is completed; fail if it ends in any other way."""
+        assert self.wait_over(job, seconds) == "COMPLETED", self.story(job)
 
     def state(self, job: object) -> str:
         """Return the state of a Slurm job."""
@@ -187,3 +226,13 @@ def rounds_of(run: Path) -> int:
 def kinds(run: object) -> list[str]:
     """Return the kinds of the events of a run, in order."""
     return [event.kind for event in record(run).events]
+
+
+def final_x(run: object) -> Array:
+    """Return the point at which a run has ended."""
+    return record(run).method["x"]
+
+
+def hosts(run: object) -> list[str]:
+    """Return the hosts of the workers of a run."""
+    return [worker.host for worker in record(run).identities]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.slurm.private import PrivateSlurm
-from tests.slurm.site import BOTH, FOUR, MPICH, Site, kinds, record, rounds_of
+from tests.slurm.site import BOTH, FOUR, MPICH, Site, final_x, hosts, kinds, record, rounds_of, size
 
 pytestmark = pytest.mark.cluster
 
@@ -17,7 +17,7 @@ def test_a_time_limit_is_survived(site: Site) -> None:
     job = site.drawn(1100)
     job.write_text(job.read_text().replace('law = "linear"', 'law = "constant"').replace("0.01", "0.025"))
     submitted = site.submit(job, "--nodes", 4, "--ntasks-per-node", 1, "--time", 1)
-    assert site.wait_over(submitted["job"], 400) == "COMPLETED", site.story(submitted["job"])
+    site.wait_completed(submitted["job"], 400)
     found = record(submitted["run"])
     assert kinds(submitted["run"]).count("resumed") >= 1
     assert np.array_equal(found.method["x"], site.virtual_x(job, 3))
@@ -42,13 +42,12 @@ def test_a_signal_saves_requeues_and_resumes_to_the_same_x(site: Site, command: 
     site.wait_requeued(id)
     at = rounds_of(Path(submitted["run"]))
     assert 10 < at < 300
-    assert site.wait_over(id) == "COMPLETED", site.story(id)
+    site.wait_completed(id)
     assert kinds(submitted["run"]).count("resumed") == 1
-    assert np.array_equal(record(submitted["run"]).method["x"], site.virtual_x(job, 3))
+    assert np.array_equal(final_x(submitted["run"]), site.virtual_x(job, 3))
     assert f"saved at round {at}, not finished" in site.log(submitted)  # appended, not overwritten
     assert "finished after 300 rounds" in site.log(submitted)
-    (row,) = site.status(id)
-    assert (row["state"], row["starts"]) == ("finished", 2)
+    assert site.state_of(id) == ("finished", 2)
 
 
 def test_a_preempted_job_is_requeued_and_resumes(site: Site) -> None:
@@ -58,9 +57,9 @@ def test_a_preempted_job_is_requeued_and_resumes(site: Site) -> None:
     words = ["--partition=high", "--nodes=4", "--exclusive", "--wrap", "sleep 2"]
     other = site.slurm.ask("sbatch", "--parsable", *words, cwd=site.folder)
     assert site.wait_over(other) == "COMPLETED"
-    assert site.wait_over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
+    site.wait_completed(submitted["job"])
     assert kinds(submitted["run"]).count("resumed") == 1
-    assert np.array_equal(record(submitted["run"]).method["x"], site.virtual_x(job, 3))
+    assert np.array_equal(final_x(submitted["run"]), site.virtual_x(job, 3))
 
 
 @BOTH
@@ -78,8 +77,8 @@ def test_a_cancelled_job_can_be_resumed_and_leaves_no_process(site: Site, comman
     assert site.status("mine.h5")[0]["state"] == "unfinished"
     few_more = ("--set", f"stop.rounds={rounds_of(site.folder / 'mine.h5') + 10}")
     again = site.submit(job, *words, *few_more, "--resume", command=command)
-    assert site.wait_over(again["job"]) == "COMPLETED", site.story(again["job"])
-    assert np.array_equal(record(again["run"]).method["x"], site.virtual_x(job, 3, *few_more))
+    site.wait_completed(again["job"])
+    assert np.array_equal(final_x(again["run"]), site.virtual_x(job, 3, *few_more))
 
 
 def test_a_stopped_run_is_saved_and_not_requeued(site: Site) -> None:
@@ -91,8 +90,7 @@ def test_a_stopped_run_is_saved_and_not_requeued(site: Site) -> None:
     site.ata("stop", submitted["job"])
     assert site.wait_over(submitted["job"]) == "FAILED", site.story(submitted["job"])
     assert site.slurm.job(submitted["job"])["ExitCode"] == "85:0"
-    (row,) = site.status(submitted["run"])
-    assert (row["state"], row["starts"]) == ("stopped", 1), site.log(submitted)
+    assert site.state_of(submitted["run"]) == ("stopped", 1), site.log(submitted)
     assert kinds(submitted["run"])[-1] == "ended"
 
 
@@ -107,19 +105,18 @@ def test_a_pending_run_that_is_stopped_leaves_the_queue(site: Site) -> None:
 
 def test_a_run_moves_away_from_a_node_that_goes_down(site: Site) -> None:
     job = site.drawn(250)
-    submitted = site.submit(job, "--nodes", 3, "--ntasks-per-node", 1, "--time", 10)
+    submitted = site.submit(job, *size(3))
     site.wait_beyond(submitted["run"], 10)
     id = str(submitted["job"])
     lost = site.slurm.ask("scontrol", "show", "hostnames", site.slurm.job(id)["NodeList"]).split()[-1]
     site.slurm.ask("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=test")
     try:
         site.wait_requeued(id)
-        assert site.wait_over(id) == "COMPLETED", site.story(id)
+        site.wait_completed(id)
     finally:
         site.slurm.ask("scontrol", "update", f"NodeName={lost}", "State=RESUME")
-    found = record(submitted["run"])
-    assert np.array_equal(found.method["x"], site.virtual_x(job, 2))
-    assert lost not in {worker.host for worker in found.identities}
+    assert np.array_equal(final_x(submitted["run"]), site.virtual_x(job, 2))
+    assert lost not in hosts(submitted["run"])
     assert kinds(submitted["run"]).count("resumed") == 1
 
 
@@ -129,10 +126,10 @@ def test_a_run_survives_a_dead_node_and_keeps_the_speeds_of_the_others(
 ) -> None:
     site = Site(fresh_slurm, tmp_path)
     job = site.measured(250)
-    submitted = site.submit(job, "--nodes", 3, "--ntasks-per-node", 1, "--time", 10, command=command)
+    submitted = site.submit(job, *size(3), command=command)
     site.wait_beyond(submitted["run"], 10)
     site.slurm.kill_node("n3")
-    assert site.wait_over(submitted["job"]) == "COMPLETED", site.story(submitted["job"])
+    site.wait_completed(submitted["job"])
     found = record(submitted["run"])
     assert found.summary["rounds"] == 250
     if "resumed" not in kinds(submitted["run"]):  # it was done before Slurm noticed that the node is down
@@ -140,7 +137,7 @@ def test_a_run_survives_a_dead_node_and_keeps_the_speeds_of_the_others(
         assert found.identities[lost.worker].host == "n3"
         assert found.summary["tasks_used"] == 250 * 6
         return
-    assert {worker.host for worker in found.identities} == {"n2", "n4"}
+    assert {*hosts(submitted["run"])} == {"n2", "n4"}
     assert kinds(submitted["run"]).count("resumed") == 1
     (text,) = [event.text for event in found.events if event.kind == "warm-started"]
     assert "1 of 2 workers recognised, 1 starts from others with the same hardware" in text
@@ -149,7 +146,5 @@ def test_a_run_survives_a_dead_node_and_keeps_the_speeds_of_the_others(
 def test_starts_without_progress_come_to_an_end(site: Site) -> None:
     submitted = site.submit(site.drawn(10), *FOUR, MPI_ATA_LAUNCHER="false")
     assert site.wait_over(submitted["job"], 200) == "FAILED"
-    (row,) = site.status(submitted["job"])
-    assert row["starts"] == 3
-    assert row["state"] == "failed"
-    assert "3 starts in a row got no further than round 0" in row["why"]
+    assert site.state_of(submitted["job"]) == ("failed", 3)
+    assert "3 starts in a row got no further than round 0" in site.status(submitted["job"])[0]["why"]

@@ -1,4 +1,4 @@
-"""The private Slurm of the tests has several hosts, and leaves nothing behind."""
+"""The private Slurm of the tests leaves nothing behind."""
 
 import os
 import signal
@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.conftest import running
-from tests.slurm.private import NODES, PrivateSlurm, until
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.slurm.private import NODES, ROOT, until
 
 HOLDING = """
 import sys, time
@@ -22,17 +20,6 @@ with private_slurm(Path(sys.argv[1])) as cluster:
     print(cluster.ask("sbatch", "--parsable", "--nodes=2", "--wrap", "srun sleep 1000"), flush=True)
     time.sleep(1000)
 """
-
-
-@pytest.mark.cluster
-def test_nodes_have_their_own_names_addresses_and_shared_memory(slurm: PrivateSlurm) -> None:
-    text = "hostname; ip -brief address show eth0; touch /dev/shm/$(hostname); ls /dev/shm"
-    out = slurm.ask("srun", f"--nodes={len(NODES)}", "--label", "sh", "-c", text)
-    lines = sorted(line.split(": ", 1) for line in out.splitlines())
-    assert sorted({text for _, text in lines if text in NODES}) == NODES
-    assert len({text.split()[2] for _, text in lines if text.startswith("eth0")}) == len(NODES)
-    own = {number: [text for j, text in lines if j == number and text in NODES] for number, _ in lines}
-    assert all(len(names) == 2 and len(set(names)) == 1 for names in own.values()), own
 
 
 @pytest.mark.cluster

@@ -1,5 +1,8 @@
-"""What a process learns from its launcher, and how ranks are started."""
+"""How ranks are started: what runs on them, in which environment, and what is left behind and removed."""
 
+import mmap
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,63 +11,15 @@ import pytest
 from mpi_ata import launch
 from mpi_ata.errors import UsageError
 from mpi_ata.launch import run_script
-from mpi_ata.launch.environment import LOCAL_RANK, RANK
 from mpi_ata.launch.exit_report import read_report, report_file
-from mpi_ata.launch.mpirun import check_rank_memory, run_command, split_command
-
-
-@pytest.mark.parametrize("name", LOCAL_RANK)
-def test_the_local_rank_is_the_one_that_the_launcher_set(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for other in LOCAL_RANK:
-        monkeypatch.delenv(other, raising=False)
-    assert launch.local_rank() == 0
-    monkeypatch.setenv(name, "3")
-    assert launch.local_rank() == 3
-
-
-@pytest.mark.parametrize(
-    ("rank", "local", "visible", "share", "expected"),
-    [
-        (0, 0, "0,1,2,3", "", ""),  # the manager computes no task
-        (1, 1, "0,1,2,3", "", "1"),
-        (4, 4, "0,1,2,3", "", "0"),  # the last of four workers besides the manager
-        (5, 0, "0,1,2,3", "", "0"),
-        (6, 1, "0,1,2,3", "a100:2", "2,3"),
-        (6, 1, "3", "1", "3"),  # already divided by Slurm
-        (6, 1, "2,3", "gpu:a100:2", "2,3"),
-        (6, 1, "", "", ""),
-    ],
+from mpi_ata.launch.mpirun import (
+    FOLDER,
+    check_rank_memory,
+    remove_segments,
+    run_command,
+    segments_below,
+    split_command,
 )
-def test_each_worker_of_a_slurm_job_has_its_own_gpus(
-    rank: int, local: int, visible: str, share: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in (*RANK, *LOCAL_RANK):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SLURM_PROCID", str(rank))
-    monkeypatch.setenv("SLURM_LOCALID", str(local))
-    environment = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": visible, "SLURM_GPUS_PER_TASK": share}
-    launch.assign_gpus(environment)
-    assert environment["CUDA_VISIBLE_DEVICES"] == expected
-
-
-def test_ranks_of_torch_distributed_keep_all_gpus_rank_0_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_PROCID", "0")
-    environment = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0,1", "MASTER_ADDR": "node1"}
-    launch.assign_gpus(environment)
-    assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
-
-
-def test_outside_slurm_the_visible_gpus_stay_as_they_are() -> None:
-    environment = {"CUDA_VISIBLE_DEVICES": "0,1"}
-    launch.assign_gpus(environment)
-    assert environment == {"CUDA_VISIBLE_DEVICES": "0,1"}
-
-
-def test_cores_are_counted_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "8(x3),4,16(x2)")
-    assert launch.allocated_cores() == 60
-    monkeypatch.delenv("SLURM_JOB_CPUS_PER_NODE")
-    assert launch.allocated_cores() == 0
 
 
 def test_more_ranks_than_fit_into_memory_are_rejected() -> None:
@@ -73,13 +28,13 @@ def test_more_ranks_than_fit_into_memory_are_rejected() -> None:
         check_rank_memory(1_000_001)
 
 
-def test_ranks_do_not_wait_for_a_network_that_nothing_uses_unless_the_user_asks_for_it() -> None:
-    environment: dict[str, str] = {}
+@pytest.mark.parametrize(("own", "chosen"), [({}, "^ofi"), ({"OMPI_MCA_btl": "tcp,self"}, "tcp,self")])
+def test_ranks_do_not_wait_for_a_network_that_nothing_uses_unless_the_user_asks_for_it(
+    own: dict[str, str], chosen: str
+) -> None:
+    environment = dict(own)
     launch.set_mpi_defaults(environment)
-    assert environment["OMPI_MCA_btl"] == "^ofi"
-    environment = {"OMPI_MCA_btl": "tcp,self"}
-    launch.set_mpi_defaults(environment)
-    assert environment["OMPI_MCA_btl"] == "tcp,self"
+    assert environment["OMPI_MCA_btl"] == chosen
 
 
 @pytest.mark.parametrize(
@@ -142,3 +97,35 @@ def test_a_usage_error_on_a_rank_is_reported_as_2(tmp_path: Path) -> None:
         assert (done.code, read_report(path).code) == (2, 2)
     assert done.err.startswith("Error: minimize() has no argument 'rond'")
     assert f"{tmp_path}/script.py, line 2" in done.err
+
+
+HOLDING = """
+import mmap, sys
+files = [open(path, "r+b") for path in sys.argv[1:]]
+held = [mmap.mmap(file.fileno(), 0) for file in files]
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not Path(FOLDER).is_dir(), reason="there is no shared memory in files")
+def test_only_files_that_ranks_of_an_mpi_have_open_are_removed() -> None:
+    names = [f"{name}{os.getpid()}" for name in ("mpich_shm_test-", "sm_segment.test-", "data-of-a-user-")]
+    files = [Path(FOLDER) / name for name in names]
+    unused = Path(FOLDER) / f"mpich_shm_unused-{os.getpid()}"
+    for path in (*files, unused):
+        path.write_bytes(bytes(mmap.PAGESIZE))
+    try:
+        pipe = subprocess.PIPE
+        words = [sys.executable, "-c", HOLDING, *map(str, files)]
+        with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            segments = segments_below(os.getpid())
+            process.communicate(timeout=20)
+        assert set(files[:2]) == {path for path in segments if str(os.getpid()) in path.name}
+        remove_segments(set(files[:2]))
+        assert [path.exists() for path in (*files, unused)] == [False, False, True, True]
+    finally:
+        for path in (*files, unused):
+            path.unlink(missing_ok=True)
