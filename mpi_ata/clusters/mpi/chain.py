@@ -172,7 +172,7 @@ class Gathering:
         self._chain: Chain | None = None
         self._order: Order | None = None
         self._members: list[int] = []  # the workers of that order
-        self.reports: dict[int, Message] = {}  # by worker, while its result is on its way
+        self.reports: dict[int, Message] = {}  # by worker, held back until the sum is in
 
     def route(self, workers: list[int]) -> Route | None:
         """Return how a round's x and results travel among these workers; None: by the star."""
@@ -203,10 +203,6 @@ class Gathering:
             self._look(time.perf_counter() - began)
             os.sched_yield()
 
-    def hold(self, worker: int, message: Message) -> None:
-        """Hold back a worker's report until the sum is in."""
-        self.reports[worker] = message
-
     def complete(self) -> tuple[Array, dict[int, Message]] | None:
         """Return the sum and the reports of all members, if all have reported and nothing breaks now."""
         if self._chain is None or len(self.reports) < len(self._members):
@@ -218,7 +214,7 @@ class Gathering:
             self.dissolve(str(error))
             return None
         self._broken = 0
-        return total, self._end()
+        return total, self.end()
 
     def broken(self, worker: int) -> None:
         """Give up the chain to which a worker's order belongs, since it cannot complete it."""
@@ -241,7 +237,7 @@ class Gathering:
         if self._members and any(orders[worker] is not self._order for worker in self._members):
             self.dissolve()
 
-    def _end(self) -> dict[int, Message]:
+    def end(self) -> dict[int, Message]:
         """End the chain, and return the reports of its members."""
         reports, self._members, self.reports = self.reports, [], {}
         return reports
@@ -249,7 +245,7 @@ class Gathering:
     def dissolve(self, why: str = "") -> None:
         """Let all members deliver by the star what they have, or will have."""
         ranks, order, members = self._ranks, self._order, self._members
-        self._end()
+        self.end()
         if order is None or not members:
             return
         self._generation += 1
@@ -267,10 +263,6 @@ class Gathering:
         log.debug("the chain has broken: %s", why)
         if self._broken == ATTEMPTS:
             log.warning("the chain has broken %s times (%s): x and results go by the star", ATTEMPTS, why)
-
-    def unused(self) -> dict[int, Message]:
-        """End the chain for good, and return the reports of members whose results nobody will use."""
-        return self._end()
 
 
 class Passing:

@@ -66,9 +66,8 @@ class JobView(Protocol):
     arrived: list[Row]  # short results that were read and not booked yet
     plain_bytes: int  # of a short result that is an array like x; -1: its results are of other kinds
     draws: SampleIndices | None
-
-    def _packed(self, x: Array) -> Payload:
-        """Return a point as it is sent."""
+    pack_point: Callable[[Array], Payload]  # as it is sent
+    break_exchange: Callable[[int], None]  # called with a worker that cannot complete it
 
     def _book(self) -> None:
         """Book what has arrived."""
@@ -87,9 +86,6 @@ class JobView(Protocol):
 
     def _fail_to_set_up(self, worker: int, message: Message) -> None:
         """Note that the setup of a worker has failed."""
-
-    def _break_exchange(self, worker: int) -> None:
-        """Note that a worker cannot complete an exchange."""
 
     def _lose(self, worker: int, tasks: int) -> None:
         """Note that a worker has died, with this many tasks of the job."""
@@ -247,7 +243,7 @@ class Ranks:
             flags, payload = flags | EXCHANGED, order.route.packed()
         else:
             order.x, x_slot = self._place(worker, order.x)
-            payload = order.job._packed(order.x) if x_slot == NOWHERE else EMPTY
+            payload = order.job.pack_point(order.x) if x_slot == NOWHERE else EMPTY
         if x_slot != NOWHERE and self.shared is not None and (order.together or left == 1):
             result_slot = self._reserve_result(worker, self.shared)
         indices = () if draws is None or order.trial else draws.of(worker)
@@ -460,7 +456,7 @@ class Ranks:
             return
         elif kind == BROKEN:
             if order is not None:
-                order.job._break_exchange(worker)
+                order.job.break_exchange(worker)
         elif kind == FAILED and worker not in self.ready:
             for job in self.jobs:
                 job._fail_to_set_up(worker, message)

@@ -32,7 +32,6 @@ from mpi_ata.clusters.mpi.channel import (
     GLOBAL_RANDOM,
     INLINE,
     REACHABLE,
-    SHARED,
     Message,
     Payload,
 )
@@ -79,6 +78,7 @@ class MPICluster(Farming):
         self._problem, self._template = problem, template_of(problem)
         self._computes = returns_values(problem)  # packed values
         self._points = point_wire(problem, self._template)
+        self.pack_point: Callable[[Array], Payload] = self._points.packed_point
         self._results = results_wire(problem, self._template)
         # Of short results, which are all waited for at once.
         short = self._template.nbytes <= INLINE and not (self._computes or self._results)
@@ -95,6 +95,7 @@ class MPICluster(Farming):
         self.available = self._health.available
         choice = Choice(exchange, host_name(), self._template.nbytes)
         self._gathering = Gathering(ranks, choice, lambda: self.grace_expired())
+        self.break_exchange: Callable[[int], None] = self._gathering.broken
         self.open = self.wanted = 0
         self.arrived: list[Row] = []
         self._found: list[Arrival | Lost | Back] = []  # what nobody has asked for yet
@@ -112,11 +113,6 @@ class MPICluster(Farming):
     def ended_for_good(self) -> bool:
         """Whether no further run can follow on these ranks."""
         return self._ranks.ended_for_good
-
-    @property
-    def sharing(self) -> list[int]:
-        """The workers that share memory with the manager."""
-        return [worker for worker, flags in self._ranks.ready.items() if flags & SHARED]
 
     def now(self) -> float:
         """Return the time on the manager's monotonic clock."""
@@ -149,10 +145,6 @@ class MPICluster(Farming):
             self._gathering.begin(whom, route, order)
         if round >= self._health.next_trial:
             self._try_again(x, round)
-
-    def _packed(self, x: Array) -> Payload:
-        """Return a point as it is sent."""
-        return self._points.packed_point(x)
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
         """Return the next arrival, or the next worker that is lost or back."""
@@ -268,17 +260,13 @@ class MPICluster(Farming):
         if not 0.0 <= math.fsum(message.seconds) <= perf_counter() - order.given + self._slack:
             self._deliver(worker, order, message.seconds, order.x, fine=False)  # rejects it
             return
-        self._gathering.hold(worker, message)
+        self._gathering.reports[worker] = message
         if (complete := self._gathering.complete()) is None:
             return
         total, reports = complete
         for each, report in reports.items():
             self._deliver(each, order, report.seconds, total if each == worker else None, fine=True)
         self.wanted = 0
-
-    def _break_exchange(self, worker: int) -> None:
-        """Give up an exchange, since one of its workers cannot complete it."""
-        self._gathering.broken(worker)
 
     def _drop(self, worker: int, message: Message) -> float:
         """Book tasks that nobody wants any more, and return their seconds."""
@@ -556,7 +544,7 @@ class MPICluster(Farming):
         ranks, self._closing = self._ranks, True
         if ranks.closed:
             return
-        for worker, report in self._gathering.unused().items():
+        for worker, report in self._gathering.end().items():  # whose results nobody will use
             self._drop(worker, report)
         self.stop(np.arange(self.n))
         ranks.dismiss(final)
