@@ -150,7 +150,9 @@ class Ranks:
         self._meet(digest)
         self.rank = [rank_of(worker) for worker in range(self.n)]  # by worker: a call would cost more
         self._worker = [worker_of(rank) for rank in range(ranks_for(self.n))]  # by rank
-        self.ring = [self._ringer(rank) for rank in self.rank]  # functions that wake a worker
+        peers = [(self.ranks[rank], rank) for rank in self.rank]
+        # Functions that wake a worker.
+        self.ring = [self._bell.ringer(peer.host, peer.bell, peer.port, rank) for peer, rank in peers]
         self._bell.watch(self._lifelines.fileno(), self.find_dead)
         self.channel = Channel(comm, MPI.ANY_SOURCE, template, self.find_dead, self.dead)
 
@@ -180,10 +182,6 @@ class Ranks:
         self._comm.Gather(np.zeros(1, np.uint8), connected, MANAGER)
         self._lifelines.watch(np.flatnonzero(connected).tolist())
         self.unwatched = [w for w in range(self.n) if not connected[rank_of(w)]]  # only by deadlines
-
-    def _ringer(self, rank: int) -> Callable[[], None]:
-        peer = self.ranks[rank]
-        return self._bell.ringer(peer.host, peer.bell, peer.port, rank)
 
     def start(
         self,
