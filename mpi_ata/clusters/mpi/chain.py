@@ -162,6 +162,13 @@ class Choice:
                 log.info("x and results go by the %s: measured per round %s", self._way(), costs)
 
 
+class Report(NamedTuple):
+    """What a worker has reported while its results are on their way."""
+
+    message: Message
+    came: float  # when
+
+
 class Gathering:
     """The manager's side: at most one chain at a time, among the workers of an order."""
 
@@ -172,7 +179,7 @@ class Gathering:
         self._chain: Chain | None = None
         self._order: Order | None = None
         self._members: list[int] = []  # the workers of that order
-        self.reports: dict[int, Message] = {}  # by worker, held back until the sum is in
+        self.reports: dict[int, Report] = {}  # by worker, held back until the sum is in
 
     def route(self, workers: list[int]) -> Route | None:
         """Return how a round's x and results travel among these workers; None: by the star."""
@@ -203,7 +210,7 @@ class Gathering:
             self._look(time.perf_counter() - began)
             os.sched_yield()
 
-    def complete(self) -> tuple[Array, dict[int, Message]] | None:
+    def complete(self) -> tuple[Array, dict[int, Report]] | None:
         """Return the sum and the reports of all members, if all have reported and nothing breaks now."""
         if self._chain is None or len(self.reports) < len(self._members):
             return None
@@ -237,7 +244,7 @@ class Gathering:
         if self._members and any(orders[worker] is not self._order for worker in self._members):
             self.dissolve()
 
-    def end(self) -> dict[int, Message]:
+    def end(self) -> dict[int, Report]:
         """End the chain, and return the reports of its members."""
         reports, self._members, self.reports = self.reports, [], {}
         return reports

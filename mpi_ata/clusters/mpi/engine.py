@@ -279,11 +279,11 @@ class Ranks:
             self.results.pop(worker, None)
             order.job.open -= not order.trial
 
-    def deliver(self, worker: int, tasks: int) -> float:
+    def deliver(self, worker: int, tasks: int, came: float) -> float:
         """Take note that tasks of an order have come back, and return how long after the ones before."""
-        order, now = self.orders[worker], perf_counter()
+        order = self.orders[worker]
         assert order is not None
-        turnaround, self.latest[worker] = now - self.latest[worker], now
+        turnaround, self.latest[worker] = came - self.latest[worker], came
         self.excused[worker] = self.suspended
         self.left[worker] -= tasks
         order.job.wanted -= tasks

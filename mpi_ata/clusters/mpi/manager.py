@@ -25,7 +25,7 @@ from mpi_ata.clusters.computations import (
 from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.health import Health
 from mpi_ata.clusters.interface import Arrival, Back, ClusterSettings, Lost, named
-from mpi_ata.clusters.mpi.chain import Choice, Gathering
+from mpi_ata.clusters.mpi.chain import Choice, Gathering, Report
 from mpi_ata.clusters.mpi.channel import (
     BAD_RESULT,
     EXCHANGED,
@@ -212,11 +212,12 @@ class MPICluster(Farming):
         else:
             result = self._result_of(worker, message)
             fine = not self._computes and (result.nbytes > INLINE or surely_finite(result))  # workers check
-            self._deliver(worker, order, seconds, result, fine)
+            self._deliver(worker, order, Report(message, perf_counter()), result, fine)
 
-    def _deliver(self, worker: int, order: Order, seconds: list[float], result: Any, fine: bool) -> None:
+    def _deliver(self, worker: int, order: Order, report: Report, result: Any, fine: bool) -> None:
         """Book tasks of one order that have come back."""
-        row = worker, order, seconds, NO_BYTES, self._ranks.deliver(worker, len(seconds))
+        seconds = report.message.seconds
+        row = worker, order, seconds, NO_BYTES, self._ranks.deliver(worker, len(seconds), report.came)
         self._accept([row], [result], fine)
         self._gathering.choice.delivered(math.fsum(seconds), last=not self.open)
 
@@ -257,15 +258,16 @@ class MPICluster(Farming):
         """Hold back an arrival until the sum is in; then book all, of which the last one has the sum."""
         if order.route is None:  # the exchange was given up, so its result will come by the star
             return
-        if not 0.0 <= math.fsum(message.seconds) <= perf_counter() - order.given + self._slack:
-            self._deliver(worker, order, message.seconds, order.x, fine=False)  # rejects it
+        report = Report(message, perf_counter())
+        if not 0.0 <= math.fsum(message.seconds) <= report.came - order.given + self._slack:
+            self._deliver(worker, order, report, order.x, fine=False)  # rejects it
             return
-        self._gathering.reports[worker] = message
+        self._gathering.reports[worker] = report
         if (complete := self._gathering.complete()) is None:
             return
         total, reports = complete
         for each, report in reports.items():
-            self._deliver(each, order, report.seconds, total if each == worker else None, fine=True)
+            self._deliver(each, order, report, total if each == worker else None, fine=True)
         self.wanted = 0
 
     def _drop(self, worker: int, message: Message) -> float:
@@ -545,7 +547,7 @@ class MPICluster(Farming):
         if ranks.closed:
             return
         for worker, report in self._gathering.end().items():  # whose results nobody will use
-            self._drop(worker, report)
+            self._drop(worker, report.message)
         self.stop(np.arange(self.n))
         ranks.dismiss(final)
         seconds = ABORT_SECONDS if final else max(self._longest_stop(), LEAVING_SECONDS)
