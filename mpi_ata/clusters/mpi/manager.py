@@ -3,7 +3,7 @@
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -29,6 +29,7 @@ from mpi_ata.clusters.mpi.chain import Choice, Gathering, Report
 from mpi_ata.clusters.mpi.channel import (
     BAD_RESULT,
     EXCHANGED,
+    FAILED,
     GLOBAL_RANDOM,
     INLINE,
     REACHABLE,
@@ -38,7 +39,6 @@ from mpi_ata.clusters.mpi.channel import (
 from mpi_ata.clusters.mpi.engine import Order, Ranks, Row, StoppedOrder
 from mpi_ata.clusters.mpi.handshake import check_same, identities
 from mpi_ata.clusters.mpi.library import MPI
-from mpi_ata.clusters.mpi.partial_evaluation import PartialEvaluation
 from mpi_ata.clusters.sample_indices import sample_indices_for
 from mpi_ata.errors import BadResultError, LossError, RunError
 from mpi_ata.launch import host_name, slurm_tasks
@@ -57,6 +57,9 @@ STOPPING_SECONDS = 1.0  # for which an evaluation waits for workers that are bei
 LEAVING_SECONDS = 10.0  # that idle workers get to leave
 ABORT_SECONDS = 2.0  # and all of them, when a run has failed
 ENDED = "its process has ended: it was killed, crashed, exited or ran out of memory"
+SLOW = 3.0  # times as long as the latest answer took: then another worker evaluates the same parts
+SLOW_SECONDS = 1.0  # at least so much longer than that
+SHORTEST_SECONDS = 1e-9  # of a task, to compare speeds
 NO_BYTES = bytearray()
 new = tuple.__new__  # a third less than Arrival(...)
 
@@ -575,6 +578,81 @@ class MPICluster(Farming):
         """Return what went wrong on a worker, with its host; a text about a task names the worker already."""
         task, who = f"task of worker {worker} ", self._name(worker)
         return why.replace(task, f"task of {who} ", 1) if task in why else f"{who}: {why}"
+
+
+class PartialEvaluation:
+    """One evaluation at x, between rounds: which worker evaluates which parts, and what is in.
+
+    `longest` are the seconds per part of the slowest answer so far, earlier evaluations included.
+    """
+
+    def __init__(self, ranks: Ranks, x: Array, longest: float, name: Callable[[int], str]) -> None:
+        self.longest = longest
+        self._ranks, self._x, self._name = ranks, x, name
+        self._all: set[range] = set()
+        self._busy: dict[int, range] = {}  # by worker
+        self._waiting: list[range] = []  # without a worker
+        self._copied: set[range] = set()  # that a second worker was given
+        self._found: dict[range, list[float]] = {}
+        self._failure = ""
+        self._began = self._latest = perf_counter()
+
+    def divide(self, parts: range, workers: Sequence[int], seconds: Array) -> None:
+        """Give each worker a range of parts, in proportion to its speed; it takes this long for a task."""
+        speeds = 1 / np.maximum(seconds, SHORTEST_SECONDS)
+        ends = np.rint(np.cumsum(speeds) / speeds.sum() * len(parts)).astype(int).tolist()
+        for worker, begin, end in zip(workers, [0, *ends], ends, strict=False):
+            if begin < end:
+                self._ask(worker, parts[begin:end])
+
+    def _ask(self, worker: int, parts: range) -> None:
+        self._all.add(parts)
+        self._busy[worker] = parts
+        self._x = self._ranks.ask(worker, self._x, parts, partial(self._take, parts))
+
+    def _take(self, parts: range, worker: int, message: Message) -> None:
+        """Keep what a worker has sent."""
+        if message.kind == FAILED:
+            self._failure = f"{self._name(worker)}: {message.payload.tobytes().decode()}"
+            return
+        values = message.payload.reshape(-1).view(np.uint8).view(np.float64)
+        self._found[parts], self._latest = values.tolist(), perf_counter()
+        self._busy.pop(worker, None)
+        self.longest = max(self.longest, (self._latest - self._began) / len(parts))
+
+    def missing(self) -> set[range]:
+        """Return the parts that are not in yet; RunError if some could not be evaluated."""
+        if self._failure:
+            raise RunError(self._failure)
+        return self._all.difference(self._found)
+
+    def redo(self, free: set[int]) -> None:
+        """Give the parts of lost and of very slow workers to free ones."""
+        for worker in set(self._busy) - free:
+            self._waiting.append(self._busy.pop(worker))
+        usual = self._latest - self._began
+        if self._found and perf_counter() - self._began > SLOW_SECONDS + SLOW * usual:
+            copied = set(self._busy.values()) - self._copied
+            self._copied |= copied
+            self._waiting += copied
+        self._waiting = [parts for parts in self._waiting if parts not in self._found]
+        for worker in sorted(free - set(self._busy))[: len(self._waiting)]:
+            self._ask(worker, self._waiting.pop())
+
+    def overdue(self, factor: float, least: float) -> bool:
+        """Return whether what is missing takes `factor` times as long as any part has taken."""
+        most = max(map(len, self.missing()), default=0)
+        longest = factor * self.longest * most if self.longest else math.inf
+        return perf_counter() - self._began > max(longest, least)
+
+    def do_missing(self, evaluated: Callable[[int], list[float]]) -> None:
+        """Evaluate in this process what is missing."""
+        for parts in self.missing():
+            self._found[parts] = [value for part in parts for value in evaluated(part)]
+
+    def results(self) -> list[float]:
+        """Return what was computed, in the order of the parts."""
+        return [value for parts in sorted(self._found, key=lambda r: r.start) for value in self._found[parts]]
 
 
 def plausible_sum(seconds: list[float]) -> float:
