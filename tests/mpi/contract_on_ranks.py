@@ -31,7 +31,7 @@ def main() -> int:
             Worker(comm, ClusterSettings(problem, times, SEED)).serve()
             continue
         cluster = MPICluster(comm, ClusterSettings(problem))
-        assert (cluster._ranks.shared is not None) == (WAY == "shared")
+        assert bool(cluster.sharing) == (WAY == "shared")
         try:
             check(cluster, UNIT)
             print("passed", check.__name__, flush=True)

@@ -33,6 +33,7 @@ from mpi_ata.clusters.mpi.channel import (
     GLOBAL_RANDOM,
     INLINE,
     REACHABLE,
+    SHARED,
     Message,
     Payload,
 )
@@ -116,6 +117,11 @@ class MPICluster(Farming):
     def ended_for_good(self) -> bool:
         """Whether no further run can follow on these ranks."""
         return self._ranks.ended_for_good
+
+    @property
+    def sharing(self) -> list[int]:
+        """The workers that share memory with the manager."""
+        return [worker for worker, flags in self._ranks.ready.items() if flags & SHARED]
 
     def now(self) -> float:
         """Return the time on the manager's monotonic clock."""
