@@ -360,23 +360,18 @@ class Ranks:
         began = self.begin_waiting()
         until = min(until, began + LOOK_SECONDS)
         self.drained = False
-        look = partial(self._look, job)
-        came = look()
-        while (came is None or all_wanted) and job.wanted > 0 and self._wait(look, until):
-            came = True
+        look, came = partial(self._read, job), None
+        try:
+            came = look()
+            while (came is None or all_wanted) and job.wanted > 0 and self._wait(look, until):
+                came = True
+        except MPI.Exception as error:  # for a dead rank, instead of a message
+            self.channel.note_loss(error)
         self._settle()
         self._latest = perf_counter()
         # A process that slept for longer than it asked for was stopped, and perhaps the workers with it.
         self.suspended += max(self._latest - began - 2 * LOOK_SECONDS, 0.0)
         return came is not None
-
-    def _look(self, job: JobView) -> bool | None:
-        """Do what _read() does; MPI may report a dead rank instead of a message."""
-        try:
-            return self._read(job)
-        except MPI.Exception as error:
-            self.channel.note_loss(error)
-            return None
 
     def _read(self, job: JobView) -> bool | None:
         """Handle the messages that have come, as far as a job wants them; None if there was none."""
