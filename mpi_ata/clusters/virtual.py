@@ -29,7 +29,7 @@ from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.identity import VIRTUAL, WorkerIdentity, drawn_identity
 from mpi_ata.clusters.interface import Arrival, Back, Lost, named
 from mpi_ata.clusters.sample_indices import SampleIndices, sample_indices_for
-from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.errors import RunError
 from mpi_ata.launch.environment import note_simulation
 from mpi_ata.launch.signals import GraceExpired
 from mpi_ata.packing import pack
@@ -458,8 +458,7 @@ class Disruptions:
         """Report a task that failed, or whose result cannot be used."""
         probe, round = worker in self._workers.probes, self._workers.round.item(worker)
         self._workers.waste(worker, count)
-        report = self._health.bad_result if isinstance(error, BadResultError) else self._health.failed
-        return report(worker, 0 if probe else count, error, round)
+        return self._health.failed(worker, 0 if probe else count, error, round)
 
 
 class VirtualCluster(Farming):

@@ -329,9 +329,8 @@ class MPICluster(Farming):
         """Suspend or exclude a worker that failed; if that ends the run, say where it failed."""
         if self._closing:
             return
-        judge = self._health.bad_result if isinstance(error, BadResultError) else self._health.failed
         try:
-            lost = judge(worker, tasks, error, round)
+            lost = self._health.failed(worker, tasks, error, round)
         except RunError as fatal:
             raise RunError(self._placed(worker, str(fatal))) from None
         if lost is not None:

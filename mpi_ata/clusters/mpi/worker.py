@@ -12,7 +12,6 @@ from mpi_ata.arrays import Array
 from mpi_ata.clusters.bfloat16 import point_wire, results_wire
 from mpi_ata.clusters.computations import (
     add_up,
-    announce,
     check_result,
     compute,
     evaluated_part,
@@ -46,7 +45,7 @@ from mpi_ata.clusters.mpi.channel import (
 )
 from mpi_ata.clusters.mpi.handshake import handshake
 from mpi_ata.clusters.mpi.liveness import HEARING_SECONDS, Doorbell, Lifeline
-from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.errors import BadResultError, RunError, users_code
 from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.packing import EMPTY, Packed
 from mpi_ata.problems import AnyProblem, ProblemAbilities, Task, returns_values, task_streams
@@ -117,7 +116,8 @@ class TaskSequence:
         """Let the problem prepare for the tasks of an order, if it can; that is not part of any task."""
         if self._expect is not None and self._expected is not None:
             tasks = self._expected.of_order(self._round, self._number, count, self._draws)
-            announce(self._expect, tasks)
+            with users_code("expect(tasks) of the problem failed"):
+                self._expect(tasks)
 
     def take(self, count: int) -> list[Task]:
         """Return the next tasks of the order; they have the same numbers until advance()."""
