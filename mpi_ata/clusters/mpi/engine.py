@@ -61,7 +61,6 @@ class JobView(Protocol):
     Its methods are for the ranks alone, and no part of a cluster's interface.
     """
 
-    open: int  # its orders under way, trial tasks aside; the ranks count them
     wanted: int  # tasks that it waits for: no more messages are read than these need
     arrived: list[Row]  # short results that were read and not booked yet
     plain_bytes: int  # of a short result that is an array like x; -1: its results are of other kinds
@@ -202,7 +201,6 @@ class Ranks:
             if orders[worker] is not None:
                 raise RuntimeError("a worker holds one order at a time; stop it first")
             orders[worker], left[worker], latest[worker], excused[worker] = order, count, now, suspended
-        job.open += len(workers)
         self._send_all(order, [i for i in workers if i not in self.stopping] if self.stopping else workers)
         if not self._bell.all_awake():
             for worker in workers:
@@ -274,10 +272,8 @@ class Ranks:
 
     def end(self, worker: int) -> None:
         """Take note that the order of a worker has ended."""
-        if (order := self.orders[worker]) is not None:
-            self.orders[worker] = None
-            self.results.pop(worker, None)
-            order.job.open -= not order.trial
+        self.orders[worker] = None
+        self.results.pop(worker, None)
 
     def deliver(self, worker: int, tasks: int, came: float) -> float:
         """Take note that tasks of an order have come back, and return how long after the ones before."""
@@ -315,6 +311,10 @@ class Ranks:
         doing = self.orders[worker] if stopped is None else stopped.order
         self.end(worker)
         return None if doing is None else doing.job
+
+    def has_orders(self, job: JobView) -> bool:
+        """Return whether orders of a job are under way, trial tasks aside."""
+        return any(each is not None and each.job is job and not each.trial for each in self.orders)
 
     def is_busy(self, worker: int) -> bool:
         """Return whether a worker has something to do."""
@@ -408,7 +408,6 @@ class Ranks:
                     left[worker], latest[worker], excused[worker] = rest - tasks, now, self.suspended
                 else:
                     orders[worker] = None
-                    whose.open -= 1
             elif (message := channel.read()) is not None:
                 self._settle()
                 self._handle(message)

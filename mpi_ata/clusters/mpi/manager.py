@@ -100,7 +100,7 @@ class MPICluster(Farming):
         choice = Choice(exchange, host_name(), self._template.nbytes)
         self._gathering = Gathering(ranks, choice, lambda: self.grace_expired())
         self.break_exchange: Callable[[int], None] = self._gathering.broken
-        self.open = self.wanted = 0
+        self.wanted = 0
         self.arrived: list[Row] = []
         self._found: list[Arrival | Lost | Back] = []  # what nobody has asked for yet
         self._overruns: dict[int, float] = {}  # of confirmed stops, since overruns() was last called
@@ -176,7 +176,7 @@ class MPICluster(Farming):
         until, ranks = math.inf if timeout is None else perf_counter() + timeout, self._ranks
         self.wanted = tasks
         while not self._found:
-            if not self.open:
+            if not ranks.has_orders(self):
                 raise RuntimeError("nothing is running, so there is nothing to wait for")
             if self.grace_expired():
                 raise GraceExpired
@@ -228,7 +228,7 @@ class MPICluster(Farming):
         seconds = report.message.seconds
         row = worker, order, seconds, NO_BYTES, self._ranks.deliver(worker, len(seconds), report.came)
         self._accept([row], [result], fine)
-        self._gathering.choice.delivered(math.fsum(seconds), last=not self.open)
+        self._gathering.choice.delivered(math.fsum(seconds), last=not self._ranks.has_orders(self))
 
     def _accept(self, arrived: list[Row], results: Iterable[Any], fine: bool) -> None:
         """Book tasks that are delivered, and have wait() return them; `fine` if all results can be used."""
@@ -435,7 +435,7 @@ class MPICluster(Farming):
         """
         here, health = partial(evaluated_part, self._problem, x), self._health
         # Results that arrive while orders run belong to wait().
-        free = [] if self.open else sorted(self._free_after_stops())
+        free = [] if self._ranks.has_orders(self) else sorted(self._free_after_stops())
         if not free:
             return [value for part in parts for value in here(part)]
         work = PartialEvaluation(self._ranks, x, self._part_seconds, self._name)
