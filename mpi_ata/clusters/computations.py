@@ -4,7 +4,7 @@ Points and results are arrays, or where tasks return values of any kind, those v
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -155,12 +155,6 @@ def evaluated_part(problem: Any, x: Array, part: int) -> list[float]:
     """Return the numbers of one part of an evaluation."""
     with users_code(f"evaluate_part() of the problem failed for part {part}"):
         return [float(value) for value in problem.evaluate_part(x, part)]
-
-
-def announce(expect: Callable[[Iterator[Task]], None], tasks: Iterator[Task]) -> None:
-    """Call expect() of a problem with the tasks that it will probably do next."""
-    with users_code("expect(tasks) of the problem failed"):
-        expect(tasks)
 
 
 def set_up(problem: AnyProblem, worker: int | None, n: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters.accounts import TaskTimeStats
 from mpi_ata.clusters.interface import Back, Lost
-from mpi_ata.errors import RunError
+from mpi_ata.errors import BadResultError, RunError
 
 HANDFUL = 2.0  # tasks that say little about a worker's mean, since some may be very short
 FEW = 20.0  # tasks of a worker, below which its allowance is more than doubled
@@ -230,16 +230,13 @@ class Health:
         return Lost(worker, tasks, f"{late}; others do its tasks", "overdue")
 
     def failed(self, worker: int, tasks: int, error: RunError, round: int) -> Lost | None:
-        """Suspend or exclude a worker whose task raised an error, unless that ends the run."""
-        return self._fail(worker, tasks, error, round, "failed", self.policy.on_task_error)
+        """Suspend or exclude a worker whose task raised an error, or returned what cannot be used.
 
-    def bad_result(self, worker: int, tasks: int, error: RunError, round: int) -> Lost | None:
-        """Suspend or exclude a worker whose result cannot be used, unless that ends the run."""
-        return self._fail(worker, tasks, error, round, "bad-result", self.policy.on_bad_result)
-
-    def _fail(
-        self, worker: int, tasks: int, error: RunError, round: int, kind: str, policy: str
-    ) -> Lost | None:
+        The error is raised again where that ends the run.
+        """
+        kind, policy = "failed", self.policy.on_task_error
+        if isinstance(error, BadResultError):
+            kind, policy = "bad-result", self.policy.on_bad_result
         if policy == "stop" or self.policy.owned or self._is_last(worker):
             raise error
         self.failures[worker] += 1

@@ -16,7 +16,7 @@ from mpi_ata.clusters.bfloat16 import SAVED, halved_numbers
 from mpi_ata.errors import RunError
 
 if TYPE_CHECKING:
-    from mpi_ata.clusters.simulated import SimulatedOrder
+    from mpi_ata.clusters.virtual import SimulatedOrder
 
 MEGABIT = 1e6 / 8  # bytes
 EXCHANGES = ("auto", "star", "chain")  # how x and results may travel

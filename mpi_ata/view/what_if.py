@@ -10,7 +10,7 @@ from numpy.random import Generator
 
 from mpi_ata.arrays import Array, IntArray, State, total
 from mpi_ata.clusters import VirtualCluster
-from mpi_ata.clusters.simulated import SimulatedOrder
+from mpi_ata.clusters.virtual import SimulatedOrder
 from mpi_ata.driver.restore import allocator_of
 from mpi_ata.errors import UsageError
 from mpi_ata.job import Job, build_parts

@@ -210,11 +210,6 @@ def check_accounts_resume_from_an_earlier_state(c: Cluster, unit: float) -> None
     assert state["worker_time"].tolist() == spent
 
 
-def check_everyone_is_available(c: Cluster, unit: float) -> None:
-    assert c.available.dtype == np.bool_
-    assert c.available.tolist() == [True, True, True]
-
-
 def check_a_saved_state_says_who_had_begun_a_task(c: Cluster, unit: float) -> None:
     assert in_flight(c.state()).tolist() == [0, 0, 0]
     c.start(np.array([0, 2]), at(0.0), 1)

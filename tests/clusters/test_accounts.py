@@ -84,17 +84,3 @@ def test_orders_in_flight_are_found_in_the_state_of_either_cluster() -> None:
     assert in_flight(on_ranks).tolist() == [0, 1, 1]
     assert in_flight({"left": np.array([0, 5, 1])}).tolist() == [0, 1, 1]
     assert in_flight({}).tolist() == []
-
-
-def test_several_arrivals_at_once_are_booked_like_one_after_the_other() -> None:
-    at_once, single = Ledger(4), Ledger(4)
-    arrivals = [(3, [1.0, 2.0], 3.0, 0.5), (0, [4.0], 4.0, 0.25), (3, [0.1], 0.1, 0.0)]
-    for _ in range(FOLD):
-        for arrival in arrivals:
-            single.deliver(*arrival)
-        deliveries = [(worker, seconds, overhead) for worker, seconds, _, overhead in arrivals]
-        at_once.deliver_all(deliveries, [spent for _, _, spent, _ in arrivals])
-    assert len(at_once.stats.pending) < FOLD
-    assert at_once.worker_time.tolist() == single.worker_time.tolist()
-    for name, column in single.stats.state().items():
-        assert np.array_equal(at_once.stats.state()[name], column, equal_nan=True), name

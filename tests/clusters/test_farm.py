@@ -2,6 +2,7 @@
 
 import operator
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ def tasks(cluster: VirtualCluster) -> list[int]:
 
 def test_results_come_in_the_order_of_the_items() -> None:
     assert list(farm_of(1.0, 3.0, 7.0).map(square, range(50))) == [i * i for i in range(50)]
+    assert list(farm_of(1.0).map(square, [])) == []
 
 
 def test_as_they_come_results_have_their_index() -> None:
@@ -55,20 +57,6 @@ def test_as_they_come_results_have_their_index() -> None:
 
 def test_several_iterables_are_zipped_like_those_of_pythons_map() -> None:
     assert list(farm_of(1.0).map(operator.add, [1, 2, 3], iter([10, 20]))) == [11, 22]
-
-
-def test_a_result_of_a_wrong_type_names_the_function_and_the_item() -> None:
-    with pytest.raises(RunError, match=r"what unsendable\(\) returned for item 0 is of type set, but"):
-        list(farm_of(1.0).map(unsendable, range(3)))
-
-
-def test_a_lambda_is_called_so() -> None:
-    with pytest.raises(UsageError, match=r"^a lambda cannot be found by its name on other ranks; "):
-        farm_of(1.0).map(lambda value: value, [1])
-
-
-def test_no_items_give_no_results() -> None:
-    assert list(farm_of(1.0).map(square, [])) == []
 
 
 def test_workers_finish_at_about_the_same_time_and_the_slow_do_few_items() -> None:
@@ -121,24 +109,31 @@ def test_items_that_wait_for_a_worker_that_hangs_are_done_by_a_slow_one() -> Non
     assert cluster.now() < 200
 
 
-def test_a_function_that_fails_is_reported_with_its_item_and_line() -> None:
-    with pytest.raises(RunError, match=r"(?s)failing failed for item 3.*test_farm\.py.*ZeroDivisionError"):
-        list(farm_of(1.0).map(failing, range(5)))
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (failing, r"(?s)failing failed for item 3.*test_farm\.py.*ZeroDivisionError"),
+        (leaving, r"leaving failed for item 0: .* calls sys\.exit\(0\)"),
+        (unsendable, r"what unsendable\(\) returned for item 0 is of type set, but"),
+    ],
+)
+def test_a_function_that_fails_or_exits_or_returns_a_wrong_type_is_named_with_its_item(
+    function: Callable[[int], Any], words: str
+) -> None:
+    with pytest.raises(RunError, match=words):
+        list(farm_of(1.0).map(function, range(5)))
 
 
-def test_a_function_that_exits_is_reported_with_its_item() -> None:
-    with pytest.raises(RunError, match=r"leaving failed for item 0: .* calls sys\.exit\(0\)"):
-        list(farm_of(1.0).map(leaving, range(5)))
+def test_a_function_that_other_ranks_cannot_find_is_rejected() -> None:
+    with pytest.raises(
+        UsageError, match=r"^a lambda cannot be found by its name .* define a function with def"
+    ):
+        farm_of(1.0).map(lambda value: value, [1])
 
 
 def test_an_item_that_cannot_be_sent_is_named() -> None:
     with pytest.raises(RunError, match=r"item 1\[0\] is of type object, but a value must be made of"):
         list(farm_of(1.0).map(square, [1, object()]))
-
-
-def test_a_function_that_other_ranks_cannot_find_is_rejected() -> None:
-    with pytest.raises(UsageError, match="define a function with def at the top level of the script"):
-        farm_of(1.0).map(lambda value: value, [1])
 
 
 def test_a_function_that_is_defined_again_is_called_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,14 +153,6 @@ def test_garbage_is_never_used(what: str, text: str) -> None:
     assert np.isfinite(method.x).all()
 
 
-def test_after_three_failures_a_worker_is_excluded_for_good() -> None:
-    cluster, method = scripted(*(Fault(60.5 + 4 * i, 1, "garbage") for i in range(3)))
-    found = steps(cluster, method, 40)
-    assert found[0] == "bad-result 61"
-    assert found[-1].startswith("excluded")
-    assert cluster.available.tolist() == [True, False, True]
-
-
 def test_an_error_in_a_problem_is_reissued_too() -> None:
     class Broken(Ramp):
         def gradient(self, x: Array, task: Task) -> Array:

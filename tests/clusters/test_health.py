@@ -178,7 +178,7 @@ def test_failures_end_the_run_unless_the_job_says_reissue() -> None:
     with pytest.raises(RunError, match="it broke"):
         Health(known()).failed(1, 1, RunError("it broke"), 5)
     with pytest.raises(RunError, match="NaN"):
-        Health(known(), FaultPolicy(on_task_error="reissue")).bad_result(1, 1, BadResultError("NaN"), 5)
+        Health(known(), FaultPolicy(on_task_error="reissue")).failed(1, 1, BadResultError("NaN"), 5)
 
 
 def test_after_max_failures_a_worker_is_excluded_for_good() -> None:
@@ -186,7 +186,7 @@ def test_after_max_failures_a_worker_is_excluded_for_good() -> None:
     first = health.failed(1, 1, RunError("it broke"), 5)
     assert first == Lost(1, 1, "it broke; others do its tasks", "failed")
     assert isinstance(probe(health, 6, 2.0), Back)
-    second = health.bad_result(1, 2, BadResultError("NaN"), 9)
+    second = health.failed(1, 2, BadResultError("NaN"), 9)
     assert second is not None
     assert second.kind == "bad-result"
     health.tried(1, 10)

@@ -80,20 +80,6 @@ def test_a_problem_that_reuses_its_result_does_not_spoil_earlier_ones() -> None:
     assert [arrival_of(cluster).result[0] for _ in range(3)] == [0, 1, 2]
 
 
-def test_a_task_cannot_write_into_the_point() -> None:
-    class Writing:
-        x0 = np.zeros(1)
-
-        def gradient(self, x: Array, task: Task) -> Array:
-            x += 1
-            return x
-
-    cluster = VirtualCluster(Writing(), scene(unit=1.0)[1])
-    cluster.start(np.arange(1), np.zeros(1), 1)
-    with pytest.raises(RuntimeError, match=r"worker 0 failed in round 1:(.|\n)*read-only"):
-        cluster.wait()
-
-
 def test_setup_is_called_once_for_all_simulated_workers() -> None:
     calls = []
 

@@ -58,4 +58,4 @@ def send_to_the_dead() -> None:
 
 send_messages()
 send_to_the_dead()
-print("all arrived")
+print('"all arrived"')

@@ -195,14 +195,14 @@ def stopped_for(seconds: float) -> tuple[Ranks, MPICluster]:
     cluster.stop(np.array([0]))
     cluster._hangs = lambda worker, seconds: seconds > 100.0
     pass_time(cluster, seconds)
-    order = cluster._ranks.stopping[0]
-    order.sent = order.latest = order.stopped
+    stopped = cluster._ranks.stopping[0]
+    stopped.latest = stopped.since
     return ranks, cluster
 
 
 def pass_time(cluster: Any, seconds: float) -> None:
     """Let the stop have been so much earlier."""
-    cluster._ranks.stopping[0].stopped -= seconds
+    cluster._ranks.stopping[0].since -= seconds
 
 
 def check_overruns() -> None:
@@ -260,4 +260,4 @@ check_good_results()
 check_bad_results()
 check_overruns()
 check_trial_at_the_end()
-print("all as expected")
+print('"all as expected"')

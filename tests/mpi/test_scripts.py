@@ -151,19 +151,12 @@ if result and sys.argv[1:]: exec(sys.argv[1])
 """
 
 
-def test_a_script_that_outlives_a_worker_exits_with_0_and_one_that_does_not_with_another_code(
-    tmp_path: Path,
-) -> None:
-    done = finished([sys.executable, str(script(tmp_path, DEATH))])
-    assert (done.returncode == 0) == ("finished" in done.stdout), done.stderr
-
-
-@pytest.mark.parametrize("end", ["sys.exit(3)", "raise SystemExit(3)"])
-def test_a_script_that_outlives_a_worker_can_still_exit_with_a_code_of_its_own(
-    tmp_path: Path, end: str
+@pytest.mark.parametrize(("end", "code"), [("", 0), ("sys.exit(3)", 3), ("raise SystemExit(3)", 3)])
+def test_a_script_that_outlives_a_worker_exits_with_0_or_a_code_of_its_own(
+    tmp_path: Path, end: str, code: int
 ) -> None:
     done = finished([sys.executable, str(script(tmp_path, DEATH)), end])
-    assert (done.returncode == 3) == ("finished" in done.stdout), done.stderr
+    assert (done.returncode == code) == ("finished" in done.stdout), done.stderr
 
 
 POOL = """

@@ -1,7 +1,6 @@
 """Before the first round and after the last one: nothing hangs, nothing is lost, nothing is left behind."""
 
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ from mpi_ata.launch import find_mpirun
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.cli.commands import on_terminal
-from tests.mpi.starting import COMMAND, finished, mpirun, ranks_of, started
+from tests.mpi.starting import COMMAND, finished, ranks_of, started
 from tests.mpi.test_interrupted_on_ranks import OUT, TIMED, ended, job_of, running, wait_for
 
 STRAGGLING = """
@@ -136,30 +135,6 @@ def test_nothing_is_left_in_shared_memory_by_ranks_that_are_killed_while_they_ar
         ended(process, job)
     assert shared() <= before
 
-
-def test_a_failure_on_one_rank_ends_all_of_them() -> None:
-    job = job_of(body="pass")
-    with Path("own.py").open("a") as file:
-        file.write(FAILING)
-    done = mpirun(4, COMMAND, "run", job, seconds=60)
-    assert done.returncode not in (0, 85)
-    assert done.stderr.count("FileNotFoundError") == 1
-    assert re.search(r"rank 2: .*job.toml: \[problem\] x0 of Own cannot be read: own.py:\d+: ", done.stderr)
-
-
-FAILING = """
-from mpi_ata.launch import rank
-class Own(Own):
-    @property
-    def x0(self):
-        if rank() == 2:
-            open("missing")
-        return self.__dict__["x0"]
-
-    @x0.setter
-    def x0(self, value):
-        self.__dict__["x0"] = value
-"""
 
 IN_PLACE = """
 from mpi_ata.updates import Plain

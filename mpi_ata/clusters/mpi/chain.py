@@ -170,15 +170,16 @@ class Report(NamedTuple):
 
 
 class Gathering:
-    """The manager's side: at most one chain at a time, among the workers of a round."""
+    """The manager's side: at most one chain at a time, among the workers of an order."""
 
     def __init__(self, ranks: "Ranks", choice: Choice, grace_expired: Callable[[], bool]) -> None:
         self._ranks, self._grace_expired = ranks, grace_expired
         self.choice = choice
         self._generation = self._broken = 0
         self._chain: Chain | None = None
-        self._members: dict[int, Order] = {}  # by worker
-        self._reports: dict[int, Report] = {}
+        self._order: Order | None = None
+        self._members: list[int] = []  # the workers of that order
+        self.reports: dict[int, Report] = {}  # by worker, held back until the sum is in
 
     def route(self, workers: list[int]) -> Route | None:
         """Return how a round's x and results travel among these workers; None: by the star."""
@@ -191,15 +192,14 @@ class Gathering:
         chain = self.choice.chain([ranks.ranks[rank].host for rank in members])
         return Route(self._generation, tuple(members)) if chain else None
 
-    def begin(self, workers: list[int], route: Route, x: Array) -> None:
+    def begin(self, workers: list[int], route: Route, order: "Order") -> None:
         """Send x to workers whose orders are on their way."""
-        orders, links = self._ranks.orders, self._ranks.links
-        assert links is not None
-        self._members = {worker: order for worker in workers if (order := orders[worker]) is not None}
-        self._reports, self._chain = {}, Chain(links, route, MANAGER)
+        assert self._ranks.links is not None
+        self._order, self._members, self.reports = order, workers, {}
+        self._chain = Chain(self._ranks.links, route, MANAGER)
         try:
             self._send_orders()
-            self._chain.send_point(x, self._look)
+            self._chain.send_point(order.x, self._look)
         except LinkBrokenError as error:
             self.dissolve(str(error))
 
@@ -210,14 +210,9 @@ class Gathering:
             self._look(time.perf_counter() - began)
             os.sched_yield()
 
-    def hold(self, worker: int, message: Message) -> None:
-        """Hold back a worker's report until the sum is in."""
-        self._reports[worker] = Report(message, time.perf_counter())
-        self._members[worker].reported = True
-
     def complete(self) -> tuple[Array, dict[int, Report]] | None:
         """Return the sum and the reports of all members, if all have reported and nothing breaks now."""
-        if self._chain is None or len(self._reports) < len(self._members):
+        if self._chain is None or len(self.reports) < len(self._members):
             return None
         total = self._ranks.channel.buffers.take()
         try:
@@ -225,8 +220,8 @@ class Gathering:
         except LinkBrokenError as error:
             self.dissolve(str(error))
             return None
-        reports, self._members, self._reports, self._broken = self._reports, {}, {}, 0
-        return total, reports
+        self._broken = 0
+        return total, self.end()
 
     def broken(self, worker: int) -> None:
         """Give up the chain to which a worker's order belongs, since it cannot complete it."""
@@ -245,23 +240,28 @@ class Gathering:
 
     def check(self) -> None:
         """Give up the chain if one of its orders has ended otherwise: its worker is lost, say."""
-        if any(self._ranks.orders[worker] is not order for worker, order in self._members.items()):
+        orders = self._ranks.orders
+        if self._members and any(orders[worker] is not self._order for worker in self._members):
             self.dissolve()
+
+    def end(self) -> dict[int, Report]:
+        """End the chain, and return the reports of its members."""
+        reports, self._members, self.reports = self.reports, [], {}
+        return reports
 
     def dissolve(self, why: str = "") -> None:
         """Let all members deliver by the star what they have, or will have."""
-        members, self._members, self._reports = self._members, {}, {}
-        if not members:
+        ranks, order, members = self._ranks, self._order, self._members
+        self.end()
+        if order is None or not members:
             return
         self._generation += 1
         if why:
             self._note_broken(why)
-        ranks = self._ranks
-        now = ranks.begin_waiting()  # what the chain took counts for nobody
-        for worker, order in members.items():
+        order.route, now = None, ranks.begin_waiting()  # what the chain took counts for nobody
+        for worker in members:
             if ranks.orders[worker] is order:
-                order.route, order.reported, order.latest = None, False, now
-                order.excused = ranks.suspended
+                ranks.latest[worker], ranks.excused[worker] = now, ranks.suspended
                 ranks.channel.send(ranks.rank[worker], FALLBACK, order.number, payload=order.x)
                 ranks.ring[worker]()
 
@@ -270,12 +270,6 @@ class Gathering:
         log.debug("the chain has broken: %s", why)
         if self._broken == ATTEMPTS:
             log.warning("the chain has broken %s times (%s): x and results go by the star", ATTEMPTS, why)
-
-    def unused(self) -> dict[int, Message]:
-        """End the chain for good, and return the reports of members whose results nobody will use."""
-        found = {worker: report.message for worker, report in self._reports.items()}
-        self._members, self._reports = {}, {}
-        return found
 
 
 class Passing:

@@ -25,6 +25,7 @@ Payload = npt.NDArray[Any]
 
 # sender, kind, order, round, tasks, how many numbers follow, bytes of the array, x_slot, result_slot, flags
 HEADER = Struct("<2i5q3i4x")
+RESULT_FIELDS = Struct("<2iq8x3q8xi4x")  # of these: sender, kind, order, tasks, numbers, bytes, flags
 _unpack = HEADER.unpack_from
 INLINE = SMALL_BYTES
 PIECE = 1 << 30  # counts in MPI are 32-bit integers
@@ -99,7 +100,7 @@ class Channel:
         dead: Collection[int] = (),
     ) -> None:
         self._losses, self._dead = losses, dead
-        self._comm, self._rank = comm, comm.Get_rank()
+        self._comm, self._isend, self._rank = comm, comm.Isend, comm.Get_rank()
         self._shape, self._dtype, self._bytes = template.shape, template.dtype, template.nbytes
         self.buffers = BufferPool(template)  # for arrays too large to come with the header
         self._sending: list[_Sending] = []
@@ -109,6 +110,7 @@ class Channel:
         numbers = memoryview(self.buffer)[HEADER.size :]  # of the message in it
         self.seconds, self._indices = numbers.cast("d"), numbers.cast("q")
         self._inbox = _inbox(comm, source, self.buffer)
+        self.filled = self._inbox.filled  # returns whether there is a message in the buffer
         self.empty = self._inbox.empty  # lets the next message overwrite the buffer
 
     def send(
@@ -144,30 +146,44 @@ class Channel:
             for begin in range(0, len(part), PIECE):
                 self.isend(part[begin : begin + PIECE], to, FOLLOWING)
 
-    def short(self, kind: int, order: int, round: int, tasks: int, flags: int, payload: Payload) -> bytes:
+    def short(self, kind: int, order: int, round: int, tasks: int, flags: int, data: bytes) -> bytes:
         """Return a message that fits with its header, to be sent to several ranks."""
-        fields = self._rank, kind, order, round, tasks, 0, payload.nbytes, NOWHERE, NOWHERE, flags
-        return HEADER.pack(*fields) + payload.tobytes()
+        fields = self._rank, kind, order, round, tasks, 0, len(data), NOWHERE, NOWHERE, flags
+        return HEADER.pack(*fields) + data
 
     def isend(self, part: bytes | Payload, to: int, tag: int = MESSAGE) -> None:
         """Send a header and the short data that follow it, or what follows those, without waiting."""
         try:
-            request = self._comm.Isend(part, to, tag)
+            request = self._isend(part, to, tag)
             if not request.Test():
-                waited_for = self._abandoned if to in self._dead else self._sending
-                waited_for.append(_Sending(request, to, part))
+                self._remember(_Sending(request, to, part))
         except Exception as error:
-            self._note_loss(error)
+            self.note_loss(error)
+
+    def isend_all(self, parts: list[bytes], ranks: list[int]) -> None:
+        """Send a header and the short data that follow it to each of these ranks, without waiting."""
+        isend = self._isend
+        for part, to in zip(parts, ranks, strict=True):  # as above, but without a call for each
+            try:
+                request = isend(part, to, MESSAGE)
+                if not request.Test():
+                    self._remember(_Sending(request, to, part))
+            except Exception as error:
+                self.note_loss(error)
+
+    def _remember(self, sending: _Sending) -> None:
+        """Keep a part that is on its way."""
+        (self._abandoned if sending.to in self._dead else self._sending).append(sending)
 
     def _sent(self, sending: "_Sending") -> bool:
         """Return whether a message is sent, or nobody is left to receive it."""
         try:
             return sending.request.Test()
         except Exception as error:
-            self._note_loss(error)
+            self.note_loss(error)
             return True
 
-    def _note_loss(self, error: Exception) -> None:
+    def note_loss(self, error: Exception) -> None:
         """Take note of MPI's error for a dead rank; raise any other one again."""
         from mpi_ata.clusters.mpi.library import is_loss
 
@@ -191,17 +207,13 @@ class Channel:
         while self.sending():
             os.sched_yield()
 
-    def filled(self) -> bool:
-        """Return whether there is a message in the buffer."""
-        try:
-            return self._inbox.filled()
-        except Exception as error:
-            self._note_loss(error)
-            return False
-
     def poll(self) -> Message | None:
         """Return the next message, if there is one."""
-        return self.read() if self.filled() else None
+        try:
+            return self.read() if self.filled() else None
+        except Exception as error:
+            self.note_loss(error)
+            return None
 
     def read(self) -> Message | None:
         """Return the message in the buffer; None if its sender died before all of it had arrived."""
@@ -259,7 +271,7 @@ class Channel:
         except SenderLostError:
             raise
         except Exception as error:
-            self._note_loss(error)
+            self.note_loss(error)
             raise SenderLostError from None
 
     def close(self) -> None:

@@ -7,17 +7,16 @@ import atexit
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from mpi_ata.arrays import Array
-from mpi_ata.clusters.mpi.buffers import NOWHERE, shared_buffers
+from mpi_ata.clusters.mpi.buffers import NOWHERE, SharedBufferPool, shared_buffers
 from mpi_ata.clusters.mpi.chain import Route, open_links
 from mpi_ata.clusters.mpi.channel import (
     ARRIVAL,
@@ -31,6 +30,7 @@ from mpi_ata.clusters.mpi.channel import (
     HEADER,
     ORDER,
     READY,
+    RESULT_FIELDS,
     SHARED,
     STOP,
     STOPPED,
@@ -43,14 +43,15 @@ from mpi_ata.clusters.mpi.channel import (
 from mpi_ata.clusters.mpi.handshake import handshake
 from mpi_ata.clusters.mpi.library import MPI, acknowledged_losses, end_all_ranks, note_loss, survives_losses
 from mpi_ata.clusters.mpi.liveness import Doorbell, Lifelines
+from mpi_ata.clusters.sample_indices import SampleIndices
 from mpi_ata.launch import host_name
 from mpi_ata.launch.exit_report import note_start
 from mpi_ata.layout import MANAGER, rank_of, ranks_for, worker_of, workers_in
 
 Answer = Callable[[int, Message], None]  # called with the worker and what it has sent
-# Results: worker, order, seconds of its tasks, the result or its bytes, and when they were read.
-Arrived = tuple[int, "Order", list[float], Any, float]
-unpack, HEADER_BYTES = HEADER.unpack_from, HEADER.size
+# Results: worker, order, seconds of its tasks, their bytes, and when they came after the ones before.
+Row = tuple[int, "Order", list[float], bytearray, float]
+unpack, HEADER_BYTES = RESULT_FIELDS.unpack_from, HEADER.size
 LOOK_SECONDS = 0.5  # after which a waiting manager checks whether it was asked to end
 
 
@@ -60,13 +61,12 @@ class JobView(Protocol):
     Its methods are for the ranks alone, and no part of a cluster's interface.
     """
 
-    open: int  # its orders under way, trial tasks aside; the ranks count them
     wanted: int  # tasks that it waits for: no more messages are read than these need
-    arrived: list[Arrived]  # short results that were read and not booked yet
+    arrived: list[Row]  # short results that were read and not booked yet
     plain_bytes: int  # of a short result that is an array like x; -1: its results are of other kinds
-
-    def _packed(self, x: Array) -> Payload:
-        """Return a point as it is sent."""
+    draws: SampleIndices | None
+    pack_point: Callable[[Array], Payload]  # as it is sent
+    break_exchange: Callable[[int], None]  # called with a worker that cannot complete it
 
     def _book(self) -> None:
         """Book what has arrived."""
@@ -74,10 +74,10 @@ class JobView(Protocol):
     def _arrive(self, worker: int, order: "Order", message: Message) -> None:
         """Book results of an order under way, or of a trial, that are not short, or no arrays like x."""
 
-    def _drop(self, worker: int, order: "Order", message: Message) -> None:
-        """Book tasks of an order that was stopped."""
+    def _drop(self, worker: int, message: Message) -> float:
+        """Book tasks that nobody wants any more, and return their seconds."""
 
-    def _confirm_stop(self, worker: int, order: "Order") -> None:
+    def _confirm_stop(self, worker: int, stopped: "StoppedOrder") -> None:
         """Note that a worker has stopped an order."""
 
     def _fail(self, worker: int, order: "Order", message: Message) -> None:
@@ -86,36 +86,38 @@ class JobView(Protocol):
     def _fail_to_set_up(self, worker: int, message: Message) -> None:
         """Note that the setup of a worker has failed."""
 
-    def _break_exchange(self, worker: int) -> None:
-        """Note that a worker cannot complete an exchange."""
-
     def _lose(self, worker: int, tasks: int) -> None:
         """Note that a worker has died, with this many tasks of the job."""
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Order:
-    """What a worker was ordered to do, or will be as soon as it has stopped its previous order."""
+    """What workers were ordered to do by one call; how far each of them is, the table of the ranks knows."""
 
     job: JobView
     number: int
     x: Array
     round: int
     together: bool
-    left: int  # tasks that have not come back
-    # What most orders never change is not set for each of them.
-    route: Route | None = field(default=None, init=False)  # by which x and the result travel in an exchange
-    indices: Sequence[int] = field(default=(), init=False)  # of its tasks, in the sequence that all share
-    trial: bool = field(default=False, init=False)  # whether it tries a worker out, and is not for the job
-    sent: float = field(default=math.inf, init=False)
-    latest: float = field(default=math.inf, init=False)  # when it was sent, or its latest arrival came
-    excused: float = field(default=0.0, init=False)  # seconds of suspension before that
-    stopped: float = field(default=math.inf, init=False)  # when it was told to stop
-    unused: float = field(default=0.0, init=False)  # seconds reported since then
-    noted: float = field(default=0.0, init=False)  # seconds since then that are in overruns()
-    hung: bool = field(default=False, init=False)  # whether its worker was found to hang since then
-    reported: bool = field(default=False, init=False)  # whether its tasks are done, the result on its way
-    result: Array | None = field(default=None, init=False)  # where it will be, if in shared memory
+    route: Route | None = None  # by which x and the results travel in an exchange
+    trial: bool = False  # whether it tries a worker out, and is not for the job
+    plain_bytes: int = -1  # of its results, if these are short; but for trials
+    given: float = field(default_factory=perf_counter)  # when
+
+
+@dataclass(eq=False, slots=True)
+class StoppedOrder:
+    """A worker's row of the table when it was told to stop, until it confirms that it has."""
+
+    order: Order
+    left: int
+    latest: float
+    excused: float
+    result: Array | None  # where its worker may still write
+    since: float = field(default_factory=perf_counter)  # when it was told
+    unused: float = 0.0  # seconds reported since then
+    noted: float = 0.0  # seconds since then that are in overruns()
+    hung: bool = False  # whether its worker was found to hang since then
 
 
 class Ranks:
@@ -126,7 +128,11 @@ class Ranks:
         self.jobs: list[JobView] = []
         # The table of orders, with a row per worker: what it does, or will do after what it is to stop.
         self.orders: list[Order | None] = [None] * self.n
-        self.stopping: dict[int, Order] = {}  # by worker: orders whose stop is not confirmed
+        self.left = [0] * self.n  # tasks that have not come back
+        self.latest = [0.0] * self.n  # when the order was sent, or its latest arrival came
+        self.excused = [0.0] * self.n  # seconds of suspension before that
+        self.results: dict[int, Array] = {}  # where results will be, if in shared memory
+        self.stopping: dict[int, StoppedOrder] = {}  # by worker: orders whose stop is not confirmed
         self.ready: dict[int, int] = {}  # by worker: the flags of those that are set up
         self.staying = set(range(self.n))  # workers that have not left
         self.drained = True  # whether all messages had been read at some time during the latest receive()
@@ -143,7 +149,9 @@ class Ranks:
         self._meet(digest)
         self.rank = [rank_of(worker) for worker in range(self.n)]  # by worker: a call would cost more
         self._worker = [worker_of(rank) for rank in range(ranks_for(self.n))]  # by rank
-        self.ring = [self._ringer(rank) for rank in self.rank]  # functions that wake a worker
+        peers = [(self.ranks[rank], rank) for rank in self.rank]
+        # Functions that wake a worker.
+        self.ring = [self._bell.ringer(peer.host, peer.bell, peer.port, rank) for peer, rank in peers]
         self._bell.watch(self._lifelines.fileno(), self.find_dead)
         self.channel = Channel(comm, MPI.ANY_SOURCE, template, self.find_dead, self.dead)
 
@@ -174,74 +182,69 @@ class Ranks:
         self._lifelines.watch(np.flatnonzero(connected).tolist())
         self.unwatched = [w for w in range(self.n) if not connected[rank_of(w)]]  # only by deadlines
 
-    def _ringer(self, rank: int) -> Callable[[], None]:
-        peer = self.ranks[rank]
-        return self._bell.ringer(peer.host, peer.bell, peer.port, rank)
-
     def start(
         self,
         job: JobView,
         workers: list[int],
         x: Array,
         round: int,
-        counts: Iterable[int],
+        counts: list[int],
         together: bool,
         route: Route | None = None,
-        indices: Iterable[Sequence[int]] = repeat(()),
-    ) -> None:
+    ) -> Order:
         """Give each of these workers an order; it is sent as soon as the previous one is stopped."""
-        orders, stopping, send, rank = self.orders, self.stopping, self.channel.isend, self.rank
-        self._number = number = self._number + 1  # the same for all: each worker tells its own orders apart
-        messages, suspended = dict[int, bytes | None](), self.suspended  # by count: most are the same
-        for worker, count, own in zip(workers, counts, indices, strict=False):
+        orders, left, latest, excused = self.orders, self.left, self.latest, self.excused
+        self._number, suspended = self._number + 1, self.suspended
+        order = Order(job, self._number, x, round, together, route, plain_bytes=job.plain_bytes)
+        now = order.given
+        for worker, count in zip(workers, counts, strict=True):
             if orders[worker] is not None:
                 raise RuntimeError("a worker holds one order at a time; stop it first")
-            orders[worker] = order = Order(job, number, x, round, together, count)
-            job.open += 1
-            if own:
-                order.indices = own
-            if route is not None:
-                order.route = route
-            if worker in stopping:
-                continue
-            if (message := messages.get(count)) is None:
-                messages[count] = self._send(worker, order)
-                continue
-            order.sent = order.latest = perf_counter()
-            order.excused = suspended
-            send(message, rank[worker])
+            orders[worker], left[worker], latest[worker], excused[worker] = order, count, now, suspended
+        self._send_all(order, [i for i in workers if i not in self.stopping] if self.stopping else workers)
         if not self._bell.all_awake():
             for worker in workers:
                 self.ring[worker]()
+        return order
+
+    def _send_all(self, order: Order, workers: list[int]) -> None:
+        """Send an order to workers; where it is short, most messages are the same."""
+        job, left, rank = order.job, self.left, self.rank
+        same = order.route is None and job.draws is None and job.plain_bytes >= 0
+        if not (same and is_short(order.x.nbytes, 0)):
+            for worker in workers:
+                self._send(worker, order)
+            return
+        counts = [left[worker] for worker in workers]
+        point, flags = order.x.tobytes(), TOGETHER if order.together else 0
+        messages = {
+            n: self.channel.short(ORDER, order.number, order.round, n, flags, point) for n in set(counts)
+        }
+        self.channel.isend_all([messages[count] for count in counts], [rank[worker] for worker in workers])
 
     def try_out(self, job: JobView, worker: int, x: Array, round: int) -> None:
         """Give an idle worker a single task, whose result will be dropped."""
         self._number += 1
-        self.orders[worker] = order = Order(job, self._number, x, round, True, 1)
-        order.trial = True
+        self.orders[worker] = order = Order(job, self._number, x, round, True, trial=True)
+        self.left[worker] = 1
         self._send(worker, order)
         self.ring[worker]()
 
-    def _send(self, worker: int, order: Order) -> bytes | None:
-        """Send an order, by shared memory where possible; return the message if it may serve others too."""
-        order.sent = order.latest = perf_counter()
-        order.excused = self.suspended
+    def _send(self, worker: int, order: Order) -> None:
+        """Send an order; point and result go through shared memory where possible."""
+        self.latest[worker], self.excused[worker] = perf_counter(), self.suspended
         flags, x_slot, result_slot = TOGETHER if order.together else 0, NOWHERE, NOWHERE
+        left, draws = self.left[worker], order.job.draws
         if order.route is not None:
             flags, payload = flags | EXCHANGED, order.route.packed()
         else:
             order.x, x_slot = self._place(worker, order.x)
-            payload = order.job._packed(order.x) if x_slot == NOWHERE else EMPTY
-        if x_slot != NOWHERE and self.shared is not None and (order.together or order.left == 1):
-            order.result = self.shared.free()
-            result_slot = self.shared.number_of(order.result)
-        to, fields = self.rank[worker], (ORDER, order.number, order.round, order.left, flags)
-        if order.indices or x_slot != NOWHERE or not is_short(payload.nbytes, 0):
-            self.channel.send(to, *fields, (), payload, x_slot, result_slot, order.indices)
-            return None
-        message = self.channel.short(*fields, payload)
-        self.channel.isend(message, to)
-        return message
+            payload = order.job.pack_point(order.x) if x_slot == NOWHERE else EMPTY
+        if x_slot != NOWHERE and self.shared is not None and (order.together or left == 1):
+            result_slot = self._reserve_result(worker, self.shared)
+        indices = () if draws is None or order.trial else draws.of(worker)
+        fields = self.rank[worker], ORDER, order.number, order.round, left, flags, ()
+        self.channel.send(*fields, payload, x_slot, result_slot, indices)
 
     def _place(self, worker: int, x: Array) -> tuple[Array, int]:
         """Return x and its slot, in memory that is shared with a worker if that is possible."""
@@ -249,6 +252,12 @@ class Ranks:
             return x, NOWHERE
         x = self.shared.put(x)
         return x, self.shared.number_of(x)
+
+    def _reserve_result(self, worker: int, shared: SharedBufferPool) -> int:
+        """Return a slot for the result of a worker's order, shared with it; NOWHERE if memory is full."""
+        if (result := shared.free()) is not None:
+            self.results[worker] = result
+        return shared.number_of(result)
 
     def ask(self, worker: int, x: Array, parts: range, answer: Answer) -> Array:
         """Let a worker evaluate parts at x, and call `answer` with what it sends; return x as it was sent."""
@@ -263,9 +272,20 @@ class Ranks:
 
     def end(self, worker: int) -> None:
         """Take note that the order of a worker has ended."""
-        if (order := self.orders[worker]) is not None:
-            self.orders[worker] = None
-            order.job.open -= not order.trial
+        self.orders[worker] = None
+        self.results.pop(worker, None)
+
+    def deliver(self, worker: int, tasks: int, came: float) -> float:
+        """Take note that tasks of an order have come back, and return how long after the ones before."""
+        order = self.orders[worker]
+        assert order is not None
+        turnaround, self.latest[worker] = came - self.latest[worker], came
+        self.excused[worker] = self.suspended
+        self.left[worker] -= tasks
+        order.job.wanted -= tasks
+        if not self.left[worker]:
+            self.end(worker)
+        return turnaround
 
     def withdraw(self, job: JobView, worker: int) -> float:
         """Withdraw a worker's order, and return the seconds it has spent since its latest arrival.
@@ -276,33 +296,40 @@ class Ranks:
         order = self.orders[worker]
         if order is None or order.job is not job or order.trial:
             return 0.0
+        result = self.results.get(worker)
         self.end(worker)
-        if not order.left or order.sent == math.inf:
+        if worker in self.stopping:  # so it was not sent
             return 0.0
         self._tell(worker, STOP, order.number)
-        self.stopping[worker] = order
-        order.stopped = perf_counter()
-        return order.stopped - order.latest
+        row = self.left[worker], self.latest[worker], self.excused[worker]
+        self.stopping[worker] = stopped = StoppedOrder(order, *row, result)
+        return stopped.since - stopped.latest
 
     def drop(self, worker: int) -> JobView | None:
         """Forget all orders of a worker, and return whose task it was at, if it was at one."""
-        doing = self.stopping.pop(worker, None) or self.orders[worker]
+        stopped = self.stopping.pop(worker, None)
+        doing = self.orders[worker] if stopped is None else stopped.order
         self.end(worker)
         return None if doing is None else doing.job
+
+    def has_orders(self, job: JobView) -> bool:
+        """Return whether orders of a job are under way, trial tasks aside."""
+        return any(each is not None and each.job is job and not each.trial for each in self.orders)
 
     def is_busy(self, worker: int) -> bool:
         """Return whether a worker has something to do."""
         return self.orders[worker] is not None or worker in self.stopping
 
-    def silent(self, job: JobView) -> list[tuple[int, Order, float]]:
-        """Return who works for a job, at which order, and the seconds for which nothing came."""
+    def silent(self, job: JobView) -> list[tuple[int, Order, int, float]]:
+        """Return who works for a job, at which order, tasks left, and the seconds for which nothing came."""
         now, found = perf_counter() - self.suspended, []
-        for worker, queued in enumerate(self.orders):
-            if queued is None or queued.job is not job or queued.trial:
+        for worker, order in enumerate(self.orders):
+            if order is None or order.job is not job or order.trial:
                 continue
-            order = self.stopping.get(worker, queued)
-            if not order.reported:
-                found.append((worker, order, now - order.latest + order.excused))
+            left, latest, excused = self.left[worker], self.latest[worker], self.excused[worker]
+            if (stopped := self.stopping.get(worker)) is not None:
+                order, left, latest, excused = stopped.order, stopped.left, stopped.latest, stopped.excused
+            found.append((worker, order, left, now - latest + excused))
         return found
 
     def abandon(self, worker: int) -> None:
@@ -333,10 +360,13 @@ class Ranks:
         began = self.begin_waiting()
         until = min(until, began + LOOK_SECONDS)
         self.drained = False
-        look = partial(self._read, job)
-        came = look()
-        while (came is None or all_wanted) and job.wanted > 0 and self._wait(look, until):
-            came = True
+        look, came = partial(self._read, job), None
+        try:
+            came = look()
+            while (came is None or all_wanted) and job.wanted > 0 and self._wait(look, until):
+                came = True
+        except MPI.Exception as error:  # for a dead rank, instead of a message
+            self.channel.note_loss(error)
         self._settle()
         self._latest = perf_counter()
         # A process that slept for longer than it asked for was stopped, and perhaps the workers with it.
@@ -346,8 +376,8 @@ class Ranks:
     def _read(self, job: JobView) -> bool | None:
         """Handle the messages that have come, as far as a job wants them; None if there was none."""
         channel, orders, worker_of, came = self.channel, self.orders, self._worker, None
+        left, latest, excused, capacity = self.left, self.latest, self.excused, channel.capacity
         filled, buffer, times, empty = channel.filled, channel.buffer, channel.seconds, channel.empty
-        capacity = channel.capacity
         while job.wanted > 0:
             if not filled():
                 if not self._unreported:
@@ -358,38 +388,30 @@ class Ranks:
                 continue
             came = True
             # Most messages are short results, which need no object of their own.
-            sender, kind, number, _, tasks, count, size, _, _, flags = unpack(buffer)
+            sender, kind, number, tasks, count, size, flags = unpack(buffer)
             worker, end = worker_of[sender], HEADER_BYTES + 8 * count + size
             if (
                 kind == ARRIVAL
                 and (order := orders[worker]) is not None
                 and number == order.number
-                and size == (whose := order.job).plain_bytes
-                and 0 < count == tasks <= order.left
+                and size == order.plain_bytes
+                and 0 < count == tasks <= (rest := left[worker])
                 and end <= capacity
                 and not flags
-                and not order.trial
             ):
-                seconds: list[float] = times[:count].tolist()  # type: ignore[assignment]
-                whose.arrived.append((worker, order, seconds, buffer[end - size : end], perf_counter()))
+                seconds, now = [times[0]] if count == 1 else times[:count].tolist(), perf_counter()
+                whose = order.job
+                whose.arrived.append((worker, order, seconds, buffer[end - size : end], now - latest[worker]))
                 empty()
                 whose.wanted -= tasks
-                order.left = left = order.left - tasks
-                if not left:
+                if rest > tasks:
+                    left[worker], latest[worker], excused[worker] = rest - tasks, now, self.suspended
+                else:
                     orders[worker] = None
-                    whose.open -= 1
             elif (message := channel.read()) is not None:
                 self._settle()
                 self._handle(message)
         return came
-
-    def deliver(self, worker: int, order: Order, tasks: int) -> None:
-        """Take note that tasks of an order have come back."""
-        order.left -= tasks
-        order.job.wanted -= tasks
-        if not order.left:
-            self.orders[worker] = None
-            order.job.open -= 1
 
     def _settle(self) -> None:
         """Let jobs book the results that were read, before anything else happens to their workers."""
@@ -426,28 +448,31 @@ class Ranks:
             return
         elif kind == BROKEN:
             if order is not None:
-                order.job._break_exchange(worker)
+                order.job.break_exchange(worker)
         elif kind == FAILED and worker not in self.ready:
             for job in self.jobs:
                 job._fail_to_set_up(worker, message)
         elif kind == FAILED:
-            failed = order or self.stopping[worker]
+            failed = order or self.stopping[worker].order
             failed.job._fail(worker, failed, message)
         else:
             self._take_stopped(worker, order, message)
 
     def _take_stopped(self, worker: int, order: Order | None, message: Message) -> None:
         """Take note of tasks that nobody wants any more; after a stop, send the worker's next order."""
-        if (stopped := order or self.stopping.get(worker)) is None:
-            return
-        stopped.job._drop(worker, stopped, message)
-        if message.kind != STOPPED:
-            return
+        stopped = self.stopping.get(worker)
         if order is not None:  # a trial task that the end of the run has stopped
+            order.job._drop(worker, message)
             self.end(worker)
-            return
+        elif stopped is not None:
+            stopped.unused += stopped.order.job._drop(worker, message)
+            if message.kind == STOPPED:
+                self._send_following(worker, stopped)
+
+    def _send_following(self, worker: int, stopped: StoppedOrder) -> None:
+        """Send the next order of a worker that has stopped the one before."""
         del self.stopping[worker]
-        stopped.job._confirm_stop(worker, stopped)
+        stopped.order.job._confirm_stop(worker, stopped)
         if (following := self.orders[worker]) is not None:
             self._send(worker, following)
             self.ring[worker]()

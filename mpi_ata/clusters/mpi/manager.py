@@ -3,7 +3,7 @@
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpi_ata.arrays import Array, IntArray, State, entry
-from mpi_ata.clusters.accounts import Delivery, Ledger, in_flight
+from mpi_ata.clusters.accounts import Ledger, in_flight
 from mpi_ata.clusters.bfloat16 import point_wire, results_wire
 from mpi_ata.clusters.computations import (
     DRAWS_GLOBALLY,
@@ -25,10 +25,11 @@ from mpi_ata.clusters.computations import (
 from mpi_ata.clusters.farm import Farming
 from mpi_ata.clusters.health import Health
 from mpi_ata.clusters.interface import Arrival, Back, ClusterSettings, Lost, named
-from mpi_ata.clusters.mpi.chain import Choice, Gathering
+from mpi_ata.clusters.mpi.chain import Choice, Gathering, Report
 from mpi_ata.clusters.mpi.channel import (
     BAD_RESULT,
     EXCHANGED,
+    FAILED,
     GLOBAL_RANDOM,
     INLINE,
     REACHABLE,
@@ -36,10 +37,9 @@ from mpi_ata.clusters.mpi.channel import (
     Message,
     Payload,
 )
-from mpi_ata.clusters.mpi.engine import Arrived, Order, Ranks
+from mpi_ata.clusters.mpi.engine import Order, Ranks, Row, StoppedOrder
 from mpi_ata.clusters.mpi.handshake import check_same, identities
 from mpi_ata.clusters.mpi.library import MPI
-from mpi_ata.clusters.mpi.partial_evaluation import PartialEvaluation
 from mpi_ata.clusters.sample_indices import sample_indices_for
 from mpi_ata.errors import BadResultError, LossError, RunError
 from mpi_ata.launch import host_name, slurm_tasks
@@ -58,8 +58,11 @@ STOPPING_SECONDS = 1.0  # for which an evaluation waits for workers that are bei
 LEAVING_SECONDS = 10.0  # that idle workers get to leave
 ABORT_SECONDS = 2.0  # and all of them, when a run has failed
 ENDED = "its process has ended: it was killed, crashed, exited or ran out of memory"
+SLOW = 3.0  # times as long as the latest answer took: then another worker evaluates the same parts
+SLOW_SECONDS = 1.0  # at least so much longer than that
+SHORTEST_SECONDS = 1e-9  # of a task, to compare speeds
+NO_BYTES = bytearray()
 new = tuple.__new__  # a third less than Arrival(...)
-Rejected = tuple[int, Order, list[float], BadResultError]  # worker, order, reported seconds, and why
 
 
 class MPICluster(Farming):
@@ -79,6 +82,7 @@ class MPICluster(Farming):
         self._problem, self._template = problem, template_of(problem)
         self._computes = returns_values(problem)  # packed values
         self._points = point_wire(problem, self._template)
+        self.pack_point: Callable[[Array], Payload] = self._points.packed_point
         self._results = results_wire(problem, self._template)
         # Of short results, which are all waited for at once.
         short = self._template.nbytes <= INLINE and not (self._computes or self._results)
@@ -95,8 +99,9 @@ class MPICluster(Farming):
         self.available = self._health.available
         choice = Choice(exchange, host_name(), self._template.nbytes)
         self._gathering = Gathering(ranks, choice, lambda: self.grace_expired())
-        self.open = self.wanted = 0
-        self.arrived: list[Arrived] = []
+        self.break_exchange: Callable[[int], None] = self._gathering.broken
+        self.wanted = 0
+        self.arrived: list[Row] = []
         self._found: list[Arrival | Lost | Back] = []  # what nobody has asked for yet
         self._overruns: dict[int, float] = {}  # of confirmed stops, since overruns() was last called
         self._part_seconds = 0.0  # the longest that a part of an evaluation has taken
@@ -142,19 +147,13 @@ class MPICluster(Farming):
         x, whom = self._points.rounded(x), workers.tolist()
         each = [counts] * len(whom) if isinstance(counts, int) else counts.tolist()
         route = self._gathering.route(whom) if together and summed else None
-        if self.draws is None:
-            self._ranks.start(self, whom, x, round, each, together, route)
-        else:
+        if self.draws is not None:
             self.draws.take(whom, each)
-            self._ranks.start(self, whom, x, round, each, together, route, map(self.draws.of, whom))
+        order = self._ranks.start(self, whom, x, round, each, together, route)
         if route is not None:
-            self._gathering.begin(whom, route, x)
+            self._gathering.begin(whom, route, order)
         if round >= self._health.next_trial:
             self._try_again(x, round)
-
-    def _packed(self, x: Array) -> Payload:
-        """Return a point as it is sent."""
-        return self._points.packed_point(x)
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
         """Return the next arrival, or the next worker that is lost or back."""
@@ -177,7 +176,7 @@ class MPICluster(Farming):
         until, ranks = math.inf if timeout is None else perf_counter() + timeout, self._ranks
         self.wanted = tasks
         while not self._found:
-            if not self.open:
+            if not ranks.has_orders(self):
                 raise RuntimeError("nothing is running, so there is nothing to wait for")
             if self.grace_expired():
                 raise GraceExpired
@@ -205,57 +204,61 @@ class MPICluster(Farming):
     def _book(self) -> None:
         """Book short results, which are checked all at once."""
         arrived, self.arrived = self.arrived, []
-        shape, data = (len(arrived), *self._template.shape), bytearray().join([each[3] for each in arrived])
+        shape, data = (len(arrived), *self._template.shape), bytearray().join([row[3] for row in arrived])
         results: Array = np.ndarray(shape, self._template.dtype, data)
         self._accept(arrived, results, surely_finite(results))
 
     def _arrive(self, worker: int, order: Order, message: Message) -> None:
         """Book results of an order under way, or of a trial, that are not short, or no arrays like x."""
+        left, seconds = self._ranks.left[worker], message.seconds
         if order.trial:
             self._finish_trial(worker, order, message)
-        elif not 0 < len(message.seconds) == message.tasks <= order.left:
-            wrong = f"round {order.round}: {message.tasks} results came, but {order.left} were ordered"
-            self._reject(worker, order, message.seconds, BadResultError(wrong))
+        elif not 0 < len(seconds) == message.tasks <= left:
+            wrong = f"round {order.round}: {message.tasks} results came, but {left} were ordered"
+            self._reject(worker, order, seconds, BadResultError(wrong))
         elif message.flags & EXCHANGED:
             self._hold(worker, order, message)
         else:
-            self._ranks.deliver(worker, order, message.tasks)
-            result = self._result_of(order, message)
+            result = self._result_of(worker, message)
             fine = not self._computes and (result.nbytes > INLINE or surely_finite(result))  # workers check
-            self._accept([(worker, order, message.seconds, result, perf_counter())], [result], fine)
-            self._gathering.choice.delivered(math.fsum(message.seconds), last=not self.open)
+            self._deliver(worker, order, Report(message, perf_counter()), result, fine)
 
-    def _accept(self, arrived: list[Arrived], results: Iterable[Any], fine: bool) -> None:
+    def _deliver(self, worker: int, order: Order, report: Report, result: Any, fine: bool) -> None:
+        """Book tasks of one order that have come back."""
+        seconds = report.message.seconds
+        row = worker, order, seconds, NO_BYTES, self._ranks.deliver(worker, len(seconds), report.came)
+        self._accept([row], [result], fine)
+        self._gathering.choice.delivered(math.fsum(seconds), last=not self._ranks.has_orders(self))
+
+    def _accept(self, arrived: list[Row], results: Iterable[Any], fine: bool) -> None:
         """Book tasks that are delivered, and have wait() return them; `fine` if all results can be used."""
-        slack, draws, found = self._slack, self.draws, self._found
-        deliveries, spent, rejected = list[Delivery](), list[float](), list[Rejected]()
-        for (worker, order, reported, _, now), result in zip(arrived, results, strict=True):
+        rejected: list[tuple[int, Order, list[float], BadResultError]] = []  # and why
+        worker_time, pending = self.ledger.columns()
+        too_short, found, draws = -self._slack, self._found, self.draws
+        for (worker, order, reported, _, turnaround), result in zip(arrived, results, strict=True):
             seconds = reported[0] if len(reported) == 1 else sum_of(reported)
-            if not (fine and 0.0 <= seconds <= now - order.sent + slack):
+            overhead = turnaround - seconds
+            if not (fine and seconds >= 0.0 and overhead >= too_short):
                 try:
-                    longest, where = now - order.sent + slack, f"round {order.round}"
+                    longest, where = perf_counter() - order.given + self._slack, f"round {order.round}"
                     result = received(worker, result, reported, order.x, where, longest)
                 except BadResultError as error:
                     rejected.append((worker, order, reported, error))
                     continue
-            overhead = now - order.latest - seconds
             if overhead < 0.0:  # max() costs more
                 overhead = 0.0
-            if order.left:
-                order.latest, order.excused = now, self._ranks.suspended
+            worker_time[worker] += seconds  # as ledger.deliver() does, without a call for each
+            pending.append((worker, reported, overhead))
+            found.append(new(Arrival, (worker, result, reported, overhead)))
             if draws is not None:
                 draws.deliver(worker, len(reported))
-            deliveries.append((worker, reported, overhead))
-            spent.append(seconds)
-            found.append(new(Arrival, (worker, result, reported, overhead)))
-        self.ledger.deliver_all(deliveries, spent)
         for each in rejected:
             self._reject(*each)
 
-    def _result_of(self, order: Order, message: Message) -> Array:
+    def _result_of(self, worker: int, message: Message) -> Array:
         """Return the result of an order: from shared memory, or as it was sent."""
-        if order.result is not None:
-            return order.result
+        if (result := self._ranks.results.get(worker)) is not None:
+            return result
         if not self._results:
             return message.payload
         return self._results.unpack(message.payload, self._ranks.channel.buffers.take())
@@ -264,45 +267,35 @@ class MPICluster(Farming):
         """Hold back an arrival until the sum is in; then book all, of which the last one has the sum."""
         if order.route is None:  # the exchange was given up, so its result will come by the star
             return
-        if not 0.0 <= math.fsum(message.seconds) <= perf_counter() - order.sent + self._slack:
-            self._ranks.deliver(worker, order, message.tasks)
-            bad = worker, order, message.seconds, order.x, perf_counter()
-            self._accept([bad], [order.x], fine=False)  # rejects it
+        report = Report(message, perf_counter())
+        if not 0.0 <= math.fsum(message.seconds) <= report.came - order.given + self._slack:
+            self._deliver(worker, order, report, order.x, fine=False)  # rejects it
             return
-        self._gathering.hold(worker, message)
+        self._gathering.reports[worker] = report
         if (complete := self._gathering.complete()) is None:
             return
         total, reports = complete
-        for each, (report, came) in reports.items():
-            member = self._ranks.orders[each]
-            assert member is not None
-            self._ranks.deliver(each, member, report.tasks)
-            result = total if each == worker else None
-            self._accept([(each, member, report.seconds, result, came)], [result], fine=True)
-            self._gathering.choice.delivered(math.fsum(report.seconds), last=not self.open)
+        for each, report in reports.items():
+            self._deliver(each, order, report, total if each == worker else None, fine=True)
         self.wanted = 0
 
-    def _break_exchange(self, worker: int) -> None:
-        """Give up an exchange, since one of its workers cannot complete it."""
-        self._gathering.broken(worker)
-
-    def _drop(self, worker: int, order: Order, message: Message) -> None:
-        """Book tasks of an order that was stopped."""
+    def _drop(self, worker: int, message: Message) -> float:
+        """Book tasks that nobody wants any more, and return their seconds."""
         seconds = plausible_sum(message.seconds)
         self.ledger.stop(worker, message.tasks, seconds)
-        order.unused += seconds
+        return seconds
 
-    def _confirm_stop(self, worker: int, order: Order) -> None:
+    def _confirm_stop(self, worker: int, stopped: StoppedOrder) -> None:
         """Correct the overrun of a stopped order by what its worker reports.
 
         The manager may have been busy when the confirmation came.
         """
-        overrun = 0.0 if order.hung else max(order.unused - (order.stopped - order.latest), 0.0)
-        self._overruns[worker] = self._overruns.get(worker, 0.0) + overrun - order.noted
+        overrun = 0.0 if stopped.hung else max(stopped.unused - (stopped.since - stopped.latest), 0.0)
+        self._overruns[worker] = self._overruns.get(worker, 0.0) + overrun - stopped.noted
 
     def _fail(self, worker: int, order: Order, message: Message) -> None:
         """Book an order that failed, and judge its worker."""
-        self.ledger.stop(worker, message.tasks, plausible_sum(message.seconds))
+        self._drop(worker, message)
         if self._ranks.orders[worker] is order:
             self._ranks.end(worker)
             self._give_back_draws(worker)
@@ -327,7 +320,7 @@ class MPICluster(Farming):
 
     def _reject(self, worker: int, order: Order, reported: list[float], error: BadResultError) -> None:
         """Book results that cannot be used as stopped, and judge their worker."""
-        seconds = min(plausible_sum(reported), perf_counter() - order.sent)
+        seconds = min(plausible_sum(reported), perf_counter() - order.given)
         self.ledger.stop(worker, len(reported), seconds)
         self._withdraw(worker)
         self._judge(worker, len(reported), error, order.round)
@@ -336,9 +329,8 @@ class MPICluster(Farming):
         """Suspend or exclude a worker that failed; if that ends the run, say where it failed."""
         if self._closing:
             return
-        judge = self._health.bad_result if isinstance(error, BadResultError) else self._health.failed
         try:
-            lost = judge(worker, tasks, error, round)
+            lost = self._health.failed(worker, tasks, error, round)
         except RunError as fatal:
             raise RunError(self._placed(worker, str(fatal))) from None
         if lost is not None:
@@ -347,12 +339,10 @@ class MPICluster(Farming):
 
     def _finish_trial(self, worker: int, order: Order, message: Message) -> None:
         """Book the task that a worker on probation was tried with."""
+        result, seconds = self._result_of(worker, message), self._drop(worker, message)
         self._ranks.end(worker)
-        seconds = plausible_sum(message.seconds)
-        self.ledger.stop(worker, message.tasks, seconds)
         try:
-            result, where = self._result_of(order, message), f"round {order.round}"
-            received(worker, result, message.seconds, order.x, where, math.inf)
+            received(worker, result, message.seconds, order.x, f"round {order.round}", math.inf)
         except BadResultError as error:
             self._judge(worker, message.tasks, error, order.round)
         else:
@@ -379,13 +369,14 @@ class MPICluster(Farming):
     def _overdue(self) -> list[tuple[int, Order, float]]:
         """Return the workers whose orders take too long, with these and the seconds."""
         deadlines, patience = self._health.deadlines, self._health.deadlines.patience()
-        late = [each for each in self._ranks.silent(self) if each[2] > patience[each[0]]]
+        late = [row for row in self._ranks.silent(self) if row[3] > patience[row[0]]]
+        late = [row for row in late if row[0] not in self._gathering.reports]
         if not late:
             return []
-        workers = np.array([worker for worker, _, _ in late], np.int64)
-        counts = np.array([order.left if order.together else 1 for _, order, _ in late], np.int64)
-        allowed = deadlines.of(workers, counts).tolist()
-        return [each for each, longest in zip(late, allowed, strict=True) if each[2] > longest]
+        workers = np.array([worker for worker, *_ in late], np.int64)
+        counts = np.array([left if order.together else 1 for _, order, left, _ in late], np.int64)
+        rows = zip(late, deadlines.of(workers, counts).tolist(), strict=True)
+        return [(worker, order, silent) for (worker, order, _, silent), most in rows if silent > most]
 
     def _suspect(self, worker: int, spent: float, round: int) -> None:
         """Suspend a worker that is overdue, unless the run has to wait for it."""
@@ -414,17 +405,17 @@ class MPICluster(Farming):
         when it is found to hang: that is no property of its tasks.
         """
         found, self._overruns, now = self._overruns, {}, perf_counter()
-        for worker, order in self._stopping():
-            spent = now - order.stopped
-            order.hung = order.hung or self._hangs(worker, spent)
-            spent = 0.0 if order.hung else spent
-            found[worker] = found.get(worker, 0.0) + spent - order.noted
-            order.noted = spent
+        for worker, stopped in self._stopping():
+            spent = now - stopped.since
+            stopped.hung = stopped.hung or self._hangs(worker, spent)
+            spent = 0.0 if stopped.hung else spent
+            found[worker] = found.get(worker, 0.0) + spent - stopped.noted
+            stopped.noted = spent
         return found
 
-    def _stopping(self) -> list[tuple[int, Order]]:
+    def _stopping(self) -> list[tuple[int, StoppedOrder]]:
         """Return who has not confirmed a stop, and of which order."""
-        return [each for each in self._ranks.stopping.items() if each[1].job is self]
+        return [each for each in self._ranks.stopping.items() if each[1].order.job is self]
 
     def _hangs(self, worker: int, seconds: float) -> bool:
         """Return whether a task has taken so long that its worker is lost, or overdue."""
@@ -444,7 +435,7 @@ class MPICluster(Farming):
         """
         here, health = partial(evaluated_part, self._problem, x), self._health
         # Results that arrive while orders run belong to wait().
-        free = [] if self.open else sorted(self._free_after_stops())
+        free = [] if self._ranks.has_orders(self) else sorted(self._free_after_stops())
         if not free:
             return [value for part in parts for value in here(part)]
         work = PartialEvaluation(self._ranks, x, self._part_seconds, self._name)
@@ -563,8 +554,8 @@ class MPICluster(Farming):
         ranks, self._closing = self._ranks, True
         if ranks.closed:
             return
-        for worker, report in self._gathering.unused().items():
-            self.ledger.stop(worker, report.tasks, plausible_sum(report.seconds))
+        for worker, report in self._gathering.end().items():  # whose results nobody will use
+            self._drop(worker, report.message)
         self.stop(np.arange(self.n))
         ranks.dismiss(final)
         seconds = ABORT_SECONDS if final else max(self._longest_stop(), LEAVING_SECONDS)
@@ -592,6 +583,81 @@ class MPICluster(Farming):
         """Return what went wrong on a worker, with its host; a text about a task names the worker already."""
         task, who = f"task of worker {worker} ", self._name(worker)
         return why.replace(task, f"task of {who} ", 1) if task in why else f"{who}: {why}"
+
+
+class PartialEvaluation:
+    """One evaluation at x, between rounds: which worker evaluates which parts, and what is in.
+
+    `longest` are the seconds per part of the slowest answer so far, earlier evaluations included.
+    """
+
+    def __init__(self, ranks: Ranks, x: Array, longest: float, name: Callable[[int], str]) -> None:
+        self.longest = longest
+        self._ranks, self._x, self._name = ranks, x, name
+        self._all: set[range] = set()
+        self._busy: dict[int, range] = {}  # by worker
+        self._waiting: list[range] = []  # without a worker
+        self._copied: set[range] = set()  # that a second worker was given
+        self._found: dict[range, list[float]] = {}
+        self._failure = ""
+        self._began = self._latest = perf_counter()
+
+    def divide(self, parts: range, workers: Sequence[int], seconds: Array) -> None:
+        """Give each worker a range of parts, in proportion to its speed; it takes this long for a task."""
+        speeds = 1 / np.maximum(seconds, SHORTEST_SECONDS)
+        ends = np.rint(np.cumsum(speeds) / speeds.sum() * len(parts)).astype(int).tolist()
+        for worker, begin, end in zip(workers, [0, *ends], ends, strict=False):
+            if begin < end:
+                self._ask(worker, parts[begin:end])
+
+    def _ask(self, worker: int, parts: range) -> None:
+        self._all.add(parts)
+        self._busy[worker] = parts
+        self._x = self._ranks.ask(worker, self._x, parts, partial(self._take, parts))
+
+    def _take(self, parts: range, worker: int, message: Message) -> None:
+        """Keep what a worker has sent."""
+        if message.kind == FAILED:
+            self._failure = f"{self._name(worker)}: {message.payload.tobytes().decode()}"
+            return
+        values = message.payload.reshape(-1).view(np.uint8).view(np.float64)
+        self._found[parts], self._latest = values.tolist(), perf_counter()
+        self._busy.pop(worker, None)
+        self.longest = max(self.longest, (self._latest - self._began) / len(parts))
+
+    def missing(self) -> set[range]:
+        """Return the parts that are not in yet; RunError if some could not be evaluated."""
+        if self._failure:
+            raise RunError(self._failure)
+        return self._all.difference(self._found)
+
+    def redo(self, free: set[int]) -> None:
+        """Give the parts of lost and of very slow workers to free ones."""
+        for worker in set(self._busy) - free:
+            self._waiting.append(self._busy.pop(worker))
+        usual = self._latest - self._began
+        if self._found and perf_counter() - self._began > SLOW_SECONDS + SLOW * usual:
+            copied = set(self._busy.values()) - self._copied
+            self._copied |= copied
+            self._waiting += copied
+        self._waiting = [parts for parts in self._waiting if parts not in self._found]
+        for worker in sorted(free - set(self._busy))[: len(self._waiting)]:
+            self._ask(worker, self._waiting.pop())
+
+    def overdue(self, factor: float, least: float) -> bool:
+        """Return whether what is missing takes `factor` times as long as any part has taken."""
+        most = max(map(len, self.missing()), default=0)
+        longest = factor * self.longest * most if self.longest else math.inf
+        return perf_counter() - self._began > max(longest, least)
+
+    def do_missing(self, evaluated: Callable[[int], list[float]]) -> None:
+        """Evaluate in this process what is missing."""
+        for parts in self.missing():
+            self._found[parts] = [value for part in parts for value in evaluated(part)]
+
+    def results(self) -> list[float]:
+        """Return what was computed, in the order of the parts."""
+        return [value for parts in sorted(self._found, key=lambda r: r.start) for value in self._found[parts]]
 
 
 def plausible_sum(seconds: list[float]) -> float:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from mpi_ata.arrays import Array
 from mpi_ata.clusters.bfloat16 import point_wire, results_wire
 from mpi_ata.clusters.computations import (
     add_up,
-    announce,
     check_result,
     compute,
     evaluated_part,
@@ -43,11 +42,10 @@ from mpi_ata.clusters.mpi.channel import (
     TOGETHER,
     Channel,
     Message,
-    Payload,
 )
 from mpi_ata.clusters.mpi.handshake import handshake
 from mpi_ata.clusters.mpi.liveness import HEARING_SECONDS, Doorbell, Lifeline
-from mpi_ata.errors import BadResultError, RunError
+from mpi_ata.errors import BadResultError, RunError, users_code
 from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.packing import EMPTY, Packed
 from mpi_ata.problems import AnyProblem, ProblemAbilities, Task, returns_values, task_streams
@@ -118,7 +116,8 @@ class TaskSequence:
         """Let the problem prepare for the tasks of an order, if it can; that is not part of any task."""
         if self._expect is not None and self._expected is not None:
             tasks = self._expected.of_order(self._round, self._number, count, self._draws)
-            announce(self._expect, tasks)
+            with users_code("expect(tasks) of the problem failed"):
+                self._expect(tasks)
 
     def take(self, count: int) -> list[Task]:
         """Return the next tasks of the order; they have the same numbers until advance()."""
@@ -202,7 +201,7 @@ class Worker:
     def _report_failure(self, error: RunError, tasks: int = 0, seconds: Sequence[float] = ()) -> None:
         flags = BAD_RESULT if isinstance(error, BadResultError) else 0
         text = np.frombuffer(str(error).encode(), np.uint8)
-        self._send(FAILED, self._order, tasks, flags, seconds, text)
+        self._send(FAILED, self._order, 0, tasks, flags, seconds, text)
 
     def _set_up(self) -> None:
         """Do what must not count as time of a task: imports, data, compilation, one untimed task."""
@@ -310,7 +309,7 @@ class Worker:
             self._results.round(total)
         else:
             payload = self._results.pack(total) if self._results else total
-        self._send(ARRIVAL, order.order, len(seconds), 0, seconds, payload, order.result_slot)
+        self._send(ARRIVAL, order.order, 0, len(seconds), 0, seconds, payload, NOWHERE, order.result_slot)
 
     def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
         """Do tasks; where a law of times is given, they last as long as it says."""
@@ -364,18 +363,9 @@ class Worker:
         else:  # it was done before the message came
             self._send(STOPPED, message.order, seconds=[0.0])
 
-    def _send(
-        self,
-        kind: int,
-        order: int = 0,
-        tasks: int = 0,
-        flags: int = 0,
-        seconds: Sequence[float] = (),
-        payload: Payload = EMPTY,
-        result_slot: int = NOWHERE,
-    ) -> None:
-        channel = self._channel
-        channel.send(MANAGER, kind, order, 0, tasks, flags, seconds, payload, NOWHERE, result_slot)
+    def _send(self, kind: int, *fields: Any, **named: Any) -> None:
+        """Send a message to the manager, with what Channel.send() takes, and wake it."""
+        self._channel.send(MANAGER, kind, *fields, **named)
         self._ring()
-        if channel.sending():
-            channel.flush()
+        if self._channel.sending():
+            self._channel.flush()
