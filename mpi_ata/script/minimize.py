@@ -270,7 +270,7 @@ def shown_progress(run: RunDescription, wanted: bool) -> Iterator[Sequence[Obser
 
 def run_generated_job(request: Request) -> Result:
     """Run what was asked for in a process of its own, which decides what to resume, and return its result."""
-    from mpi_ata.batch.submission import output_args
+    from mpi_ata.batch.submit import output_args
 
     text = to_toml(job_tables(request, request.describe().start.job.tables))
     with tempfile.TemporaryDirectory(prefix="mpi_ata-") as folder:
