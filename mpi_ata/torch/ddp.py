@@ -1,5 +1,6 @@
 """The mean over ranks of a model's gradients, and of the running statistics of its normalisations."""
 
+import atexit
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -128,6 +129,9 @@ NOT_INITIALISED = (
 )
 
 FAILED = -1  # instead of counts
+# After a collective call has returned, gloo's threads still drop its tensors, for which they need the
+# interpreter: one that is shutting down would abort the process.
+SETTLING_SECONDS = 0.1
 REPORT_SECONDS = 1.0  # that rank 0 has to report an error: launchers end all ranks when the first one ends
 
 
@@ -138,6 +142,7 @@ class RankGroup:
         self._torch, distributed = import_torch(), import_torch().distributed
         if not distributed.is_available() or not distributed.is_initialized():
             raise UsageError(NOT_INITIALISED)
+        atexit.register(time.sleep, SETTLING_SECONDS)
         self._distributed = distributed
         self.rank, self.n = distributed.get_rank(), distributed.get_world_size()
         # Other backends may move only what is on a GPU, and do not notice a rank that has died.
