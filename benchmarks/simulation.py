@@ -81,7 +81,7 @@ def measure(name: str, n: int, rounds: int) -> list[str]:
     gradients, decisions, simulation = Timed(), Timed(), Timed()
     gradients.wrap(problem, "gradient", "gradients")
     decisions.wrap(allocator, "allocate", "observe")
-    simulation.wrap(cluster, "start", "wait", "stop")
+    simulation.wrap(cluster, "start", "wait_some", "stop")
     began = time.perf_counter()
     go(problem, cluster, method)
     whole = time.perf_counter() - began

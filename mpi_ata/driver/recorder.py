@@ -8,7 +8,6 @@ from contextlib import suppress
 
 import numpy as np
 
-from mpi_ata.allocators.interface import AllocatorAbilities
 from mpi_ata.arrays import IntArray, State
 from mpi_ata.clusters import Back, Lost
 from mpi_ata.clusters.accounts import Delivery, in_flight
@@ -202,7 +201,7 @@ class RunRecorder:
         happened: tuple[Lost | Back, ...] = (*round.losses, *round.returns)
         for found in happened:
             self._worker_event(found)
-        for change in AllocatorAbilities.of(self._allocator).speed_changes:
+        for change in getattr(self._allocator, "speed_changes", ()):
             if getattr(change, "notable", True):  # those of a user's allocator all are
                 self._note_change(str(change), change.worker)
 

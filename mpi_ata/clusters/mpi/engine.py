@@ -362,7 +362,7 @@ class Ranks:
         self.drained = False
         look, came = partial(self._read, job), None
         try:
-            came = look()
+            came = None if all_wanted else look()
             while (came is None or all_wanted) and job.wanted > 0 and self._wait(look, until):
                 came = True
         except MPI.Exception as error:  # for a dead rank, instead of a message
