@@ -166,3 +166,8 @@ def test_every_file_imports_only_downwards_and_keeps_to_its_room() -> None:
 def test_what_breaks_a_rule_is_named_and_nothing_else(file: str, source: str, complaint: str) -> None:
     found = "\n".join(complaints(file, source))
     assert found.startswith(f"{file}: ") and complaint in found if complaint else not found
+
+
+def test_numpy_never_pickles() -> None:
+    given = {word for file in ROOT.rglob("*.py") for word in file.read_text().split() if "allow_pickle" in word}
+    assert given == {"allow_pickle=False)"}
