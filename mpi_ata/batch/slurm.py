@@ -311,8 +311,8 @@ def exclude_nodes(id: str, nodes: Sequence[str]) -> str:
 def nodes_by_partition() -> dict[str, list[str]]:
     """Return the nodes of each partition; those of the default partition also under an empty name."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for line in answer(run_slurm("sinfo", "--Node", "--noheader", "--format=%N %P")).splitlines():
-        node, partition = line.split()
+    lines = answer(run_slurm("sinfo", "--Node", "--noheader", "--format=%N %P")).splitlines()
+    for node, partition in [line.split() for line in lines if line.strip()]:
         for name in {partition.rstrip("*"), ""} if partition.endswith("*") else {partition}:
             found[name].append(node)
     return found

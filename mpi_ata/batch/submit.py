@@ -256,7 +256,7 @@ def output_args(output: OutputOptions) -> list[str]:
     """Return the options of `mpi-ata run` that say the same."""
     prior = [argument for path in output.warm_start for argument in ("--warm-start", str(path))]
     if prior and output.prior_weight < 1:
-        prior += ["--prior-weight", f"{output.prior_weight:g}"]
+        prior += ["--prior-weight", str(output.prior_weight)]
     if prior and output.any_problem:
         prior.append("--any-problem")
     return [

@@ -333,7 +333,8 @@ class RunRecorder:
         if not self._finite():  # what was saved before is still good
             raise diverged(method.k)
         began = time.monotonic()
-        allocator, stats = self._allocator, cluster.ledger.stats.state()
+        allocator = self._allocator = MethodAbilities.of(method).allocator  # a script may exchange it
+        stats = cluster.ledger.stats.state()
         state = {"k": np.array(method.k)} | (method.state() if self.resumable else {"x": method.x})
         record.method = _copied(state)
         record.allocator = _copied(allocator.state()) if self.resumable and allocator is not None else {}

@@ -10,8 +10,8 @@ from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import described
 from mpi_ata.clusters import FaultPolicy
 from mpi_ata.errors import BadResultError, UsageError, describe_error, one_line, prefix_errors
-from mpi_ata.job.component import UPDATES, Component, choose
-from mpi_ata.job.schema import Job, Stop, TimesTable
+from mpi_ata.job.component import Component
+from mpi_ata.job.schema import Job, Stop, TimesTable, check_allocator, choose_update
 from mpi_ata.job.tables import Table
 from mpi_ata.job.user_code import UserClass, UserLaw
 from mpi_ata.limits import check_memory, check_tasks
@@ -20,7 +20,6 @@ from mpi_ata.methods.interface import MethodAbilities
 from mpi_ata.packing import pack
 from mpi_ata.problems import AnyProblem, EvaluationAbilities, ProblemAbilities
 from mpi_ata.times import DrawnTimes, Law
-from mpi_ata.torch import NamedTorchUpdate
 from mpi_ata.updates import Update
 
 WORKER_BYTES = 160  # the law and the accounts of one worker, as measured in a simulation
@@ -125,10 +124,7 @@ def greedy_counterpart(job: Job) -> str:
 
 def _build_method(job: Job, problem: AnyProblem, n: int, times: DrawnTimes | None) -> Method:
     method, update = split_update(job.method, job.path.parent)
-    if method.accepts("allocator") and job.allocator is None:
-        raise UsageError("this method needs a table [allocator]")
-    if job.allocator is not None and not method.accepts("allocator"):
-        raise UsageError("this method decides on its own who works: remove the table [allocator]")
+    check_allocator(method, job.allocator)
     method.check_keys(_GIVEN)  # before the update misses one that is misspelt
     known = _known(job, n, times) | {
         "x0": problem.x0,
@@ -146,7 +142,7 @@ def split_update(method: Component, folder: Path) -> tuple[Component, Component 
     """Return the method and its update, each with its own keys."""
     if not method.accepts("update"):
         return method, None
-    update = _choose_update(method.keys, folder)
+    update = choose_update(method.keys, folder)
     takes_all = update.accepts_any() and not method.accepts_any()
     keys, own = Table(), Table()
     for key, value in update.keys.items():
@@ -154,16 +150,6 @@ def split_update(method: Component, folder: Path) -> tuple[Component, Component 
         (own if of_update else keys)[key] = value
     others = ("name", "update", *(key for key in update.known_keys() if key != "optimizer"))
     return replace(method, keys=keys, others=others), replace(update, keys=own)
-
-
-def _choose_update(keys: Table, folder: Path) -> Component:
-    """Return the update, by `update` or by `update_file` and `update_class`, with all keys of the table."""
-    name = keys.get("update")
-    if isinstance(name, str) and name.startswith("torch."):
-        keys = {key: value for key, value in keys.items() if key != "update"}
-        return Component("method", NamedTorchUpdate, keys | {"optimizer": name.removeprefix("torch.")})
-    choices = UPDATES | {"torch.<class of torch.optim>": NamedTorchUpdate}
-    return choose("method", keys, choices, folder, key="update", default="plain")
 
 
 def bound_update(problem: AnyProblem, update: Update) -> Update:
@@ -179,8 +165,10 @@ def _known(job: Job, n: int, times: DrawnTimes | None) -> dict[str, Any]:
 
 def check_problem(problem: AnyProblem, stop: Stop, any_x: bool = False) -> None:
     """Reject a problem that lacks what the run will ask of it."""
-    has, evaluation = ProblemAbilities.of(problem), EvaluationAbilities.of(problem)
-    name, has_loss = type(problem).__name__, evaluation.loss or evaluation.evaluate
+    has, name, has_loss = ProblemAbilities.of(problem), type(problem).__name__, True
+    if stop.needs_loss:  # otherwise nobody asks for its loss, which may be a property that takes long
+        evaluation = EvaluationAbilities.of(problem)
+        has_loss = bool(evaluation.loss or evaluation.evaluate)
     if any_x:
         _check_computation(problem, has)
     else:
@@ -189,8 +177,7 @@ def check_problem(problem: AnyProblem, stop: Stop, any_x: bool = False) -> None:
         "compute(x, task)": any_x and has.compute is None,
         "combine(x, results), which returns the next x": any_x and has.combine is None,
         "gradient(x, task)": not any_x and has.gradient is None,
-        "loss(x), or evaluate(x) with an entry loss, to stop at a loss or gap": stop.needs_loss
-        and not has_loss,
+        "loss(x), or evaluate(x) with an entry loss, to stop at a loss or gap": not has_loss,
         "an attribute minimum, the least possible loss, to stop at a gap": stop.gap is not None
         and not hasattr(problem, "minimum"),
     }

@@ -18,6 +18,7 @@ from mpi_ata.job.component import (
     LAWS,
     METHODS,
     PROBLEMS,
+    UPDATES,
     Component,
     check_keys,
     checked,
@@ -35,10 +36,12 @@ from mpi_ata.job.tables import (
     read_user_files,
     to_toml,
 )
+from mpi_ata.job.user_code import UserClass
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.times import Recorded
 from mpi_ata.times.drawn import Change
 from mpi_ata.times.recorded import parse_samples
+from mpi_ata.torch import NamedTorchUpdate
 from mpi_ata.version import __version__
 
 
@@ -247,17 +250,13 @@ class RunDescription:
     @cached_property
     def stop(self) -> Stop:
         """Return the limits of the run."""
-        stop: Stop = Component("stop", Stop, self.tables.get("stop", {})).build()
-        return stop
+        return Stop(**self.tables.get("stop", {}))
 
     @cached_property
     def run(self) -> RunTable:
         """Return what is not about the mathematics; keys of older run files that were removed are ignored."""
-        keys = {
-            key: value for key, value in self.tables.get("run", {}).items() if f"run.{key}" not in REMOVED
-        }
-        run: RunTable = Component("run", RunTable, keys).build()
-        return run
+        given = self.tables.get("run", {})
+        return RunTable(**{key: value for key, value in given.items() if f"run.{key}" not in REMOVED})
 
     @property
     def digest(self) -> bytes:
@@ -290,7 +289,14 @@ class Job(RunDescription):
         """Return the same job under other allocators ("own": its own), each with the keys it knows."""
         if self.allocator is None:
             raise UsageError(f"{self.path}: this method has no allocator to exchange; use mpi-ata run")
-        return [self if name == "own" else self._set(f"allocator.name={name}") for name in names]
+        return [self if name == "own" else self._with_allocator(name) for name in names]
+
+    def _with_allocator(self, name: str) -> "Job":
+        with prefix_errors(f"{self.path}: "):
+            known = _keys_for(name, self.tables["allocator"])
+        settings = map(parse_setting, self.settings)
+        kept = [each.text for each in settings if each.table != "allocator" or each.key in known]
+        return replace(self, settings=tuple(kept))._set(f"allocator.name={name}")
 
     def _set(self, setting: str) -> "Job":
         """Return the job that --set gives."""
@@ -313,9 +319,15 @@ def job_from(path: Path, description: RunDescription) -> Job:
     problem = choose("problem", tables["problem"], PROBLEMS, folder)
     method = choose("method", tables["method"], METHODS, folder)
     allocator = None if keys is None else choose("allocator", keys, ALLOCATORS, folder)
+    if not isinstance(method.cls, UserClass):  # one of the user's is checked when it is built
+        check_allocator(method, allocator)
+        if method.accepts("update"):
+            choose_update(method.keys, folder)
+    for name, cls in (("stop", Stop), ("run", RunTable)):
+        Component(name, cls, tables.get(name, {})).build()
     files = read_user_files(folder, tables)
     law_file = files.get("times.file", "") + files.get("times.run", "")
-    job = Job(
+    return Job(
         description.text,
         description.settings,
         files,
@@ -327,8 +339,24 @@ def job_from(path: Path, description: RunDescription) -> Job:
         network=Component("network", Network, tables["network"]).build() if "network" in tables else None,
         faults=Component("faults", FaultPolicy, tables.get("faults", {})).build(owned=False),
     )
-    _ = job.stop, job.run  # which rejects wrong ones
-    return job
+
+
+def check_allocator(method: Component, allocator: Component | None) -> None:
+    """Reject a method without the allocator it needs, or with one it has no use for."""
+    if method.accepts("allocator") and allocator is None:
+        raise UsageError("this method needs a table [allocator]")
+    if allocator is not None and not method.accepts("allocator"):
+        raise UsageError("this method decides on its own who works: remove the table [allocator]")
+
+
+def choose_update(keys: Table, folder: Path) -> Component:
+    """Return the update, by `update` or by `update_file` and `update_class`, with all keys of the table."""
+    name = keys.get("update")
+    if isinstance(name, str) and name.startswith("torch."):
+        keys = {key: value for key, value in keys.items() if key != "update"}
+        return Component("method", NamedTorchUpdate, keys | {"optimizer": name.removeprefix("torch.")})
+    choices = UPDATES | {"torch.<class of torch.optim>": NamedTorchUpdate}
+    return choose("method", keys, choices, folder, key="update", default="plain")
 
 
 def _check_tables(tables: Tables) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from mpi_ata.allocators import Allocator
 from mpi_ata.arrays import Array, IntArray, State, restore_saved, saved
-from mpi_ata.clusters import Arrival, Cluster, Lost
+from mpi_ata.clusters import Arrival, Back, Cluster
 from mpi_ata.errors import require
 from mpi_ata.methods.collector import Collector, Sum, reassign
 from mpi_ata.methods.interface import AllocatorMethod, Round
@@ -53,6 +53,8 @@ class MindFlayer(AllocatorMethod):
                 self.T[late] += collector.stop(late)  # so limits that are too short grow
                 begin(late)
                 continue
+            if isinstance(found, Back):  # it has work from the next round on
+                continue
             i = found.worker
             began[i] = np.inf
             if isinstance(found, Arrival):
@@ -62,7 +64,7 @@ class MindFlayer(AllocatorMethod):
                 b, left[i] = b + 1, left[i] - 1
                 if left[i] and b < B:
                     begin(np.array([i]))
-            elif isinstance(found, Lost):  # whoever is back has work from the next round on
+            else:
                 begin(reassign(cluster, left, i))
         collector.end()
         collector.stop(np.flatnonzero(began < np.inf))

@@ -84,6 +84,10 @@ def taking(arguments: Callable[P, A]) -> Callable[[Callable[[A], T]], Callable[P
     def decorate(function: Callable[[A], T]) -> Callable[P, T]:
         @wraps(function)
         def call(*args: P.args, **given: P.kwargs) -> T:
+            try:
+                signature.bind(*args, **given)
+            except TypeError as error:  # about the class, which callers do not know
+                raise TypeError(f"{function.__name__}(): {error}") from None
             return function(arguments(*args, **given))
 
         returned = inspect.signature(function).return_annotation

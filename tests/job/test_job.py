@@ -412,6 +412,22 @@ def test_another_allocator_takes_over_only_the_keys_that_it_knows(
     assert job.allocator.keys == {"budget": 5, "eta": 1.0}
 
 
+def test_what_is_set_for_the_own_allocator_is_no_mistake_for_another(tmp_path: Path) -> None:
+    job = load_job(written(tmp_path, {}), ["allocator.eta=0.5", "allocator.budget=7"])
+    own, other = job.with_allocators(["own", "gta"])
+    assert own.allocator is not None
+    assert own.allocator.keys == {"budget": 7, "eta": 0.5}
+    assert other.allocator is not None
+    assert other.allocator.keys == {"budget": 7}
+
+
+def test_the_update_and_the_allocator_of_a_method_are_checked_when_a_job_is_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"update.*'foo'"):
+        load_job(written(tmp_path, {}), ["method.update=foo"])
+    with pytest.raises(UsageError, match=r"remove the table \[allocator\]"):
+        load_job(written(tmp_path, {}), ["method.name=ringmaster"])
+
+
 @pytest.mark.parametrize("name", ["ata", "gta"])
 def test_an_exchanged_allocator_hides_no_misspelt_key(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, {"allocator.etta": "3.0"})

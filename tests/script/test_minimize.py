@@ -1,6 +1,7 @@
 """minimize() on simulated workers: a whole run from Python does what a job does."""
 
 import inspect
+import math
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -263,6 +264,16 @@ def test_what_cannot_be_run_is_rejected_in_one_sentence(options: dict[str, Any],
 def test_numbers_may_be_those_of_numpy() -> None:
     result = minimized(seed=np.int64(3), rounds=np.int32(5), budget=np.int64(8), grace=np.float64(2), out=OUT)
     assert np.array_equal(result.x, minimized(seed=3, rounds=5).x)
+
+
+def test_limits_may_be_infinite() -> None:
+    result = minimized(rounds=None, stop=Stop(rounds=5, elapsed=math.inf), grace=math.inf, out=OUT)
+    assert result.summary["rounds"] == 5
+
+
+def test_a_missing_argument_is_reported_for_the_function_that_was_called() -> None:
+    with pytest.raises(TypeError, match=r"minimize\(\): missing a required .*argument: 'update'"):
+        mpi_ata.minimize(Quadratic(dimension=3), rounds=5)  # type: ignore[call-arg]
 
 
 def test_an_allocator_is_given_by_name_by_a_function_or_as_it_is() -> None:
