@@ -142,8 +142,10 @@ def _first(data: Packed) -> tuple[Any, int]:
         nonlocal rest
         kind, *shape = description
         dtype = _dtype(kind)
+        if not all(isinstance(n, int) and n >= 0 for n in shape):
+            raise ValueError(f"there is no array of shape {shape!r}")
         extent = math.prod(shape) * dtype.itemsize  # in Python's integers, which never overflow
-        if not all(isinstance(n, int) and n >= 0 for n in shape) or extent > len(rest):
+        if extent > len(rest):
             raise ValueError(f"there is no array of shape {shape!r} and {extent} bytes")
         own, rest = rest[:extent], rest[_aligned(extent) :]
         return np.ndarray(shape, dtype, own) if extent else np.empty(shape, dtype)

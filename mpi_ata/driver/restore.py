@@ -132,10 +132,11 @@ def _resume(
     else:
         _move(record, can.owns_data, cluster, trace)
     exchanged = any(change.startswith(ALLOCATOR_KEYS) for change in changes)
-    if can.allocator is not None and same and not exchanged:
-        can.allocator.restore(record.allocator)
+    allocator = allocator_of(method)  # which its restore() may have built
+    if allocator is not None and same and not exchanged:
+        allocator.restore(record.allocator)
     else:
-        yield from _inherit(can.allocator, [*record.prior, record.source], cluster, same_run=True)
+        yield from _inherit(allocator, [*record.prior, record.source], cluster, same_run=True)
 
 
 def _move(record: Record, owns_data: bool, cluster: RecordedWorkers, trace: Trace) -> None:

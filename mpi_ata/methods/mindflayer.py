@@ -53,7 +53,7 @@ class MindFlayer(AllocatorMethod):
                 self.T[late] += collector.stop(late)  # so limits that are too short grow
                 begin(late)
                 continue
-            if isinstance(found, Back):  # it has work from the next round on
+            if isinstance(found, Back):  # from a trial before this round, in which it may have a task
                 continue
             i = found.worker
             began[i] = np.inf

@@ -5,7 +5,7 @@ import pytest
 
 from mpi_ata.allocators import GTA
 from mpi_ata.arrays import Array
-from mpi_ata.clusters import VirtualCluster
+from mpi_ata.clusters import Arrival, Back, Lost, VirtualCluster
 from mpi_ata.methods import SGD, MindFlayer
 from mpi_ata.times import DrawnTimes
 from mpi_ata.updates import Plain
@@ -118,3 +118,22 @@ def test_another_number_of_workers_resumes_without_limits() -> None:
     second.restore(first.state())
     assert (second.k, second.x.tolist()) == (1, first.x.tolist())
     assert second.limits().tolist() == [np.inf] * 3
+
+
+def test_a_worker_that_is_reported_back_in_its_first_task_keeps_it() -> None:
+    class Returning(VirtualCluster):
+        """Reports once, in the middle of a round, that worker 0 is back from a trial before it."""
+
+        reports = 1
+
+        def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
+            if self.reports:
+                self.reports = 0
+                return Back(0, [1.0], "it has answered")
+            return super().wait(timeout)
+
+    problem, times = Ramp(), DrawnTimes(Scripted([[9.0], [1.0]]))
+    cluster = Returning(problem, times)
+    method = MindFlayer(problem.x0, 2, GTA(2, 1), Plain(0.5), limit=20.0)
+    rounds = [method.step(cluster), method.step(cluster)]
+    assert [counts(round) for round in rounds] == [([1, 1], [0, 1], [1, 0], [0, 0])] * 2

@@ -220,7 +220,8 @@ class MPICluster(Farming):
             self._hold(worker, order, message)
         else:
             result = self._result_of(worker, message)
-            fine = not self._computes and (result.nbytes > INLINE or surely_finite(result))  # workers check
+            checked = result.nbytes > INLINE or surely_finite(result)  # workers check large ones
+            fine = not self._computes and result.shape == self._template.shape and checked
             self._deliver(worker, order, Report(message, perf_counter()), result, fine)
 
     def _deliver(self, worker: int, order: Order, report: Report, result: Any, fine: bool) -> None:
@@ -268,7 +269,7 @@ class MPICluster(Farming):
         if order.route is None:  # the exchange was given up, so its result will come by the star
             return
         report = Report(message, perf_counter())
-        if not 0.0 <= math.fsum(message.seconds) <= report.came - order.given + self._slack:
+        if not 0.0 <= math.fsum(message.seconds) <= report.came - self._ranks.latest[worker] + self._slack:
             self._deliver(worker, order, report, order.x, fine=False)  # rejects it
             return
         self._gathering.reports[worker] = report
