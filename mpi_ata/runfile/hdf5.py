@@ -91,7 +91,7 @@ def read_tree(
 def _attribute(file: "h5py.File", name: str) -> Any:
     kind = file.attrs.get_id(name)
     if kind.dtype.kind not in KINDS or kind.shape != ():
-        raise DamagedError(f"has an attribute {name} that is no plain number or string")
+        raise DamagedError(f"has an attribute {name} that is not a plain number or string")
     value = file.attrs[name]
     return value.decode().rstrip("\0") if isinstance(value, bytes) else value.item()
 

@@ -145,7 +145,7 @@ def last_tried(record: Record, known: Learned, worker: int) -> tuple[int | None,
 
 HEADER = [
     *("worker", "host", "tasks", "share", "mean [s]", "bound [s]", "next quota"),
-    *("used up to mean [s]", "last task in round"),
+    *("largest mean at which it is used [s]", "last task in round"),
 ]
 
 NUMBERS = ("tasks", "mean", "bound", "quota", "mean_to_be_used")

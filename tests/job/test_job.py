@@ -334,6 +334,12 @@ def test_a_limit_that_the_problem_cannot_tell_is_refused(
     assert fragment in refusal(written(tmp_path, MINE | {limit: "0.1"}))
 
 
+def test_without_a_gap_to_stop_at_nobody_asks_a_problem_for_its_minimum(tmp_path: Path) -> None:
+    raising = "@property\n    def minimum(self): raise ValueError('not known')"
+    (tmp_path / "mine.py").write_text(PROBLEM.replace("minimum = 0.0", raising))
+    assert build_parts(load_job(written(tmp_path, MINE))).problem.x0.size
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_problem_decides_in_which_precision_the_point_is_kept(tmp_path: Path, dtype: str) -> None:
     (tmp_path / "mine.py").write_text(PROBLEM.replace("shift)", f"shift, np.{dtype})"))

@@ -14,6 +14,7 @@ from mpi_ata import (
     SGD,
     UTA,
     Array,
+    ATAEmpirical,
     Cluster,
     DrawnTimes,
     Map,
@@ -27,6 +28,7 @@ from mpi_ata import (
     VirtualCluster,
     load,
 )
+from tests.faults.scene import record_of
 
 TIMES = Sqrt(4, scale=1e-3)
 OUT, LIMIT = Path("runs/loop.h5"), Stop(rounds=30)
@@ -57,6 +59,15 @@ def test_a_loop_that_is_left_is_saved_and_can_be_resumed(cluster: Cluster) -> No
     with mpi_ata.cluster(Quadratic(20), TIMES) as other:
         assert len(list(mpi_ata.run(whole, other, stop=LIMIT))) == 30
     assert np.array_equal(second.x, whole.x)
+
+
+def test_an_allocator_that_the_body_of_the_loop_exchanges_is_the_one_that_is_saved(cluster: Cluster) -> None:
+    method, other = method_on(cluster), ATAEmpirical(cluster.n, 8)
+    for round in mpi_ata.run(method, cluster, Quadratic(20), LIMIT, out=OUT):
+        if round.number == 20:
+            method.allocator = other
+    saved = record_of(OUT).allocator
+    assert (set(saved), int(saved["k"])) == ({"k", "K", "T"}, 10)
 
 
 def test_an_error_in_the_body_of_the_loop_leaves_the_rounds_before_it_saved(cluster: Cluster) -> None:
