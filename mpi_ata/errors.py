@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import signal
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
@@ -12,14 +13,29 @@ LONGEST_SHORT = 300  # characters of a message that is shown in a list
 CONTINUE = 85  # exit code of a run that was stopped early and can be resumed
 
 
+def encodable(text: str) -> str:
+    """Return a text that can be printed, sent and saved: Python decodes odd bytes to what UTF-8 lacks."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 class UsageError(ValueError):
     """The user asked for something invalid: a wrong key, value or combination."""
+
+    def __str__(self) -> str:
+        return encodable(super().__str__())
 
 
 class RunError(RuntimeError):
     """A run that was started correctly cannot continue."""
 
     resumable = False  # whether the same command resumes it
+
+    def __str__(self) -> str:
+        return encodable(super().__str__())
+
+
+class StopNow(BaseException):  # it is not an error, and no `except Exception` of a user may stop it
+    """Raised by a signal in what runs now, the user's code included."""
 
 
 def require(holds: bool, rule: str) -> None:
@@ -45,7 +61,7 @@ class DamagedError(UsageError):
 
 
 class TakenError(RunError):
-    """A run file that another process has written meanwhile."""
+    """A run file that another process has saved meanwhile."""
 
 
 @contextmanager
@@ -78,8 +94,15 @@ class users_code:  # noqa: N801  (used like a function)
         """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, RunError):
+        if error is not None and is_users_own(error):
             raise in_users_code(self._what, error) from None
+
+
+def is_users_own(error: BaseException) -> bool:
+    """Return whether what came out of the user's code is a failure of it: not a signal, nor our own error."""
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        return False  # it is Python that raises it upon Ctrl-C
+    return not isinstance(error, RunError | StopNow)
 
 
 def describe_error(error: BaseException) -> str:
@@ -115,6 +138,20 @@ _LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
 _OTHERS = ("<", f"{os.path.dirname(__file__)}/", *(f"{sysconfig.get_path(name)}/" for name in _LIBRARIES))
 
 
+def explained(error: Exception) -> str:
+    """Return in one sentence what has happened to this process from outside; empty if it is something else."""
+    if isinstance(error, MemoryError):
+        return (
+            "there is not enough memory; use fewer workers, a smaller problem, or a higher limit (ulimit -v)"
+        )
+    if isinstance(error, FileNotFoundError):
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return "the working directory was deleted; change to one that exists"
+    return ""
+
+
 def diverged(round: int, loss: float | None = None) -> DivergedError:
     """Return the error for a run whose point or loss is no longer finite."""
     if not round:
@@ -125,7 +162,7 @@ def diverged(round: int, loss: float | None = None) -> DivergedError:
 
 def one_line(error: BaseException) -> str:
     """Return the message of an exception without line breaks."""
-    return " ".join(str(error).split())
+    return encodable(" ".join(str(error).split()))
 
 
 def in_short(error: BaseException) -> str:

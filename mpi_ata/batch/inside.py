@@ -26,6 +26,7 @@ from mpi_ata.launch.signals import SIGNAL_VARIABLE
 from mpi_ata.runfile.checkpoints import RUNS
 from mpi_ata.runfile.hosts import ended_by_loss
 from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.lock import RunLock
 from mpi_ata.runfile.progress import Progress, is_finished, read_progress
 from mpi_ata.runfile.schema import Event
 from mpi_ata.runfile.store import RunFile
@@ -239,6 +240,7 @@ MAX_STALLED = 3  # starts in a row that begin at the same round
 
 def run_batch(batch: BatchJob) -> int:
     """Run until the run is finished or its time is up, and return the exit code of the batch script."""
+    RunLock(batch.run).check()  # first: what is recorded below belongs to the run that has the lock
     batch = batch.prepared()
     try:
         return start(batch)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError, did_you_mean
+from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError, did_you_mean, explained
 from mpi_ata.launch.exit_report import exit_code_of, note_exit
 from mpi_ata.layout import MANAGER
 from mpi_ata.version import __version__
@@ -59,6 +59,10 @@ def one_sentence_errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from None
     except RunError as error:
         raise reported((StoppedEarly if error.resumable else click.ClickException)(str(error))) from None
+    except (FileNotFoundError, MemoryError) as error:
+        if not (what := explained(error)):
+            raise
+        raise reported(click.ClickException(what)) from None
 
 
 class LazyGroup(click.Group):

@@ -17,6 +17,7 @@ from mpi_ata.errors import (
     UsageError,
     describe_error,
     in_users_code,
+    is_users_own,
     users_code,
     users_line,
 )
@@ -114,9 +115,9 @@ def check_result(result: Array, seconds: Sequence[float], x: Array, where: str, 
 def _result(function: Callable[..., Any], x: Array, given: object, task: Task) -> Array:
     try:
         answer = function(x, given)
-    except RunError:
-        raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if not is_users_own(error):
+            raise
         raise _task_error(error, given, task) from None
     if type(answer) is np.ndarray and answer.dtype == x.dtype and answer.shape == x.shape:
         return answer

@@ -8,7 +8,7 @@ none where the others are done sooner without it.
 import logging
 import math
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -35,6 +35,7 @@ class Items:
         self.orders = 0  # sent so far: each is a round of its own, in which tasks count from 0
         self.open = False  # whether a call of map() has orders under way
         self.slowness: Array | None = None  # of each worker, as learned from earlier calls of map()
+        self.longest = 0.0  # seconds of an item in all of them
 
     def compute(self, x: Any, task: Task) -> Any:
         """Return what the function returns for one item of an order."""
@@ -44,6 +45,10 @@ class Items:
         item = unpack(x["data"][x["begins"][task.number] :])
         with users_code(f"{x['function'].rpartition(':')[0]} failed for item {index}"):
             return call(*item)
+
+    def leaving_seconds(self) -> float:
+        """Return how long to wait for workers that are still at an item whose result nobody needs."""
+        return max(LEAVING_SECONDS, SLOW * self.longest)
 
     def result_name(self, x: Any, task: Task) -> str:
         """Return what the result of one item of an order is called in an error."""
@@ -157,7 +162,8 @@ def _level(ready: Array, means: Array, count: int) -> float:
 log = logging.getLogger("mpi_ata")
 LONGEST_ORDER_SECONDS = 1.0  # of an order: results come back, and a death costs no more than this
 SHORT_ITEM_SECONDS = 1e-3  # shorter items come back together, since a message costs as much
-SLOW = 3.0  # times the longest item so far: an item that takes longer is given to an idle worker too
+LEAVING_SECONDS = 5.0  # that workers of a farm get to leave; more if items take long
+SLOW = 3.0  # times the longest item so far: who takes longer may hang, and idle workers get its items too
 
 
 class Farming:
@@ -188,8 +194,9 @@ class Farm:
         self._open = set(self._waiting)  # items without a result
         self._orders: dict[int, list[int]] = {}  # by worker: the items of its order
         self._undelivered: dict[int, list[int]] = {}  # those of them that it has not delivered
-        self._copied: set[int] = set()  # items that a second worker was given
+        self._copies: Counter[int] = Counter()  # how often an item of a late worker was given to others
         self._began: Array = np.zeros(cluster.n)  # when each worker began its current item
+        self._at_once: IntArray = np.ones(cluster.n, np.int64)  # items of its next message
         self._speeds = ItemSpeeds(cluster.n, problem.slowness)
 
     def results(self) -> Iterator[tuple[int, Any]]:
@@ -210,6 +217,7 @@ class Farm:
             self._problem.open = False
             self._cluster.stop(np.array(sorted(self._orders), np.int64))
             self._problem.slowness = self._speeds.slowness()
+            self._problem.longest = max(self._problem.longest, self._speeds.longest)
 
     def _check_signals(self) -> None:
         """Raise RunError if a signal asks the script to end: there is nothing to be saved."""
@@ -234,6 +242,8 @@ class Farm:
             self._undelivered[found.worker].remove(index)
             if index in self._open:
                 self._open.remove(index)
+                if self._copies[index] and index in self._waiting:
+                    self._waiting.remove(index)
                 yield index, result.value
         if not self._undelivered[found.worker]:
             del self._orders[found.worker], self._undelivered[found.worker]
@@ -244,24 +254,23 @@ class Farm:
         log.warning("%s %s: %s", found.kind if isinstance(found, Lost) else "back", who, found.why)
         self._orders.pop(found.worker, None)
         lost = self._undelivered.pop(found.worker, [])
-        self._waiting.extendleft(index for index in reversed(lost) if index in self._open)
-        self._copied.difference_update(lost)
+        again = self._open.intersection(lost).difference(self._waiting)
+        self._waiting.extendleft(index for index in reversed(lost) if index in again)
         if not self._cluster.available.any():
             raise LossError(f"all {self._cluster.n} workers are lost: {found.why}")
 
     def _hand_out(self) -> None:
         """Give orders to idle workers, as far as that ends the farm sooner."""
         idle = [i for i in np.flatnonzero(self._cluster.available).tolist() if i not in self._orders]
-        if not idle:
-            return
-        if self._waiting:
+        if idle and not self._waiting:
+            late = self._late()
+            self._copies.update(late)
+            self._waiting.extend(late)
+        if idle and self._waiting:
             means, share = self._planned()
             for i in idle:
                 if count := min(-(-share.item(i) // 2), self._most(i, means.item(i)), len(self._waiting)):
                     self._order(i, [self._waiting.popleft() for _ in range(count)], means.item(i))
-        elif late := self._late():
-            self._copied.add(late[0])
-            self._order(min(idle, key=self._speeds.means().item), late[:1], 1.0)
 
     def _planned(self) -> tuple[Array, IntArray]:
         """Return the seconds per item of each worker, and how many of the waiting items it should do."""
@@ -288,17 +297,26 @@ class Farm:
         self._problem.orders += 1
         x = order(self._function, self._items, indices)
         together = mean < SHORT_ITEM_SECONDS and self._speeds.tasks.item(worker) > 0
+        self._at_once[worker] = len(indices) if together else 1
         self._cluster.start(np.array([worker]), x, self._problem.orders, len(indices), together)
 
     def _late(self) -> list[int]:
-        """Return items that take much longer than any has taken, and that nobody else has."""
-        now = self._cluster.now()
-        late = [left[0] for i, left in self._undelivered.items() if self._slow_at(i) <= now]
-        return [index for index in late if index in self._open and index not in self._copied]
+        """Return the items that only late workers have: those that they are at, and those not begun."""
+        now, late, held = self._cluster.now(), list[int](), set[int]()
+        for i, left in self._undelivered.items():
+            if self._late_at(i) <= now:
+                late += left
+            else:
+                held.update(left)
+        return [index for index in dict.fromkeys(late) if index in self._open and index not in held]
 
-    def _slow_at(self, worker: int) -> float:
-        """Return when the current item of a worker has taken so long that another one should try it."""
-        return self._began.item(worker) + SLOW * self._speeds.longest
+    def _late_at(self, worker: int) -> float:
+        """Return when a worker is silent for so long that others should do its items.
+
+        Each copy has to take longer than the one before, lest all idle workers do the same long item.
+        """
+        patience = SLOW ** (1 + self._copies[self._undelivered[worker][0]])
+        return self._began.item(worker) + patience * self._at_once.item(worker) * self._speeds.longest
 
     def _patience(self) -> float | None:
         """Return after how many seconds idle workers may be of use; None where there are none to use."""
@@ -307,7 +325,7 @@ class Farm:
             return None
         if self._waiting:  # for others, who may turn out to be slow
             return longest
-        return min((at - now for i in self._undelivered if (at := self._slow_at(i)) > now), default=None)
+        return min((at - now for i in self._undelivered if (at := self._late_at(i)) > now), default=None)
 
 
 def _in_order(results: Iterator[tuple[int, Any]]) -> Iterator[Any]:

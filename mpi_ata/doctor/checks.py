@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from mpi_ata import launch
+from mpi_ata.clusters.mpi.introductions import Address
 from mpi_ata.clusters.mpi.liveness import HEARING_SECONDS, Doorbell
 from mpi_ata.errors import UsageError
 from mpi_ata.launch import host_name
@@ -149,7 +150,7 @@ def doorbell() -> Finding:
     address = ""
     with suppress(OSError):
         address = socket.gethostbyname(host_name())
-    near, far = can_wake(host_name()), bool(address) and can_wake(address)
+    near, far = can_wake(""), bool(address) and can_wake(address)
     ways = {"within the node": near, "over the network": far}
     found = ", ".join(f"{'works' if works else 'unreachable'} {way}" for way, works in ways.items())
     remedy = "jobs run, but waiting ranks check for messages only every 10 ms: "
@@ -157,10 +158,11 @@ def doorbell() -> Finding:
     return Finding("doorbell", found, True, None if near and far else remedy)
 
 
-def can_wake(host: str) -> bool:
-    """Return whether a doorbell at this host can be rung, over the network unless it is the node's name."""
-    with suppress(OSError), closing(Doorbell()) as sender, closing(Doorbell()) as receiver:
-        sender.ringer(host, receiver.name, receiver.port)()
+def can_wake(address: str) -> bool:
+    """Return whether a doorbell can be rung at this address of the node, or without one, within the node."""
+    hosts = ["here", "there" if address else "here"]
+    with suppress(OSError), closing(Doorbell(0, hosts)) as receiver, closing(Doorbell(1, hosts)) as sender:
+        sender.ringer(receiver.name, Address(address, receiver.port) if address else None)()
         receiver.sleep(HEARING_SECONDS)
         return receiver.heard
     return False

@@ -163,6 +163,8 @@ class Drive:
         except Exception as error:
             raise self._explained(error) from None
         finally:
+            if self._recorder is not None:
+                self._recorder.close()
             if self._observed:
                 self._observe(lambda observer: observer.on_end(self._trace, self.reason))
                 advise_on_exchange(self._cluster.ledger)

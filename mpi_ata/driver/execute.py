@@ -89,7 +89,8 @@ def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
 
 def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome | None:
     """Run a plan on the ranks of this MPI world; on a worker's rank there is no outcome."""
-    from mpi_ata.clusters.mpi.world import collective_check, workers_in_world
+    from mpi_ata.clusters.mpi.handshake import collective_check
+    from mpi_ata.clusters.mpi.world import workers_in_world
 
     job, trace = plan.job, Trace()
     with StopRequest(job.run.grace, on_ranks=True, is_worker=rank() != MANAGER) as stop_request:

@@ -14,6 +14,7 @@ from mpi_ata.job.schema import RunDescription
 from mpi_ata.launch import under_launcher
 from mpi_ata.runfile.checkpoints import fresh_path
 from mpi_ata.runfile.load import EarlierRuns, load_named
+from mpi_ata.runfile.lock import RunLock
 from mpi_ata.runfile.priors import RunStats, discount, merge_runs
 from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile, check_writable_path
@@ -57,6 +58,7 @@ class OutputOptions:
                 there = self.out if self.out.exists() else file.previous
                 resume, other = self.name("resume", True), self.name("out")
                 raise UsageError(f"{there}: exists; continue it with {resume}, or choose another {other}")
+            RunLock(self.out).check()
         if not self.resumes():
             self.check_prior()
 
@@ -176,7 +178,8 @@ def resume_notes(output: OutputOptions, complaint: str) -> list[str]:
 
 def resolve_on_ranks(job: Path, settings: Sequence[str] = (), output: OutputOptions | None = None) -> Plan:
     """Decide the same on all ranks of this MPI world; only the manager needs to see the run file."""
-    from mpi_ata.clusters.mpi.world import bcast_text, collective_check, is_manager, workers_in_world
+    from mpi_ata.clusters.mpi.handshake import collective_check
+    from mpi_ata.clusters.mpi.world import bcast_text, is_manager, workers_in_world
 
     plan = None
     with collective_check():
@@ -194,7 +197,7 @@ def checked_together() -> Iterator[None]:
     if not under_launcher():
         yield
         return
-    from mpi_ata.clusters.mpi.world import collective_check
+    from mpi_ata.clusters.mpi.handshake import collective_check
 
     with collective_check():
         yield

@@ -22,6 +22,7 @@ from mpi_ata.methods.interface import MethodAbilities
 from mpi_ata.runfile.checkpoints import SHARE, Checkpoints
 from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
 from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.lock import RunLock
 from mpi_ata.runfile.priors import same_workers
 from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
@@ -151,6 +152,7 @@ class RunRecorder:
     ) -> None:
         job = plan.job
         self.path, self._file, self._output = file.path, file, plan.output
+        self._lock = RunLock(file.path)
         self._new, self._removed = plan.earlier is None, False
         can = MethodAbilities.of(method)
         self._allocator, self._any_x = can.allocator, can.any_x
@@ -171,6 +173,7 @@ class RunRecorder:
 
     def begin(self, notes: Sequence[Note]) -> None:
         """Save for the first time, so that a file that cannot be written is found before time is spent."""
+        self._lock.acquire()
         for note in notes:
             self.event(note.kind, note.text)
         record = self._record
@@ -270,7 +273,7 @@ class RunRecorder:
         """Return the record in the run file with the events since then: later states may be out of range."""
         record, _ = load_record(self._file)
         if record.run != self._record.run:
-            raise TakenError(f"{self.path} was written by another run in the meantime")
+            raise self._file.taken()
         record.events, record.failure = self._record.events, self._record.failure
         return record
 
@@ -299,6 +302,10 @@ class RunRecorder:
         """Save a run that ends early, so that it can be resumed."""
         self.event("ended", f"early, by {signal}")
         self._checkpoints.save_last(self._filled())
+
+    def close(self) -> None:
+        """Let other processes resume the run."""
+        self._lock.release()
 
     @property
     def run(self) -> str:

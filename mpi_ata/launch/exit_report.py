@@ -4,6 +4,7 @@ The exit code of a launcher says little once a rank has died: it may be 0, or th
 ranks know which signal the user has sent: the launcher passes on another one.
 """
 
+import atexit
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from mpi_ata.layout import MANAGER
 
 REPORT_VARIABLE = "MPI_ATA_EXIT_REPORT"  # names the file
 FAILURE_VARIABLE = "MPI_ATA_FAILURE"  # names another one for the reason why a run cannot be resumed
-KINDS = EXIT, STARTED, LOST, SIGNAL = "exit", "started", "lost", "signal"  # the first words of its lines
+KINDS = EXIT, LEAVING, STARTED, LOST, SIGNAL = "exit", "leaving", "started", "lost", "signal"  # first words
 
 
 class LostWorker(NamedTuple):
@@ -29,10 +30,11 @@ class LostWorker(NamedTuple):
 class ExitReport(NamedTuple):
     """What is known of ranks that have ended, or still run."""
 
-    started: bool = False  # whether all ranks have met
+    manager: int = 0  # its process, once all ranks have met
     code: int | None = None  # the manager's exit code; None if it was killed
     lost: tuple[LostWorker, ...] = ()  # in the order in which they were noticed
     signals: tuple[str, ...] = ()  # that the process that started the ranks has passed on
+    leaving: bool = False  # whether nothing is left for the manager to do but to leave MPI
 
 
 def read_report(path: Path) -> ExitReport:
@@ -44,10 +46,11 @@ def read_report(path: Path) -> ExitReport:
     notes = {kind: [text for word, _, text in lines if word == kind] for kind in KINDS}
     lost = (text.partition(" ") for text in notes[LOST])
     return ExitReport(
-        started=bool(notes[STARTED]),
-        code=int(notes[EXIT][-1]) if notes[EXIT] else None,
+        manager=int(notes[STARTED][-1]) if notes[STARTED] else 0,
+        code=int(notes[EXIT][0]) if notes[EXIT] else None,  # a signal while it leaves MPI changes nothing
         lost=tuple(LostWorker(host, text) for host, _, text in lost),
         signals=tuple(notes[SIGNAL]),
+        leaving=bool(notes[LEAVING]),
     )
 
 
@@ -57,14 +60,15 @@ def report_so_far() -> ExitReport:
 
 
 def note_start() -> None:
-    """Record that all ranks have met."""
-    _append(STARTED)
+    """Record that all ranks have met, and which process is the manager."""
+    _append(f"{STARTED} {os.getpid()}")
 
 
 def note_exit(code: int) -> None:
-    """Record the exit code of this process, if it is the manager."""
+    """Record the exit code of this process, if it is the manager, and later that its threads are done."""
     if rank() == MANAGER:
         _append(f"{EXIT} {code}")
+        atexit.register(_append, LEAVING)
 
 
 def note_lost_worker(host: str, text: str) -> None:

@@ -1,6 +1,7 @@
 """The MPI that is installed here: which one it is, and how it starts ranks."""
 
 import json
+import logging
 import math
 import os
 import re
@@ -9,9 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
-from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -20,11 +20,12 @@ from typing import NamedTuple, NoReturn
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.environment import STARTED, TERMINAL, job_start, one_thread_per_rank
 from mpi_ata.launch.exit_report import REPORT_VARIABLE, ExitReport, note_signal, read_report, report_file
-from mpi_ata.launch.signals import stop_signals
+from mpi_ata.launch.signals import SIGNALLED, stop_signals
 from mpi_ata.layout import ranks_for
 from mpi_ata.limits import machine_memory
 
 COMMAND_SECONDS = 60.0  # for commands that take two on a healthy machine
+log = logging.getLogger("mpi_ata")
 
 
 class CommandResult(NamedTuple):
@@ -134,8 +135,12 @@ def fault_tolerance(mpirun: str) -> tuple[str, ...]:
 
 
 LOOK_SECONDS = 0.2  # between checks of starting ranks
+LATER_LOOK_SECONDS = 1.0  # between checks of ranks that have met
 START_GRACE_SECONDS = 3.0  # until all starting ranks must have ended after one has
+EXIT_SECONDS = 10.0  # until all ranks must have ended after the manager has
+TERMINATE_SECONDS = 3.0  # that mpirun has to end its ranks
 STOP_NOW_SECONDS = 5.0  # that the manager has to stop in mid-round
+RANK_WORDS = (b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")  # in the environment of a rank and its children
 RANK_BYTES = 64 << 20  # memory that a rank needs for Python, numpy and MPI alone
 
 TO_CONTINUE = "what it saved can be resumed"
@@ -179,27 +184,25 @@ def script_folder() -> str:
     return folder if os.path.isdir(folder) else "."
 
 
-def start_ranks(workers: int, command: Sequence[str], folder: str = ".", is_script: bool = False) -> NoReturn:
+def start_ranks(workers: int, command: Sequence[str], folder: str = ".") -> NoReturn:
     """Run a command on a manager and this many workers, and exit with the manager's exit code."""
     ranks = ranks_for(workers)
     check_rank_memory(ranks)
     mpirun = find_mpirun()
     words = [mpirun, *fault_tolerance(mpirun), "-n", str(ranks), *command]
     with report_file() as path:
-        code = run_mpirun(words, ranks, lambda: read_report(path).started, folder)
+        code = run_mpirun(words, ranks, path, folder)
         report = read_report(path)
-    if is_script and code >= 0 and not report.lost and (report.started or code):
-        sys.exit(report.code or code)  # a script may end by an exit code of its own, after its run
     sys.exit(exit_code(code, report))
 
 
 def exit_code(code: int, report: ExitReport) -> int:
     """Return the exit code of a run, from that of mpirun and the manager's report; RunError if it died."""
-    if report.code is not None:
+    if report.code is not None and (report.code or report.manager or not code):
         return report.code
     if code < 0:  # mpirun itself was killed
-        return 128 - code
-    if not report.started:
+        return SIGNALLED - code
+    if not report.manager:
         raise RunError(f"the ranks ended before they had found each other (mpirun exited with {code})")
     if report.lost:
         raise RunError(f"{report.lost[0].text}, and this MPI has ended all ranks; {TO_CONTINUE}")
@@ -216,15 +219,12 @@ def check_rank_memory(ranks: int) -> None:
         )
 
 
-def run_mpirun(
-    command: Sequence[str], ranks: int, started: Callable[[], bool] = lambda: True, folder: str = "."
-) -> int:
+def run_mpirun(command: Sequence[str], ranks: int, report: Path, folder: str = ".") -> int:
     """Run mpirun, forward signals to it so that the manager can save, and return its exit code.
 
     Open MPI's mpirun kills its ranks half a second after SIGINT or SIGTERM and drops what they print then,
     but it forwards SIGUSR1.  So that is sent for the first signal, and for a second Ctrl-C, upon which the
-    manager stops in mid-round; if it does not, or after any other second signal, mpirun is ended.  `started`
-    says whether all ranks have met.
+    manager stops in mid-round; if it does not, or after any other second signal, mpirun is ended.
     """
     environment = rank_environment()
     set_session_folder(environment)
@@ -248,39 +248,91 @@ def run_mpirun(
 
     for number in (*stop_signals(), signal.SIGALRM):
         signal.signal(number, forward)
-    segments = _watch_start(child, ranks, started) | segments_below(child.pid)
-    code = child.wait()
-    remove_segments(segments)
-    return code
+    return RankWatch(child, ranks, report).wait()
 
 
-def _watch_start(child: "subprocess.Popen[bytes]", ranks: int, started: Callable[[], bool]) -> set[Path]:
-    """End mpirun if a rank dies before all have met: the others might wait for it forever.
+class RankWatch:
+    """Waits for mpirun, and ends it if it outlives its ranks: one of them may hang at its exit, say.
 
-    Return the shared memory that was seen meanwhile: a run may be over soon after all have met.
+    It is ended if ranks are missing for some time before all have met, since the others might wait for them
+    forever, and if ranks are left some time after the manager has ended.
     """
-    most, since = 0, math.inf  # ranks seen at once on this machine; when they became fewer
-    segments: set[Path] = set()
-    while child.poll() is None and not started():
-        segments |= segments_below(child.pid)
-        alive = _children(child.pid)
-        most = max(most, alive)
-        since = min(since, time.monotonic()) if alive < most == ranks else math.inf
-        if time.monotonic() - since > START_GRACE_SECONDS:
-            child.terminate()
-            break
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(LOOK_SECONDS)
-    return segments
+
+    def __init__(self, child: "subprocess.Popen[bytes]", ranks: int, report: Path) -> None:
+        self._child, self._ranks, self._path = child, ranks, report
+        self._most = 0  # ranks seen at once
+        self._seen: set[int] = set()  # processes on this machine, until all ranks have met
+        self._since = math.inf  # when all ranks should have begun to end
+        self._files: set[Path] = set()  # that ranks may leave behind
+        self._look_for_files = 0.0  # when to do so: new ones become rare
+
+    def wait(self) -> int:
+        """Return the exit code of mpirun; what its ranks have left behind is removed."""
+        began, overdue, report = time.monotonic(), False, ExitReport()
+        while self._child.poll() is None and not overdue:
+            report, now = read_report(self._path), time.monotonic()
+            if now >= self._look_for_files:
+                self._files |= files_below(self._child.pid)
+                self._look_for_files = 2 * now - began if report.manager else now
+            self._since = min(self._since, now) if self._should_end(report) else math.inf
+            overdue = now - self._since > (EXIT_SECONDS if report.manager else START_GRACE_SECONDS)
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(LATER_LOOK_SECONDS if report.manager else LOOK_SECONDS)
+        if overdue and report.leaving:
+            log.warning("some ranks were still there %.0f s after the run; they were ended", EXIT_SECONDS)
+        if overdue or self._child.returncode < 0:
+            self._end()
+        remove_files(self._files)
+        return abs(self._child.returncode) if overdue else self._child.returncode
+
+    def _should_end(self, report: ExitReport) -> bool:
+        """Return whether all ranks should end, since one has."""
+        if report.manager:
+            is_gone = report.manager in self._seen and not in_run(report.manager, self._path)
+            return report.leaving or is_gone
+        self._seen.update(descendants(self._child.pid))
+        if (alive := len(_alive_ranks(self._seen))) > self._most:
+            self._most, self._since = alive, math.inf
+        return report.leaving or (self._most > 0 and alive < self._ranks)
+
+    def _end(self) -> None:
+        """End mpirun, which ends its ranks, and kill what is left."""
+        self._files |= files_below(self._child.pid)
+        until = time.monotonic() + TERMINATE_SECONDS
+        self._child.terminate()
+        while (left := processes_of(self._path)) and time.monotonic() < until:
+            self._child.poll()
+            time.sleep(LOOK_SECONDS)
+        for pid in left:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self._child.wait()
 
 
-def _children(pid: int) -> int:
-    """Return how many children of a process are alive, as far as Linux says so."""
-    alive = 0
-    with suppress(OSError):
-        for child in children(pid):
-            alive += Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return alive
+def processes_of(report: Path) -> list[int]:
+    """Return the processes on this machine that belong to the ranks with this report, mpirun included."""
+    pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if pid != os.getpid() and in_run(pid, report)]
+
+
+def in_run(pid: int, report: Path) -> bool:
+    """Return whether a process is alive and was started with the variable that names this report."""
+    try:
+        return f"{REPORT_VARIABLE}={report}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(
+            b"\0"
+        )
+    except OSError:
+        return False
+
+
+def _alive_ranks(pids: Iterable[int]) -> set[bytes]:
+    """Return the ranks to which processes on this machine belong that are alive."""
+    found = set[bytes]()
+    for pid in pids:
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")  # that of a zombie is empty
+            found.update(word for word in words if word.startswith(RANK_WORDS))
+    return found
 
 
 def _terminate_with_parent() -> None:
@@ -309,20 +361,23 @@ def rank_environment() -> dict[str, str]:
     return environment
 
 
-FOLDER = "/dev/shm/"  # noqa: S108
-NAMES = ("mpich_shm_*", "sm_segment.*", "vader_segment.*")  # of MPICH and Open MPI; others may be the user's
+# Of MPICH and Open MPI; others may be the user's.
+FILES = re.compile(
+    r"(/dev/shm/(mpich_shm_|ucx_shm_posix_|sm_segment\.|vader_segment\.)|/tmp/hydra_hwloc_xmlfile_)\S+"
+)
 
 
-def segments_below(pid: int) -> set[Path]:
+def files_below(pid: int) -> set[Path]:
     """Return the files of MPI libraries that the descendants of a process have open on this node."""
-    return {segment for child in descendants(pid) for segment in _segments(child)}
+    found = (name for child in descendants(pid) for name in _open_files(child))
+    return {Path(name) for name in found if FILES.fullmatch(name)}
 
 
-def remove_segments(segments: set[Path]) -> None:
+def remove_files(files: set[Path]) -> None:
     """Remove files of ranks that have ended."""
-    for segment in segments:
+    for file in files:
         with suppress(OSError):
-            segment.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -339,13 +394,13 @@ def children(pid: int) -> list[int]:
     return []
 
 
-def _segments(pid: int) -> Iterator[Path]:
-    """Yield the files of MPI libraries in shared memory that a process has mapped."""
+def _open_files(pid: int) -> Iterator[str]:
+    """Yield the files that a process has mapped into its memory or opened."""
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            _, found, name = line.partition(FOLDER)
-            if found and any(fnmatch(name, pattern) for pattern in NAMES):
-                yield Path(FOLDER + name)
+        yield from re.findall(r"/.*", Path(f"/proc/{pid}/maps").read_text())
+    for link in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(OSError):
+            yield str(link.readlink())
 
 
 def find_mpirun() -> str:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
+from mpi_ata.errors import StopNow
 from mpi_ata.launch.environment import is_script_rank
 from mpi_ata.launch.exit_report import REPORT_VARIABLE, note_exit, report_so_far
 
@@ -106,7 +107,7 @@ class StopRequest:
     Use it as a context manager around a run, and look at it at the end of each round: `name` is the signal
     that came first, and grace_expired() says whether the round takes longer than the user allows.  Where
     nobody looks, because a decision or a simulated round takes long, the timer of enforced() ends it.  A
-    second Ctrl-C raises KeyboardInterrupt at once.
+    second Ctrl-C raises SecondCtrlC, a KeyboardInterrupt, at once.
 
     Set `on_ranks` in an MPI process: signals are then held before and after the run too, rather than left to
     kill a rank that others wait for.  Set `is_worker` on a worker's rank: launchers signal all ranks, but the
@@ -164,7 +165,7 @@ class StopRequest:
                 self._start_timer()
             log.warning("%s: stopping after this round%s", self.word, AGAIN if self.name == "SIGINT" else "")
         if self.name == "SIGINT" and max(self._pressed, sent.count("SIGINT")) > 1:
-            raise KeyboardInterrupt
+            raise SecondCtrlC
 
     def _start_timer(self) -> None:
         """Set alarms from the end of the grace period on; on ranks a little later: waiting ends by itself."""
@@ -240,5 +241,9 @@ def current_stop_request() -> StopRequest | None:
     return _open[-1] if _open else None
 
 
-class GraceExpired(BaseException):  # it is not an error, and no `except Exception` of a user may stop it
+class GraceExpired(StopNow):
     """A round did not end within the grace period after a signal."""
+
+
+class SecondCtrlC(StopNow, KeyboardInterrupt):
+    """The user does not want to wait for the end of the round."""

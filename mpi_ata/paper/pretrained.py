@@ -43,6 +43,7 @@ def save_learned(learned: BanditState, trial: Trial, path: Path) -> None:
         recorder.begin([])
         recorder.finish(f"{allocator.k:,} rounds of the bandit alone")
         recorder.save_summary()
+        recorder.close()
 
 
 SEED_OFFSET = 1_000_000  # of pretraining, so that it draws other times than the runs after it

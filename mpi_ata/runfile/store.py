@@ -67,7 +67,7 @@ class RunFile:
                 self._sweep()
             _write(self._new, data)
             if (found := _seal_of(self._target)) not in (None, self._seal):
-                raise TakenError(f"{self.path} was written by another run in the meantime")
+                raise self.taken()
             if self._intact and found is not None:
                 os.replace(self._target, self.previous)
             os.replace(self._new, self._target)
@@ -76,6 +76,11 @@ class RunFile:
             raise
         self._intact, self._seal = True, data[:BLOCK]
         _sync_folder(self._target.parent)
+
+    def taken(self) -> TakenError:
+        """Return the error for a file that another process has saved since this one read or saved it."""
+        way_out = "resume it to continue from there"
+        return TakenError(f"{self.path} was saved by another process in the meantime; {way_out}")
 
     def remove(self) -> bool:
         """Remove the file, if it is still the one that this run wrote, and return whether it was."""

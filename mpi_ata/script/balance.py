@@ -123,9 +123,12 @@ class BalancedRun:
     def close(self) -> None:
         """Save for the last time; a round that broke off leaves what was saved before."""
         recorder, self._recorder = self._recorder, None
-        if recorder is not None and self._between:
+        if recorder is None:
+            return
+        if self._between:
             self._trace.end()
             recorder.interrupt(BY_CALLER)
+        recorder.close()
 
 
 def identify_ranks(group: RankGroup, settings: str) -> list[WorkerIdentity]:

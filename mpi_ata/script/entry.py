@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from mpi_ata import launch
 from mpi_ata.clusters import FaultPolicy
-from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError, did_you_mean
+from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError, did_you_mean, explained
 from mpi_ata.job.schema import Stop
 from mpi_ata.launch.signals import StopRequest
 
@@ -126,8 +126,9 @@ def report_errors_in_one_sentence() -> None:
 def _report(
     others: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    if isinstance(error, UsageError | RunError):
-        print(_with_line(f"Error: {error}", trace), file=sys.stderr)
+    what = str(error) if isinstance(error, UsageError | RunError) else ""
+    if what := what or (explained(error) if isinstance(error, FileNotFoundError) else ""):
+        print(_with_line(f"Error: {what}", trace), file=sys.stderr)
     else:
         others(kind, error, trace)
     if not isinstance(error, LossError):  # on other workers the run may continue

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ def start_ranks(workers: int | None) -> None:
 
         os.chdir(launch.script_folder())
         launch.exec_launcher([*scheduler().launcher(workers), *launch.script_command()])
-    launch.start_ranks(workers, launch.script_command(), launch.script_folder(), is_script=True)
+    launch.start_ranks(workers, launch.script_command(), launch.script_folder())
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,9 @@ def cluster(
         if found is None:
             sys.exit(0)
         yield found
+        if isinstance(problem, Items):  # a worker may hang, and there is no deadline
+            until = time.monotonic() + problem.leaving_seconds()
+            found.grace_expired = lambda: time.monotonic() > until or stop_request.grace_expired()
     if stop_request:
         end_process(stop_request)
 

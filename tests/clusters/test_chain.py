@@ -1,22 +1,25 @@
 """The chain without MPI, where each rank is a thread with its own connections, and what "auto" chooses."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
 
 from mpi_ata.arrays import Array
-from mpi_ata.clusters.mpi.chain import LEAST_BYTES, TRIALS, Chain, Choice, Route, unpacked
-from mpi_ata.clusters.mpi.links import Address, LinkBrokenError, Links
+from mpi_ata.clusters.mpi.chain import LEAST_BYTES, TRIALS, Chain, Choice, Route, open_links, unpacked
+from mpi_ata.clusters.mpi.introductions import LOOPBACK, Address
+from mpi_ata.clusters.mpi.links import LinkBrokenError, Links
 from mpi_ata.clusters.network import PIECE_BYTES, check_exchange
-from mpi_ata.launch import host_name
 from mpi_ata.layout import MANAGER
 
 N = 4
 SIZE = 3 * PIECE_BYTES // 8 + 17  # numbers: some pieces, the last one short
 FAR = ["a", "b", "c", "d"]
+SECRET = b"only ranks know "
 
 
 def patient(silent: float) -> None:
@@ -28,9 +31,9 @@ def patient(silent: float) -> None:
 @pytest.fixture
 def ranks() -> Iterator[list[Links]]:
     """Yield the connections of a manager and its workers, all in one process."""
-    links = [Links() for _ in range(N + 1)]
+    links = [Links(alone=True) for _ in range(N + 1)]
     for rank, own in enumerate(links):
-        own.meet(rank, [Address(host_name(), other.port) for other in links], "secret")
+        own.meet(rank, [Address(LOOPBACK, other.port) for other in links], SECRET)
     yield links
     for own in links:
         own.close()
@@ -102,20 +105,81 @@ def test_when_one_leaves_all_others_notice_at_once(ranks: list[Links]) -> None:
     assert sorted(broken) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("stranger", [False, True])
-def test_who_is_of_an_earlier_generation_or_does_not_know_the_token_is_not_listened_to(
-    ranks: list[Links], stranger: bool
-) -> None:
-    first, route = Links() if stranger else ranks[MANAGER], Route(1, (1,))
-    if stranger:
-        first.meet(MANAGER, [Address(host_name(), other.port) for other in ranks], "wrong")
-    earlier = route if stranger else Route(0, (1,))
-    Chain(first, earlier, MANAGER).send_point(np.zeros(9), patient)  # which nobody receives
-    Chain(ranks[MANAGER], route, MANAGER).send_point(np.ones(9), patient)
-    x = np.empty(9)
-    Chain(ranks[1], route, 1).pass_point(x, patient)
-    assert x.tolist() == [1.0] * 9
-    first.close()
+def test_connections_of_an_earlier_generation_are_not_listened_to(ranks: list[Links]) -> None:
+    ranks[MANAGER].connect(1)  # which nobody accepts
+    route, own = Route(1, (1,)), np.ones(9)
+    points: dict[int, Array] = {}
+    thread = worker(ranks[1], route, 1, own, points)
+    manager, total = Chain(ranks[MANAGER], route, MANAGER), np.empty(9)
+    manager.send_point(own, patient)
+    manager.receive_sum(total, patient)
+    thread.join(10)
+    assert points[1].tolist() == total.tolist() == [1.0] * 9
+
+
+def test_who_does_not_know_the_secret_is_neither_listened_to_nor_sent_anything(ranks: list[Links]) -> None:
+    addresses = [Address(LOOPBACK, other.port) for other in ranks]
+    with closing(Links(alone=True)) as stranger:
+        stranger.meet(MANAGER, addresses, b"nor can it guess")
+        failures: list[Exception] = []
+
+        def push() -> None:
+            try:
+                Chain(stranger, Route(0, (1,)), MANAGER).send_point(np.zeros(9), patient)
+            except LinkBrokenError as error:
+                failures.append(error)
+
+        pushing = threading.Thread(target=push, daemon=True)
+        pushing.start()
+        points: dict[int, Array] = {}
+        thread = worker(ranks[1], Route(0, (1,)), 1, np.ones(9), points)
+        pushing.join(10)
+        assert [str(error) for error in failures] == ["a neighbour has closed the connection"]
+        manager = Chain(ranks[MANAGER], Route(0, (1,)), MANAGER)
+        manager.send_point(np.ones(9), patient)
+        manager.receive_sum(np.empty(9), patient)
+        thread.join(10)
+        assert points[1].tolist() == [1.0] * 9
+        addresses[1] = Address(LOOPBACK, stranger.port)  # it listens where rank 1 was
+        ranks[MANAGER].meet(MANAGER, addresses, SECRET)
+        listening = threading.Thread(target=lambda: stranger._listener.wait(10), daemon=True)
+        listening.start()
+        with pytest.raises(LinkBrokenError):
+            Chain(ranks[MANAGER], Route(1, (1,)), MANAGER).send_point(np.ones(9), brief)
+
+
+def brief(silent: float) -> None:
+    """Give up after a tenth of a second."""
+    if silent > 0.1:
+        raise LinkBrokenError("a test waits for a tenth of a second")
+
+
+def test_silent_strangers_hold_up_neither_a_round_nor_its_deadlines(ranks: list[Links]) -> None:
+    route, own = Route(0, (1,)), np.ones(9)
+    with ExitStack() as stack:
+        for links in ranks[:2]:
+            for _ in range(25):
+                stack.enter_context(socket.create_connection((LOOPBACK, links.port)))
+        began, points = time.perf_counter(), dict[int, Array]()
+        thread = worker(ranks[1], route, 1, own, points)
+        manager = Chain(ranks[MANAGER], route, MANAGER)
+        manager.send_point(own, patient)
+        manager.receive_sum(np.empty(9), patient)
+        thread.join(10)
+        assert points[1].tolist() == [1.0] * 9
+        with pytest.raises(LinkBrokenError, match="a tenth of a second"):
+            ranks[2].receive(3, memoryview(bytearray(9)), brief)
+        assert time.perf_counter() - began < 3.0
+
+
+def test_ports_are_opened_only_where_a_chain_is_possible() -> None:
+    small, large = np.zeros(10), np.zeros(LEAST_BYTES // 8)
+    asked = [("star", large, FAR), ("chain", small, FAR), ("auto", large, ["a", "a", "a", "b"])]
+    assert [open_links(*each) for each in asked] == [None, None, None]
+    for each in (("auto", large, FAR), ("chain", large, ["a", "a"])):
+        links = open_links(*each)
+        assert links is not None
+        links.close()
 
 
 def test_a_route_is_sent_as_numbers() -> None:
@@ -139,6 +203,7 @@ def test_after_some_rounds_of_each_the_faster_way_is_used(faster: bool) -> None:
     choice = Choice("auto", "a", LEAST_BYTES)
     ways = measured(choice, {faster: 0.0, not faster: 0.05})  # far apart, even on a busy machine
     assert ways == [True] * TRIALS + [False] * TRIALS
+    assert choice.is_star == (not faster)
     assert [choice.chain(FAR) for _ in range(3)] == [faster] * 3
 
 

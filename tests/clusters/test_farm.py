@@ -110,6 +110,24 @@ def test_items_that_wait_for_a_worker_that_hangs_are_done_by_a_slow_one() -> Non
 
 
 @pytest.mark.parametrize(
+    ("seconds", "count", "hanging"),
+    [
+        (0.1, 100, {2: 0.5}),
+        (0.1, 100, {1: 0.5, 2: 0.5}),
+        (0.1, 100, {1: 0.5, 2: 3.0}),  # while it does what the first one held
+        (1e-4, 2000, {2: 0.05}),  # of an order whose results come together
+    ],
+)
+def test_all_items_that_workers_hold_when_they_hang_are_done_by_others(
+    seconds: float, count: int, hanging: dict[int, float]
+) -> None:
+    faults = [Fault(at, worker, "hang", duration=1e9) for worker, at in hanging.items()]
+    cluster = farm_of(seconds, seconds, seconds, faults=faults, policy=FaultPolicy(deadline=0.0))
+    assert list(cluster.map(square, range(count))) == [i * i for i in range(count)]
+    assert cluster.now() < 30
+
+
+@pytest.mark.parametrize(
     ("function", "words"),
     [
         (failing, r"(?s)failing failed for item 3.*test_farm\.py.*ZeroDivisionError"),

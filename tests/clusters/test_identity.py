@@ -103,7 +103,7 @@ def test_a_long_text_is_shortened_and_stays_different_from_others() -> None:
 
 
 def rank(host: str) -> Rank:
-    return Rank(host, "bell", 0, 0, 0, "", b"", "Xeon")
+    return Rank(host, b"", "Xeon")
 
 
 def test_workers_are_numbered_on_their_host_after_the_manager() -> None:

@@ -3,16 +3,17 @@
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
+from mpi_ata.clusters.mpi.introductions import LOOPBACK, PENDING, Address
 from mpi_ata.clusters.mpi.liveness import Lifeline, Lifelines
-from mpi_ata.launch import host_name
 
-TOKEN = "mpi_ata-1-word"  # noqa: S105
+SECRET = b"only ranks know "
 
 
 @contextmanager
@@ -34,8 +35,8 @@ def child(action: Callable[[], object]) -> Iterator[int]:
             pass
 
 
-def connected(port: int, rank: int, token: str = TOKEN) -> Lifeline:
-    line = Lifeline(host_name(), port, token, rank)
+def connected(port: int, rank: int) -> Lifeline:
+    line = Lifeline(Address(LOOPBACK, port), SECRET, rank)
     assert line.connected
     return line
 
@@ -45,7 +46,12 @@ _held: list[Lifeline] = []
 
 def accepted(lines: Lifelines, *ranks: int) -> None:
     """Wait until workers are connected."""
-    assert eventually(lambda: all(map(lines.watched, ranks)))
+
+    def admitted() -> bool:
+        lines.admit(0.01)
+        return set(ranks) <= set(lines._connections)
+
+    assert eventually(admitted)
     lines.watch(ranks)
 
 
@@ -61,7 +67,7 @@ def test_the_manager_finds_out_which_worker_was_killed() -> None:
         _held.append(connected(lines.port, rank))
         time.sleep(60)
 
-    with closing(Lifelines(TOKEN)) as lines:
+    with closing(Lifelines(SECRET, alone=True)) as lines:
         rank = 3
         with child(serve) as victim:
             rank = 4
@@ -75,7 +81,7 @@ def test_the_manager_finds_out_which_worker_was_killed() -> None:
 
 @pytest.mark.parametrize("dismissed", [True, False])
 def test_a_worker_that_leaves_learns_whether_all_ranks_leave_in_order(dismissed: bool) -> None:
-    with closing(Lifelines(TOKEN)) as lines, child(lambda: leave(lines.port)) as leaving:
+    with closing(Lifelines(SECRET, alone=True)) as lines, child(lambda: leave(lines.port)) as leaving:
         accepted(lines, 1)
         time.sleep(0.2)
         if dismissed:
@@ -104,28 +110,78 @@ def stopped(port: int) -> None:
 
 @pytest.mark.parametrize("worker", [busy, stopped])
 def test_a_worker_ends_with_its_manager_whatever_it_is_doing(worker: Callable[[int], None]) -> None:
-    with closing(Lifelines(TOKEN)) as lines, child(lambda: worker(lines.port)) as pid:
+    with closing(Lifelines(SECRET, alone=True)) as lines, child(lambda: worker(lines.port)) as pid:
         accepted(lines, 1)
         time.sleep(0.2)
         lines.close()
         assert eventually(lambda: os.waitpid(pid, os.WNOHANG)[1]) == signal.SIGKILL
 
 
-def test_who_does_not_know_the_token_is_turned_away() -> None:
-    with closing(Lifelines(TOKEN)) as lines:
-        stranger = Lifeline(host_name(), lines.port, "another", 1)
+def admitting(lines: Lifelines) -> threading.Thread:
+    """Let the manager admit workers for a second, as it does while it waits for all of them."""
+
+    def admit() -> None:
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            lines.admit(0.01)
+
+    thread = threading.Thread(target=admit)
+    thread.start()
+    return thread
+
+
+def test_who_does_not_know_the_secret_is_turned_away() -> None:
+    with closing(Lifelines(SECRET, alone=True)) as lines:
+        thread = admitting(lines)
+        stranger = Lifeline(Address(LOOPBACK, lines.port), b"nor can it guess", 1)
         assert not stranger.connected
+        thread.join()
         with child(lambda: busy(lines.port)) as pid:
             accepted(lines, 1)
             os.kill(pid, signal.SIGKILL)
             assert eventually(lambda: list(lines.broken())) == [1]
-    time.sleep(0.1)
+
+
+def test_silent_strangers_hold_nobody_up() -> None:
+    with ExitStack() as stack:
+        lines = stack.enter_context(closing(Lifelines(SECRET, alone=True)))
+        for _ in range(2 * PENDING):
+            stack.enter_context(socket.create_connection((LOOPBACK, lines.port)))
+        began = time.monotonic()
+        with child(lambda: busy(lines.port)):
+            accepted(lines, 1)
+        assert time.monotonic() - began < 3.0
+
+
+def test_nobody_listens_once_all_workers_are_there() -> None:
+    with closing(Lifelines(SECRET, alone=True)) as lines, child(lambda: busy(lines.port)):
+        accepted(lines, 1)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((LOOPBACK, lines.port))
+
+
+def test_a_worker_depends_on_nobody_who_does_not_know_the_secret() -> None:
+    with closing(socket.create_server((LOOPBACK, 0))) as server:
+        seen: list[bytes] = []
+
+        def pretend() -> None:
+            link, _ = server.accept()
+            seen.append(link.recv(1000))
+            link.sendall(b"\1" * 32)
+            link.close()
+
+        thread = threading.Thread(target=pretend)
+        thread.start()
+        line = Lifeline(Address(LOOPBACK, server.getsockname()[1]), SECRET, 1)
+        thread.join()
+        assert not line.connected
+        assert SECRET not in seen[0]
 
 
 def test_an_unreachable_manager_is_no_error() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as nobody:
         port = nobody.getsockname()[1]
-    line = Lifeline(host_name(), port, TOKEN, 1)
+    line = Lifeline(Address(LOOPBACK, port), SECRET, 1)
     assert not line.connected
     line.release()
     assert line.dismissed()

@@ -56,6 +56,20 @@ def test_the_completed_rounds_are_saved_with_the_reason(tmp_path: Path, method: 
     assert (last.kind, last.text, last.worker) == ("failed", record.failure, -1)
 
 
+@pytest.mark.parametrize(
+    ("raised", "shown"),
+    [
+        ("KeyboardInterrupt", "KeyboardInterrupt"),
+        ("BaseException('odd')", "BaseException: odd"),
+        ("ValueError(os.fsdecode(b'a\\xff'))", r"ValueError: a\udcff"),
+    ],
+)
+def test_whatever_a_task_raises_is_recorded_as_its_failure(tmp_path: Path, raised: str, shown: str) -> None:
+    text = failed(failing(tmp_path, "sgd uta", f"if task.round == 7: raise {raised}"))
+    assert f"{shown}\nrun.h5 holds it up to round 6" in text
+    assert record_of(OUT).failure.endswith(shown)
+
+
 def test_a_round_whose_evaluation_fails_is_saved_too(tmp_path: Path) -> None:
     job = failing(tmp_path, "sgd uta", "pass")
     (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + LOSS)

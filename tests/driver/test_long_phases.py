@@ -91,6 +91,13 @@ def test_a_task_or_an_evaluation_that_never_ends_is_interrupted(
     assert record_of(OUT).method["k"] == 0
 
 
+@pytest.mark.parametrize("phase", ["task", "evaluate"])
+def test_a_second_ctrl_c_is_not_taken_for_an_error_of_what_it_interrupts(tmp_path: Path, phase: str) -> None:
+    pressed = "import os\n        for _ in range(2): os.kill(os.getpid(), 2)"
+    outcome = driven(job_with(tmp_path, **{phase: pressed}), output=OutputOptions(OUT))
+    assert (outcome.reason, outcome.signal, outcome.resumable) == (None, "SIGINT", True)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interruption_that_python_drops_is_repeated(tmp_path: Path) -> None:
     class_ = 'type("Slow", (), {"__del__": lambda self: time.sleep(1)})'

@@ -4,7 +4,10 @@ import json
 import os
 import re
 import signal
+import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven
 from tests.driver.test_run import METHOD
 from tests.faults.scene import (
+    COMMAND,
     METHODS,
     differing,
     own_problem,
@@ -120,9 +124,39 @@ def test_a_second_run_with_the_same_file_ends_the_first(tmp_path: Path) -> None:
 
     seen = list[bytes]()
     job = written(tmp_path / "job.toml", rounds=10**6, run="checkpoint_rounds = 1")
-    with pytest.raises(RunError, match=r"^run.h5 was written by another run in the meantime$"):
+    with pytest.raises(RunError, match=r"^run.h5 was saved by another process in the meantime; resume it to"):
         driven(job, look=look, output=OutputOptions(OUT))
     assert [OUT.read_bytes()] == seen
+
+
+@contextmanager
+def begun(job: Path) -> "Iterator[subprocess.Popen[str]]":
+    """Start a run, or resume it, and wait until it has the lock and has saved; in the end it is killed."""
+    command = [str(COMMAND), "run", str(job), "--virtual", "--out", str(OUT), "--resume"]
+    before = OUT.stat().st_mtime_ns if OUT.exists() else 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while not OUT.exists() or OUT.stat().st_mtime_ns == before:
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.02)
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_run_that_is_under_way_is_not_resumed_and_one_that_was_killed_is_at_once(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=10**9, run="checkpoint_rounds = 20")
+    with begun(job) as first:
+        said = run(job, "--resume", code=2)
+        way_out = "stop it or wait for its end, or choose another file"
+        assert re.fullmatch(rf"Error: run.h5: process {first.pid} on \S+ is running it; {way_out}\n", said)
+        assert first.poll() is None
+    assert OUT.with_name("run.h5.lock").exists()
+    with begun(job) as second:
+        second.terminate()
+        assert "watching" not in second.communicate()[1]
+    assert second.returncode == 85
+    assert sorted(path.name for path in Path.cwd().glob("run.h5*")) == ["run.h5", "run.h5.previous"]
 
 
 # What may change.

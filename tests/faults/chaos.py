@@ -10,11 +10,13 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 from tests.faults.checks import check_early_end, check_result, outlives_deaths, summary
 from tests.faults.disturbance import Scene
 from tests.faults.plan import Plan, drawn
+
+LEFT = ("mpi_ata-*", "mpich_shm*", "ucx_shm*", "sm_segment*", "vader_segment*", "hydra_*", "ompi.*", "prte*")
 
 
 def disturbed(plan: Plan) -> Counter[str]:
@@ -27,14 +29,22 @@ def disturbed(plan: Plan) -> Counter[str]:
         return Counter(fault.kind for fault in scene.fired())
 
 
+def left_behind() -> set[str]:
+    """Return what MPI libraries and this package have in shared memory and among temporary files."""
+    folders = [Path("/dev/shm"), Path(gettempdir())]  # noqa: S108
+    return {str(path) for folder in folders for name in LEFT for path in folder.glob(name)}
+
+
 def soak(count: int, seed: int) -> Counter[str]:
-    """Let at least so many faults happen, in as many runs as that takes."""
+    """Let at least so many faults happen, in as many runs as that takes; nothing is left behind."""
     faults: Counter[str] = Counter()
+    before = left_behind()
     while faults.total() < count:
         plan = drawn(seed, deaths=3 if outlives_deaths() else 1, ends=seed % 2)
         print(f"seed {seed}: {len(plan.faults)} faults", flush=True)
         faults += disturbed(plan)
         seed += 1
+    assert left_behind() <= before, left_behind() - before
     return faults
 
 

@@ -143,10 +143,22 @@ class Scene:
             if fault.worker not in pids:
                 return
             pid = pids[fault.worker]
+        if fault.kind == "freeze":
+            self._freeze(list(pids.values()), fault.seconds)
         with open(self.folder / "fired", "a") as file:
             file.write(f"{fault.number} {fault.worker} {fault.kind} {pid} {time.monotonic()}\n")
-        with suppress(ProcessLookupError):
-            os.kill(pid, SIGNALS[fault.kind])
+        if fault.kind in SIGNALS:
+            with suppress(ProcessLookupError):
+                os.kill(pid, SIGNALS[fault.kind])
+
+    def _freeze(self, pids: list[int], seconds: float) -> None:
+        """Stop all ranks for some time, those aside that hang."""
+        pids = [pid for pid in pids if pid not in {fault.pid for fault in self._stopped}]
+        for number, pause in ((signal.SIGSTOP, seconds), (signal.SIGCONT, 0.0)):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            time.sleep(pause)
 
     def watch_shared_memory(self) -> None:
         """Note which files the ranks have in shared memory."""

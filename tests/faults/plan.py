@@ -11,12 +11,13 @@ import numpy as np
 from mpi_ata.arrays import Array
 from tests.faults.scripted import following
 
-FAILURES = {"raise": "failed", "memory": "failed", "sys-exit": "failed"}
+FAILURES = dict.fromkeys(("raise", "memory", "sys-exit", "interrupt", "base", "surrogate"), "failed")
 GARBAGE = dict.fromkeys(("nan", "infinity", "shape", "none", "text"), "bad-result")
 DEATHS = dict.fromkeys(("kill", "segfault", "abort", "exit-0", "exit-3"), "lost")
 HANGS = {"stop": "overdue"}
 EVENTS = FAILURES | GARBAGE | DEATHS | HANGS  # kinds of faults, and the kind of event that each must cause
-SLOW = ("crawl", "pause")  # what causes none: nobody is overdue before the deadline
+# What causes none: nobody is overdue before the deadline, and a worker that hangs at its exit is ended.
+SLOW = ("crawl", "pause", "freeze", "hang-at-exit")
 HEALTHY = 0  # the worker that nothing happens to, so that somebody is always left
 NOBODY = -1
 WAYS = {  # how x moves
@@ -45,6 +46,7 @@ rounds = {rounds}
 [run]
 workers = {workers}
 seed = {seed}
+exchange = "{exchange}"
 checkpoint_rounds = 10
 
 [faults]
@@ -80,6 +82,7 @@ class Plan:
     budget: int
     dimension: int
     faults: tuple[Fault, ...]
+    exchange: str = "star"
 
     @property
     def waits(self) -> bool:
@@ -130,11 +133,13 @@ def drawn(seed: int, deaths: int, faults: int = 26, hangs: int = 2, ends: int = 
     chosen.sort(key=itemgetter(1))
     found = tuple(_fault(rng, number, *fault) for number, fault in enumerate(chosen))
     way, dimension = rng.choice([way for way in WAYS if way != "owned"]), rng.choice([10, 2000])
-    return Plan(seed, workers, rounds, way, rng.randint(9, 20), dimension, found)
+    exchange = rng.choice(["star", "chain"])  # which greedy and asynchronous methods do not use
+    return Plan(seed, workers, rounds, way, rng.randint(9, 20), dimension, found, exchange)
 
 
 def _fault(rng: Random, number: int, worker: int, round: int, kind: str) -> Fault:
     """Draw the rest of a fault."""
-    outside = kind in ("pause", "terminate") or (kind == "kill" and rng.random() < 0.5)
+    outside = kind in ("pause", "freeze", "terminate") or (kind == "kill" and rng.random() < 0.5)
     seconds = rng.uniform(0, 1) if kind == "stop" else rng.uniform(0.02, 0.1)
+    seconds += kind == "freeze"  # longer than clocks may differ
     return Fault(number, worker, round, kind, seconds, outside)

@@ -3,6 +3,7 @@
 It is copied beside a job and imported on its ranks.
 """
 
+import atexit
 import json
 import os
 import resource
@@ -85,8 +86,8 @@ class Counting(Scripted):
         return np.ones_like(x)
 
 
-def _raise(_: float) -> None:
-    raise ValueError("as the script says")
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _send_itself(number: int) -> None:
@@ -117,8 +118,12 @@ GARBAGE: dict[str, Callable[[Array], Any]] = {
     "text": lambda result: "garbage",
 }
 FAULTS: dict[str, Callable[[float], object]] = {
-    "raise": _raise,
+    "raise": lambda _: _raise(ValueError("as the script says")),
+    "interrupt": lambda _: _raise(KeyboardInterrupt()),
+    "base": lambda _: _raise(BaseException("as the script says")),
+    "surrogate": lambda _: _raise(OSError(os.fsdecode(b"no file \xff"))),
     "memory": _run_out_of_memory,
+    "hang-at-exit": lambda _: atexit.register(time.sleep, 3600),
     "crawl": time.sleep,
     "gil": _hold_the_gil,
     "hang": time.sleep,

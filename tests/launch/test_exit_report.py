@@ -1,5 +1,6 @@
 """What the process that started the ranks learns from the manager."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,14 @@ from mpi_ata.launch.mpirun import exit_code
 
 def test_the_manager_leaves_its_exit_code_and_whom_it_lost() -> None:
     with report_file() as path:
-        assert read_report(path) == ExitReport(False, None, ())
+        assert read_report(path) == ExitReport()
         note_start()
         note_lost_worker("node7", "worker 2 has died")
         note_signal("SIGINT")
         note_exit(85)
+        note_exit(143)  # by a signal while it was leaving
         lost = LostWorker("node7", "worker 2 has died")
-        assert read_report(path) == ExitReport(True, 85, (lost,), ("SIGINT",))
+        assert read_report(path) == ExitReport(os.getpid(), 85, (lost,), ("SIGINT",))
         assert report_so_far() == read_report(path)
     assert not path.exists()
     note_exit(0)  # nobody asks: nothing is written
@@ -35,19 +37,26 @@ def test_the_manager_leaves_its_exit_code_and_whom_it_lost() -> None:
 
 @pytest.mark.parametrize("mpirun", [0, 3, 137])
 def test_the_exit_code_of_a_run_is_its_managers(mpirun: int) -> None:
-    assert exit_code(mpirun, ExitReport(True, 0, (LostWorker("node7", "worker 1 has died"),))) == 0
-    assert exit_code(mpirun, ExitReport(True, 85, ())) == 85
+    assert exit_code(mpirun, ExitReport(7, 0, (LostWorker("node7", "worker 1 has died"),))) == 0
+    assert exit_code(mpirun, ExitReport(7, 85, ())) == 85
+
+
+def test_a_manager_that_ended_with_0_before_the_ranks_met_does_not_hide_the_error_of_another_rank() -> None:
+    assert exit_code(0, ExitReport(code=0)) == 0
+    assert exit_code(1, ExitReport(code=2)) == 2
+    with pytest.raises(RunError, match=r"before they had found each other \(mpirun exited with 2\)"):
+        exit_code(2, ExitReport(code=0))
 
 
 def test_a_killed_mpirun_is_reported_as_a_shell_does() -> None:
-    assert exit_code(-15, ExitReport(True, None, ())) == 143
+    assert exit_code(-15, ExitReport(7, None, ())) == 143
 
 
 def test_ranks_that_end_without_a_word_are_an_error_even_if_mpirun_exits_with_0() -> None:
     with pytest.raises(RunError, match=r"worker 1 has died, and this MPI has ended all ranks; .* resumed"):
-        exit_code(0, ExitReport(True, None, (LostWorker("node7", "worker 1 has died"),)))
+        exit_code(0, ExitReport(7, None, (LostWorker("node7", "worker 1 has died"),)))
     with pytest.raises(RunError, match=r"a rank has died, and all have ended \(mpirun exited with 0\)"):
-        exit_code(0, ExitReport(True, None, ()))
+        exit_code(0, ExitReport(7, None, ()))
 
 
 def test_an_unreadable_place_for_the_report_is_no_error(
@@ -55,4 +64,4 @@ def test_an_unreadable_place_for_the_report_is_no_error(
 ) -> None:
     monkeypatch.setenv("MPI_ATA_EXIT_REPORT", str(tmp_path / "missing" / "report"))
     note_exit(0)
-    assert read_report(tmp_path / "missing" / "report") == ExitReport(False, None, ())
+    assert read_report(tmp_path / "missing" / "report") == ExitReport()

@@ -13,11 +13,10 @@ from mpi_ata.errors import UsageError
 from mpi_ata.launch import run_script
 from mpi_ata.launch.exit_report import read_report, report_file
 from mpi_ata.launch.mpirun import (
-    FOLDER,
     check_rank_memory,
-    remove_segments,
+    files_below,
+    remove_files,
     run_command,
-    segments_below,
     split_command,
 )
 
@@ -103,16 +102,19 @@ HOLDING = """
 import mmap, sys
 files = [open(path, "r+b") for path in sys.argv[1:]]
 held = [mmap.mmap(file.fileno(), 0) for file in files]
+files[0].close()
 print("held", flush=True)
 sys.stdin.read()
 """
+NAMES = ("mpich_shm_test-", "ucx_shm_posix_test-", "sm_segment.test-", "data-of-a-user-")
+SHARED = Path("/dev/shm")  # noqa: S108
 
 
-@pytest.mark.skipif(not Path(FOLDER).is_dir(), reason="there is no shared memory in files")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="there is no shared memory in files")
 def test_only_files_that_ranks_of_an_mpi_have_open_are_removed() -> None:
-    names = [f"{name}{os.getpid()}" for name in ("mpich_shm_test-", "sm_segment.test-", "data-of-a-user-")]
-    files = [Path(FOLDER) / name for name in names]
-    unused = Path(FOLDER) / f"mpich_shm_unused-{os.getpid()}"
+    files = [SHARED / f"{name}{os.getpid()}" for name in NAMES]
+    files.insert(0, Path(f"/tmp/hydra_hwloc_xmlfile_test-{os.getpid()}"))  # noqa: S108
+    unused = SHARED / f"mpich_shm_unused-{os.getpid()}"
     for path in (*files, unused):
         path.write_bytes(bytes(mmap.PAGESIZE))
     try:
@@ -121,11 +123,11 @@ def test_only_files_that_ranks_of_an_mpi_have_open_are_removed() -> None:
         with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            segments = segments_below(os.getpid())
+            found = files_below(os.getpid())
             process.communicate(timeout=20)
-        assert set(files[:2]) == {path for path in segments if str(os.getpid()) in path.name}
-        remove_segments(set(files[:2]))
-        assert [path.exists() for path in (*files, unused)] == [False, False, True, True]
+        assert set(files[:4]) == {path for path in found if str(os.getpid()) in path.name}
+        remove_files(set(files[:4]))
+        assert [path.exists() for path in (*files, unused)] == [False] * 4 + [True, True]
     finally:
         for path in (*files, unused):
             path.unlink(missing_ok=True)

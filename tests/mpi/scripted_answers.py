@@ -57,10 +57,6 @@ class Ranks:
         """Return a request for the next message."""
         return Incoming(self._inbox, buffer)
 
-    def Improbe(self, source: int, tag: int) -> "Incoming | None":
-        """Return the next message."""
-        return Incoming(self._inbox, bytearray()) if self._inbox else None
-
     def Get_size(self) -> int:
         """Return how many there are, with the manager."""
         return N + 1
@@ -69,15 +65,15 @@ class Ranks:
         """Return that of the manager."""
         return 0
 
-    def Allgather(self, own: Any, everyone: Any) -> None:
+    def Allgather(self, own: Any, everyone: Any) -> "Ranks":
         """Let all ranks say the same."""
         everyone[:] = own
+        return self
+
+    Iallgather = Allgather
 
     def Gather(self, own: Any, everyone: Any, root: int) -> None:
         """Do nothing: no rank can reach the manager otherwise."""
-
-    def Barrier(self) -> None:
-        """Do nothing: everyone is here."""
 
 
 class Incoming:
@@ -92,6 +88,10 @@ class Incoming:
             self.Recv(self._buffer)
             return True
         return False
+
+    def Testsome(self, requests: "list[Incoming]") -> list[int] | None:
+        """Return which of these requests, which are all alike, have a message."""
+        return [0] if requests[0].Test() else None
 
     def Recv(self, buffer: bytearray) -> None:
         """Take the next message."""

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mpi_ata.launch import find_mpirun
+from mpi_ata.launch.mpirun import fault_tolerance
 from tests.faults.chaos import disturbed
 from tests.faults.checks import check_point, check_result, outlives_deaths, summary
 from tests.faults.disturbance import Part, Scene
@@ -76,7 +78,7 @@ def test_where_the_mpi_ends_all_ranks_one_sentence_names_the_worker_and_the_run_
 def test_tasks_that_fail_or_return_garbage_are_done_by_others() -> None:
     kinds = FAILURES | GARBAGE
     scene = scene_of(
-        *(Fault(number, number % 3 + 1, 4 * number + 2, kind) for number, kind in enumerate(kinds))
+        *(Fault(number, number % 3 + 1, 3 * number + 2, kind) for number, kind in enumerate(kinds))
     )
     part = scene.part()
     assert part.code == 0, part.err
@@ -132,6 +134,63 @@ def test_a_run_ends_although_a_worker_is_stopped_for_good() -> None:
     assert (2, "overdue") in events_of(scene)
     check_result(scene, summary(part))
     assert summary(part)["tasks_lost"] == 1
+
+
+HALF_SENT = """
+import signal
+from mpi_ata.clusters.mpi import buffers, channel
+
+def share_nothing(name, create):
+    raise OSError("as if the ranks were on several nodes")
+
+buffers.shared_file = share_nothing
+sent, isend = [], channel.Channel.isend
+
+def isend_half(self, part, to, tag=channel.MESSAGE):
+    isend(self, part, to, tag)
+    sent.append(tag)
+    half = tag == channel.MESSAGE and channel.HEADER.unpack_from(part)[1] == channel.ARRIVAL
+    if half and len(sent) > 20 and self._rank == 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+channel.Channel.isend = isend_half
+"""
+
+
+def test_a_worker_that_stops_in_the_middle_of_a_message_is_overdue_and_others_do_its_tasks() -> None:
+    scene = Scene(Path.cwd(), Plan(1, 4, 40, "sgd uta", 12, 2000, ()))
+    with open(scene.folder / "scripted.py", "a") as file:
+        file.write(HALF_SENT)
+    part = scene.part()
+    assert part.code == 0, part.err
+    assert (1, "overdue") in events_of(scene)
+    check_point(scene, record_of(scene.out))
+    figures = summary(part)
+    assert (figures["tasks_used"], figures["tasks_lost"]) == (480, 1)
+
+
+NO_LIFELINE = """
+from mpi_ata.clusters.mpi import liveness
+
+def refuse(address):
+    raise OSError("as if a firewall were in between")
+
+liveness.connect = refuse
+"""
+
+
+@SURVIVES
+def test_workers_that_cannot_reach_the_manager_by_tcp_end_with_it_too() -> None:
+    scene = scene_of()
+    with open(scene.folder / "scripted.py", "a") as file:
+        file.write(NO_LIFELINE)
+    mpirun = find_mpirun()
+    with started([mpirun, *fault_tolerance(mpirun), "-n", "5", *scene.command()], scene.folder) as process:
+        wait_for(lambda: scene.round() > 5, process)
+        os.kill(rank_pids(str(scene.job))[0], signal.SIGKILL)
+        wait_for(lambda: not ranks_of(str(scene.job)), seconds=20)
+        _, err = process.communicate(timeout=20)
+    assert "cannot reach the manager over TCP" in err
 
 
 @SURVIVES

@@ -187,6 +187,23 @@ def test_under_mpirun_nothing_is_lost_but_the_last_interval(number: signal.Signa
     resumed(job, "--set", f"stop.rounds={saved_rounds() + 5}")
 
 
+@TIMED
+@pytest.mark.parametrize("launcher", ["own", pytest.param("mpirun", marks=SLOW)])
+def test_a_second_resume_is_rejected_and_the_first_continues(launcher: str) -> None:
+    job = job_of()
+    with under_way(running(job, "--resume", launcher=launcher)) as process:
+        manager, before = rank_pids(str(job))[0], saved_rounds()
+        second = finished(running(job, "--resume", launcher=launcher))
+        assert second.returncode != 0
+        assert f"Error: run.h5: process {manager} on " in second.stderr
+        assert " is running it; stop it or wait for its end" in second.stderr
+        wait_for(lambda: saved_rounds() > before + 20, process)
+        process.send_signal(signal.SIGUSR1)
+        _, err = ended(process, job)
+    assert process.returncode == 85, err
+    assert not list(Path.cwd().glob("run.h5.lock*"))
+
+
 HANGING = """
 if task.round == 9 and task.worker == 1 and not Path("mended").exists():
     Path("hanging").touch()
@@ -226,6 +243,23 @@ def test_a_task_that_fails_ends_the_run_which_saves_its_completed_rounds_and_can
     assert (summary["rounds"], summary["tasks_used"]) == (20, 20 * 7)
     parts = [summary[f"tasks_{name}"] for name in ("used", "wasted", "lost")]
     assert summary["tasks_started"] == sum(parts)
+
+
+@pytest.mark.parametrize(
+    ("raised", "shown"),
+    [
+        ("KeyboardInterrupt", "KeyboardInterrupt"),
+        ("BaseException('odd')", "BaseException: odd"),
+        ("ValueError(os.fsdecode(b'a\\xff'))", r"ValueError: a\udcff"),
+    ],
+)
+def test_whatever_a_task_raises_ends_the_run_with_its_text(raised: str, shown: str) -> None:
+    job = job_of("sgd uta", rounds=20, body=f"if task.round == 9 and task.worker == 1: raise {raised}")
+    with started(running(job)) as process:
+        _, err = ended(process, job)
+    assert process.returncode == 1
+    assert f"{shown}\nrun.h5 holds it up to round 8" in err
+    assert record_of(OUT).failure.endswith(shown)
 
 
 LOSS = """

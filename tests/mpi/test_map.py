@@ -127,3 +127,36 @@ def test_a_signal_ends_a_farm_at_once(tmp_path: Path) -> None:
         os.kill(int(process.stdout.readline()), signal.SIGUSR1)
         _, err = process.communicate(timeout=15)  # less than the grace period of a round
     assert re.search(r"Error: SIGUSR1 ended map\(\) after \d+ of 5,000 items", err)
+
+
+STOPPED = """
+import os
+import signal
+import time
+
+import mpi_ata
+
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
+
+
+def stopping(value):
+    time.sleep(0.02)
+    if RANK == 2 and value > 60:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return value
+
+
+with mpi_ata.cluster(workers=3) as cluster:
+    assert list(cluster.map(stopping, range(200))) == list(range(200))
+    print("all", flush=True)
+    assert list(cluster.map(abs, range(20))) == list(range(20))
+    print("again", flush=True)
+"""
+
+
+def test_a_farm_ends_although_a_worker_that_holds_several_items_hangs(tmp_path: Path) -> None:
+    script = tmp_path / "farm.py"
+    script.write_text(STOPPED)
+    done = finished([sys.executable, str(script)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("all\nagain\n"), "the words of a launcher may follow"

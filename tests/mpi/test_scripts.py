@@ -225,3 +225,40 @@ def test_a_signal_after_the_run_does_what_it_does_in_any_script(
         out, err = process.communicate(timeout=30)
     assert process.returncode == code, err
     assert out.startswith(printed), "the words of a launcher may follow"
+
+
+ENDS = """
+import atexit, signal, time
+{before}
+result = mpi_ata.minimize(problem, workers=2, **options)
+{after}
+"""
+HANGS = "if result is None: atexit.register(time.sleep, 3600)\nif result: "
+DIES_LAST = """
+if result is None:
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+DIES_FIRST = "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)"
+CRASHES = "if result: os.kill(os.getpid(), signal.SIGSEGV)"
+ENDED = "some ranks were still there 10 s after the run; they were ended"
+DIED = "Error: a rank has died, and all have ended"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "words"),
+    [
+        ("", HANGS + "sys.exit(3)", 3, ENDED),
+        ("", HANGS + "os._exit(3)", 1, DIED),
+        ("", DIES_LAST, 0, ""),
+        ("", CRASHES, 1, DIED),
+        (DIES_FIRST, "", 1, "Error: the ranks ended before they had found each other"),
+    ],
+    ids=["hang", "hang, manager gone", "killed at exit", "crash", "killed at start"],
+)
+def test_however_ranks_end_the_script_that_started_them_ends_with_their_code_or_the_reason(
+    tmp_path: Path, before: str, after: str, code: int, words: str
+) -> None:
+    done = finished([sys.executable, str(script(tmp_path, ENDS.format(before=before, after=after)))])
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr

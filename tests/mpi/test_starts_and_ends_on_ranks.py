@@ -136,6 +136,25 @@ def test_nothing_is_left_in_shared_memory_by_ranks_that_are_killed_while_they_ar
     assert shared() <= before
 
 
+AT_EXIT = """
+    def setup(self, worker, n):
+        import atexit
+        if worker == 1:
+            atexit.register(time.sleep, 3600)
+"""
+
+
+def test_a_worker_that_hangs_at_its_exit_does_not_hang_the_run() -> None:
+    job = job_of(body="pass", rounds=3)
+    own = job.with_name("own.py")
+    own.write_text(own.read_text() + AT_EXIT)
+    with started(running(job)) as process:
+        out, err = ended(process, job)
+    assert process.returncode == 0, err
+    assert "ended          at 3 rounds" in out
+    assert "some ranks were still there 10 s after the run; they were ended" in err
+
+
 IN_PLACE = """
 from mpi_ata.updates import Plain
 class InPlace(Plain):
@@ -154,3 +173,24 @@ def test_an_update_that_writes_into_the_point_is_rejected_wherever_tasks_run() -
         assert done.returncode == 1
         assert "ValueError: output array is read-only" in done.stderr
         assert "x -= 0.1 * g" in done.stderr
+
+
+NO_DESCRIPTORS = """
+import os, resource
+if "{rank}" in (os.environ.get("OMPI_COMM_WORLD_RANK"), os.environ.get("PMI_RANK")):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_cannot_open_its_connections_ends_the_run_in_one_sentence(rank: int) -> None:
+    job = job_of(body="pass")
+    own = job.with_name("own.py")
+    own.write_text(NO_DESCRIPTORS.format(rank=rank) + own.read_text())
+    done = finished(running(job), seconds=30)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    who = "rank 1: " if rank else ""
+    assert done.stderr.count(f"Error: {who}connections cannot be opened on ") == 1
+    assert "Too many open files; raise the limit on open files, as with ulimit -n 4096" in done.stderr
+    assert not ranks_of(str(job))

@@ -170,9 +170,9 @@ def test_a_file_that_another_run_has_taken_over_ends_this_one(notes: list[str], 
     other = RunFile(Path("run.h5"))
     other.load()
     other.save({"run": "other"}, {})
-    with pytest.raises(RunError, match=r"run.h5 was written by another run in the meantime"):
+    with pytest.raises(RunError, match=r"run.h5 was saved by another process in the meantime"):
         made.save(record(5))
-    with pytest.raises(RunError, match=r"in the meantime; the run was saved to .*run-01234567.h5"):
+    with pytest.raises(RunError, match=r"from there; the run was saved to .*run-01234567.h5"):
         made.save_last(record(6))
     assert read(Path("run.h5"))[0] == {"run": "other"}
 

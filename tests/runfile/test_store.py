@@ -2,11 +2,14 @@
 
 import errno
 import io
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +22,8 @@ import pytest
 
 from mpi_ata.arrays import State
 from mpi_ata.errors import DamagedError, TakenError, UsageError
+from mpi_ata.runfile import lock
+from mpi_ata.runfile.lock import RunLock
 from mpi_ata.runfile.schema import texts, untexts
 from mpi_ata.runfile.store import RunFile, check_writable_path, read
 
@@ -382,7 +387,7 @@ def test_of_two_runs_with_one_file_the_later_goes_on(file: RunFile) -> None:
     later = RunFile(file.path)
     later.load()
     later.save(ATTRIBUTES, with_x(2.0))
-    with pytest.raises(TakenError, match=r"run.h5 was written by another run in the meantime"):
+    with pytest.raises(TakenError, match=r"run.h5 was saved by another process in the meantime"):
         file.save(ATTRIBUTES, with_x(-1.0))
     later.save(ATTRIBUTES, with_x(3.0))
     assert (x_of(read(file.path)[1]), x_of(read(file.previous)[1])) == (3.0, 2.0)
@@ -400,6 +405,122 @@ def test_of_two_runs_that_begin_one_file_only_one_does_and_writes_it_anew_if_it_
     file.path.unlink()
     file.save(ATTRIBUTES, GROUPS)
     assert names(file.path.parent) == ["run.h5"]
+
+
+# Its lock.
+
+LOCK = Path("run.h5.lock")
+OTHER_HOST = {"host": "node7", "table": "of another boot"}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watch locks for a second, not a minute."""
+    monkeypatch.setattr(lock, "WATCH_SECONDS", 1.0)
+    monkeypatch.setattr(lock, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(lock, "BEAT_SECONDS", 0.2)
+
+
+def left_lock(**changes: object) -> None:
+    """Leave the lock of a killed process, which was this one but for some changes."""
+    LOCK.write_text(json.dumps(asdict(lock.this_process()) | {"token": "0", "beat": 3} | changes))
+
+
+def attempts_in_processes(count: int) -> list[int]:
+    """Let so many processes acquire the lock of run.h5 and hold it; return their exit codes."""
+    program = "from mpi_ata.runfile.lock import *; RunLock(Path('run.h5')).acquire(); input()"
+    command = [sys.executable, "-c", program]
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    processes = [subprocess.Popen(command, **pipes) for _ in range(count)]  # type: ignore[call-overload]
+    while sum(process.poll() is None for process in processes) > 1:
+        time.sleep(0.05)
+    for process in processes:
+        process.communicate(b"\n")
+    return [process.returncode for process in processes]
+
+
+def test_of_several_processes_one_gets_the_lock_also_of_a_killed_one_and_leaves_nothing_behind() -> None:
+    for _ in range(2):
+        assert sorted(attempts_in_processes(4)) == [0, 1, 1, 1]
+        assert names(Path.cwd()) == []
+        left_lock(process=os.getpid(), began="1")  # its number is used again
+
+
+def test_a_lock_names_its_process_for_as_long_as_that_lives() -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        stat = Path(f"/proc/{other.pid}/stat").read_text()
+        left_lock(process=other.pid, began=stat.split()[21], slurm_job="55")
+        with pytest.raises(UsageError, match=f"run.h5: process {other.pid} on .* .Slurm job 55. is running"):
+            RunLock(Path("run.h5")).check()
+        other.kill()
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # it is dead, but its parent has not noticed
+        RunLock(Path("run.h5")).check()
+        assert not LOCK.exists()
+
+
+def test_a_process_may_give_up_its_own_run_and_resume_it() -> None:
+    first, second = RunLock(Path("run.h5")), RunLock(Path("run.h5"))
+    first.acquire()
+    second.acquire()
+    first.release()
+    assert LOCK.exists()
+    second.release()
+    assert not LOCK.exists()
+
+
+def test_the_lock_of_another_host_is_removed_if_nothing_changes_it_for_a_while(
+    quick: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    left_lock(**OTHER_HOST)
+    began = time.monotonic()
+    RunLock(Path("run.h5")).check()
+    assert 1.0 <= time.monotonic() - began < 10.0
+    assert names(Path.cwd()) == []
+    text = f"run.h5: process {os.getpid()} on node7 was running it; watching for 1 s whether it still does"
+    assert caplog.messages == [text]
+
+
+def test_a_living_lock_of_another_host_is_kept(quick: None) -> None:
+    holder = RunLock(Path("run.h5"))
+    holder.acquire()
+    before = LOCK.read_text()
+    other = replace(lock.this_process(), table="of another boot")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lock, "this_process", lambda: other)
+        with pytest.raises(UsageError, match=f"process {os.getpid()} on .* is running it; stop it or wait"):
+            RunLock(Path("run.h5")).check()
+    assert LOCK.read_text() != before
+    holder.release()
+    assert not LOCK.exists()
+
+
+def test_an_unreadable_lock_is_watched_too(quick: None) -> None:
+    LOCK.write_text("{")
+    RunLock(Path("run.h5")).check()
+    assert not LOCK.exists()
+
+
+@pytest.mark.parametrize(("restarts", "watched"), [(0, False), (1, True)])
+def test_the_earlier_start_of_a_requeued_slurm_job_is_known_to_be_over(
+    restarts: int,
+    watched: bool,
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    left_lock(**OTHER_HOST, restarts=restarts)
+    RunLock(Path("run.h5")).check()
+    assert not LOCK.exists()
+    assert bool(caplog.messages) == watched
+
+
+def test_where_no_lock_can_be_written_there_is_none() -> None:
+    made = RunLock(Path("no/such/folder/run.h5"))
+    made.acquire()
+    made.release()
+    assert names(Path.cwd()) == []
 
 
 def test_a_link_stays_one_and_a_change_of_folder_changes_nothing(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ it, so that nothing is left behind however they end.
 
 import mmap
 import os
+import stat
 from contextlib import suppress
 from functools import partial
 from weakref import ref
@@ -19,6 +20,26 @@ FOLDER = "/dev/shm"  # noqa: S108  (only there a file is memory; where it is mis
 NOWHERE = -1
 SMALL_BYTES = 4096  # arrays up to this size are sent with the header of a message, and need not be shared
 Held = dict[int, tuple[int, "ref[Array]"]]  # by id of the array: its slot, and a reference that frees it
+
+
+def shared_file(name: str, create: bool) -> int:
+    """Return the descriptor of a file in memory; OSError where it is not this user's own.
+
+    Others can write to the same folder, so its name should be one that nobody can guess.
+    """
+    new = os.O_CREAT | os.O_EXCL if create else 0
+    file = os.open(f"{FOLDER}/{name}", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | new, 0o600)
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        os.close(file)
+        raise PermissionError(f"{name} belongs to somebody else")
+    return file
+
+
+def unlink_shared_file(name: str) -> None:
+    """Remove the name of a file in memory, now that everyone has opened it."""
+    with suppress(OSError):
+        os.unlink(f"{FOLDER}/{name}")
 
 
 class BufferPool:
@@ -63,8 +84,8 @@ class SharedBufferPool(BufferPool):
         super().__init__(template)
         pages = -(-template.nbytes // mmap.ALLOCATIONGRANULARITY)
         self._stride = pages * mmap.ALLOCATIONGRANULARITY
-        self._path, self._owner = f"{FOLDER}/{name}", owner
-        self._file = os.open(self._path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if owner else 0), 0o600)
+        self._name, self._owner = name, owner
+        self._file = shared_file(name, create=owner)
         self._latest: tuple[Array, Array] | None = None  # a point, and its copy here
 
     def put(self, x: Array) -> Array:
@@ -106,8 +127,7 @@ class SharedBufferPool(BufferPool):
     def unlink(self) -> None:
         """Remove the file's name, now that everyone has opened it."""
         if self._owner:
-            with suppress(FileNotFoundError):
-                os.unlink(self._path)
+            unlink_shared_file(self._name)
 
     def close(self) -> None:
         """Give out no more slots; those that are held remain."""
@@ -119,12 +139,14 @@ class SharedBufferPool(BufferPool):
             self._file = -1
 
 
-def shared_buffers(host: str, bell: str, template: Array, owner: bool = False) -> SharedBufferPool | None:
+def shared_buffers(
+    manager_host: str, name: str, template: Array, owner: bool = False
+) -> SharedBufferPool | None:
     """Return memory shared with the manager; None where it is on another node, or arrays are small."""
-    if template.nbytes <= SMALL_BYTES or host != host_name():
+    if template.nbytes <= SMALL_BYTES or manager_host != host_name():
         return None
     try:
-        return SharedBufferPool(template, f"{bell}-slots", owner)
+        return SharedBufferPool(template, name, owner)
     except OSError:
         return None
 

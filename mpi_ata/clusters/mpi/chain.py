@@ -46,9 +46,15 @@ STALL_SECONDS = 10.0  # without a byte, after which a round by the chain is give
 ATTEMPTS = 3  # rounds that may break, with no worker lost, before all go by the star
 
 
-def open_links(exchange: str, template: Array) -> Links | None:
-    """Return what a chain needs, unless all goes by the star: small arrays are sent with the header."""
-    return None if exchange == "star" or template.nbytes <= INLINE else Links()
+def open_links(exchange: str, template: Array, hosts: Sequence[str]) -> Links | None:
+    """Return what a chain among ranks on these hosts needs; None if all goes by the star."""
+    possible = template.nbytes > INLINE if exchange == "chain" else _may_pay(exchange, template.nbytes, hosts)
+    return Links(alone=len(set(hosts)) == 1) if possible else None
+
+
+def _may_pay(exchange: str, size: int, hosts: Sequence[str]) -> bool:
+    """Return whether a chain may be better, with the manager on the first of these hosts."""
+    return exchange == "auto" and size >= LEAST_BYTES and sum(host != hosts[0] for host in hosts) >= 2
 
 
 class Route(NamedTuple):
@@ -135,12 +141,17 @@ class Choice:
         self._began = -1.0
         if self._exchange != "auto":
             return self._exchange == "chain"
-        if self._size < LEAST_BYTES or sum(host != self._host for host in hosts) < 2:
+        if not _may_pay("auto", self._size, [self._host, *hosts]):
             return False
         if self._rounds < 2 * TRIALS:
             self._rounds += 1
             self._began, self._longest = time.perf_counter(), 0.0
         return self._way() == "chain"
+
+    @property
+    def is_star(self) -> bool:
+        """Whether it was found that the star is better."""
+        return self._rounds == 2 * TRIALS and self._began < 0 and self._way() == "star"
 
     def _way(self) -> str:
         if self._rounds <= TRIALS:
@@ -184,7 +195,9 @@ class Gathering:
     def route(self, workers: list[int]) -> Route | None:
         """Return how a round's x and results travel among these workers; None: by the star."""
         ranks = self._ranks
-        if ranks.links is None or self._broken >= ATTEMPTS:
+        if self._broken >= ATTEMPTS or self.choice.is_star:
+            ranks.close_links()
+        if ranks.links is None:
             return None
         if any(worker in ranks.stopping for worker in workers):  # they cannot all take part at once
             return None
@@ -353,6 +366,7 @@ class Passing:
         return stopped
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections for good."""
         if self._links is not None:
             self._links.close()
+            self._links = None

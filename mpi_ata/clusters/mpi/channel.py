@@ -1,14 +1,17 @@
 """Messages between manager and workers: a header of 64 bytes, a number for each task, and one array.
 
-What fits is sent with the header; the rest follows in messages of its own and is received blocking, since a
-large message that advances only between pauses crawls.  Buffers only, nothing is pickled.
+What fits is sent with the header; the rest follows in messages of its own.  While any is on its way, whoever
+waits should poll without pauses, between which a large message crawls.  Buffers only, nothing is pickled.
 """
 
 import os
 from array import array
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from struct import Struct
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,7 +33,8 @@ _unpack = HEADER.unpack_from
 INLINE = SMALL_BYTES
 PIECE = 1 << 30  # counts in MPI are 32-bit integers
 MESSAGE, FOLLOWING = 1, 2  # tags
-GLANCE = 1000  # polls for the rest of a message between two checks that its sender is alive
+HURRY_SECONDS = 1.0  # after a header, for which its receiver polls for the rest without a pause
+HURRY_BYTES = 1e7  # and one second more for each so many
 EMPTY: Payload = np.empty(0, np.uint8)
 
 # Kinds of messages: plain integers, since an enumeration costs as much as the message.
@@ -45,6 +49,7 @@ EVALUATE = 9  # manager to worker: evaluate these parts at a point
 EVALUATED = 10  # worker to manager: the results of these parts, as an array
 FALLBACK = 12  # manager to worker: an exchange is given up; deliver this order with its result, at this x
 BROKEN = 13  # worker to manager: the exchange of this order cannot be completed
+NO_EXCHANGE = 14  # manager to worker: there will be no exchange from now on; close its connections
 
 # Flags of a message.
 TOGETHER = 1  # ORDER: deliver all tasks as one arrival
@@ -80,15 +85,24 @@ class _Sending(NamedTuple):
     part: object  # must live until the request completes
 
 
-class SenderLostError(Exception):
-    """The sender died before all of its message had arrived."""
+@dataclass(eq=False, slots=True)
+class _Incoming:
+    """A message whose header has come, and the rest perhaps not."""
+
+    message: Message  # with arrays in place of long lists of numbers
+    rest: deque[Any]  # requests, in order
+    until: float  # when there is no hurry any more
+
+    def whole(self) -> Message:
+        """Return the message, now that all of it has come."""
+        seconds, indices = np.asarray(self.message.seconds), np.asarray(self.message.indices, np.int64)
+        return self.message._replace(seconds=seconds.tolist(), indices=indices.tolist())
 
 
 class Channel:
     """Sends messages to any rank and receives them from `source`; all arrays have the shape of `template`.
 
-    `losses` is called where MPI itself reports dead ranks, and to look for more: it returns all ranks that
-    have died so far.  `dead` has those that were noticed already.
+    `on_loss` is called where MPI itself reports a dead rank.  `dead` has those that were noticed already.
     """
 
     def __init__(
@@ -96,15 +110,18 @@ class Channel:
         comm: "MPI.Comm",
         source: int,
         template: Array,
-        losses: Callable[[], set[int]] = set,
+        on_loss: Callable[[], object] = set,
         dead: Collection[int] = (),
     ) -> None:
-        self._losses, self._dead = losses, dead
+        self._on_loss, self._dead = on_loss, dead
         self._comm, self._isend, self._rank = comm, comm.Isend, comm.Get_rank()
         self._shape, self._dtype, self._bytes = template.shape, template.dtype, template.nbytes
         self.buffers = BufferPool(template)  # for arrays too large to come with the header
         self._sending: list[_Sending] = []
-        self._abandoned: list[_Sending] = []  # nobody may ever receive these
+        self.incoming: dict[
+            int, deque[_Incoming]
+        ] = {}  # by sender: what has not come whole, and what follows
+        self._abandoned: list[_Sending | _Incoming] = []  # nobody may ever receive or send the rest of these
         self.capacity = HEADER.size + INLINE  # bytes of a header and what is sent with it, at most
         self.buffer = bytearray(self.capacity)  # the next message is received here
         numbers = memoryview(self.buffer)[HEADER.size :]  # of the message in it
@@ -189,7 +206,7 @@ class Channel:
 
         if not is_loss(error):
             raise error
-        self._losses()
+        self._on_loss()
 
     def sending(self) -> bool:
         """Advance what is being sent and return whether anything is left."""
@@ -202,47 +219,81 @@ class Channel:
         self._abandoned += [sending for sending in self._sending if sending.to == rank]
         self._sending = [sending for sending in self._sending if sending.to != rank]
 
+    def forget(self, rank: int) -> None:
+        """Stop waiting for the rest of what a rank that has died began to send; it may still be written."""
+        self._abandoned += self.incoming.pop(rank, ())
+
     def flush(self) -> None:
         """Wait until everything is sent."""
         while self.sending():
             os.sched_yield()
 
     def poll(self) -> Message | None:
-        """Return the next message, if there is one."""
+        """Return the next message, if there is one; wait for the rest of it."""
         try:
-            return self.read() if self.filled() else None
+            message = self.read() if self.filled() else None
         except Exception as error:
             self.note_loss(error)
             return None
+        while self.incoming and message is None:
+            message = self.completed()
+        return message
 
     def read(self) -> Message | None:
-        """Return the message in the buffer; None if its sender died before all of it had arrived."""
-        buffer = self.buffer
+        """Return the message in the buffer; None if the rest of it, or of one before it, is still to come."""
+        buffer, rest = self.buffer, deque[Any]()
         sender, kind, order, round, tasks, count, size, x_slot, result_slot, flags = _unpack(buffer)
-        begin = HEADER.size + 8 * count
+        known, begin = self._indices if kind == ORDER else self.seconds, HEADER.size + 8 * count
+        numbers: Any = known[:count].tolist() if 8 * count <= INLINE else np.empty(count, known.format)
         if begin + size <= self.capacity:
-            numbers: list[Any] = (self._indices if kind == ORDER else self.seconds)[:count].tolist()
             payload = self._as_array(buffer[begin : begin + size]) if size else EMPTY
         else:
-            try:
-                numbers, payload = self._following_parts(sender, kind, count, size)
-            except SenderLostError:
-                self.empty()
-                return None
+            payload = self._buffer_for(size) if size else EMPTY
+            rest = self._receive(sender, [payload] if isinstance(numbers, list) else [numbers, payload])
         self.empty()
+        seconds, indices = ([], numbers) if kind == ORDER else (numbers, ())
         fields = sender, kind, order, round, tasks, x_slot, result_slot, flags
-        if kind == ORDER:
-            return Message(*fields, [], payload, numbers)
-        return Message(*fields, numbers, payload)
+        message = Message(*fields, seconds, payload, indices)
+        if not rest and sender not in self.incoming:
+            return message
+        until = perf_counter() + HURRY_SECONDS + size / HURRY_BYTES
+        self.incoming.setdefault(sender, deque()).append(_Incoming(message, rest, until))
+        return None
 
-    def _following_parts(self, sender: int, kind: int, count: int, size: int) -> tuple[list[Any], Payload]:
-        """Return the numbers and the array of a message that did not fit with its header."""
-        numbers = self._indices if kind == ORDER else self.seconds
-        if 8 * count <= INLINE:  # then they came with the header
-            found = numbers[:count].tolist()
-        else:
-            found = self._following(sender, np.empty(count, numbers.format)).tolist()
-        return found, self._following(sender, self._buffer_for(size)) if size else EMPTY
+    def _receive(self, sender: int, parts: Sequence[Payload]) -> deque[Any]:
+        """Begin to receive what did not fit with a header, in pieces."""
+        requests = deque[Any]()
+        for part in parts:
+            data = part.reshape(-1).view(np.uint8)
+            for begin in range(0, len(data), PIECE):
+                requests.append(self._comm.Irecv(data[begin : begin + PIECE], sender, FOLLOWING))
+        return requests
+
+    def completed(self) -> Message | None:
+        """Return a message that has come whole since its header was read, if there is one."""
+        for sender, entries in self.incoming.items():
+            if self._has_come(entries[0].rest):
+                message = entries.popleft().whole()
+                if not entries:
+                    del self.incoming[sender]
+                return message
+        return None
+
+    def _has_come(self, rest: deque[Any]) -> bool:
+        """Return whether the rest of a message is there; not if its sender has died meanwhile."""
+        try:
+            while rest and rest[0].Test():
+                rest.popleft()
+        except Exception as error:
+            self.note_loss(error)
+            return False
+        return not rest
+
+    def receiving(self) -> bool:
+        """Return whether the rest of a message should come any moment."""
+        return bool(self.incoming) and any(
+            perf_counter() < entries[0].until for entries in self.incoming.values()
+        )
 
     def _as_array(self, data: bytearray) -> Payload:
         if len(data) == self._bytes:
@@ -253,26 +304,6 @@ class Channel:
         if size != self._bytes:
             return np.empty(size, np.uint8)
         return self.buffers.take()
-
-    def _following(self, sender: int, buffer: Payload) -> Payload:
-        """Receive into a buffer what did not fit with the header."""
-        part = buffer.reshape(-1).view(np.uint8)
-        for begin in range(0, len(part), PIECE):
-            self._receive(part[begin : begin + PIECE], sender)
-        return buffer
-
-    def _receive(self, part: Payload, sender: int) -> None:
-        request = self._comm.Irecv(part, sender, FOLLOWING)
-        try:
-            while not any(request.Test() for _ in range(GLANCE)):
-                if sender in self._losses():
-                    self._abandoned.append(_Sending(request, sender, part))  # it may still be written into
-                    raise SenderLostError
-        except SenderLostError:
-            raise
-        except Exception as error:
-            self.note_loss(error)
-            raise SenderLostError from None
 
     def close(self) -> None:
         """Send what is left and cancel the request for a message that will not come."""
@@ -296,36 +327,50 @@ class _Posted:
         self._request.Free()
 
 
-class _Probed:
-    """Receives into a buffer what a probe finds.
+class _PostedEach:
+    """Receives by one request per sender, and copies what comes into a buffer.
 
-    MPICH 5.0 across nodes (UCX) never completes a receive from any source whose message came before it.
+    MPICH 5.0 across nodes (UCX) never completes a receive from any source whose message came before it, and
+    some networks lose messages that are probed for.
     """
 
-    def __init__(self, comm: "MPI.Comm", source: int, buffer: bytearray) -> None:
-        self._probe, self._buffer = partial(comm.Improbe, source, MESSAGE), buffer
+    def __init__(self, comm: "MPI.Comm", sources: Sequence[int], buffer: bytearray) -> None:
+        self._buffer, self._buffers = buffer, [bytearray(len(buffer)) for _ in sources]
+        pairs = zip(self._buffers, sources, strict=True)
+        self._requests = [comm.Recv_init(own, source, MESSAGE) for own, source in pairs]
+        self._found: list[int] = []  # requests whose messages have come
+        for request in self._requests:
+            request.Start()
 
     def filled(self) -> bool:
         """Return whether a message has come."""
-        message = self._probe() or self._probe()  # the first one may only fetch it
-        if message is None:
-            return False
-        message.Recv(self._buffer)
+        if not self._found:
+            self._found = self._requests[0].Testsome(self._requests) or []
+            if not self._found:
+                return False
+        index = self._found.pop()
+        self._buffer[:] = self._buffers[index]
+        self._requests[index].Start()
         return True
 
     def empty(self) -> None:
-        """Do nothing: the next probe needs no preparation."""
+        """Do nothing: the message was copied."""
 
     def close(self) -> None:
-        """Do nothing: no request is pending."""
+        """Cancel the requests."""
+        for request in self._requests:
+            request.Cancel()
+            request.Wait()
+            request.Free()
 
 
-def _inbox(comm: "MPI.Comm", source: int, buffer: bytearray) -> _Posted | _Probed:
-    """Return how messages from a rank, or from any rank, are received with this MPI."""
+def _inbox(comm: "MPI.Comm", source: int, buffer: bytearray) -> _Posted | _PostedEach:
+    """Return how messages from a rank, or from all others, are received with this MPI."""
     from mpi_ata.clusters.mpi.library import MPI
 
-    safe = source != MPI.ANY_SOURCE or "Open MPI" in MPI.Get_library_version()
-    return (_Posted if safe else _Probed)(comm, source, buffer)
+    if source != MPI.ANY_SOURCE or "Open MPI" in MPI.Get_library_version():
+        return _Posted(comm, source, buffer)
+    return _PostedEach(comm, [rank for rank in range(comm.Get_size()) if rank != comm.Get_rank()], buffer)
 
 
 def is_short(size: int, count: int) -> bool:

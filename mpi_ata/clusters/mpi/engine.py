@@ -6,17 +6,17 @@ Nothing of a job lives here.  Each order belongs to a job, which books what come
 import atexit
 import math
 import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from secrets import token_bytes, token_hex
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 
 from mpi_ata.arrays import Array
-from mpi_ata.clusters.mpi.buffers import NOWHERE, SharedBufferPool, shared_buffers
+from mpi_ata.clusters.mpi.buffers import NOWHERE, SharedBufferPool, shared_buffers, unlink_shared_file
 from mpi_ata.clusters.mpi.chain import Route, open_links
 from mpi_ata.clusters.mpi.channel import (
     ARRIVAL,
@@ -28,6 +28,7 @@ from mpi_ata.clusters.mpi.channel import (
     FAILED,
     FINAL,
     HEADER,
+    NO_EXCHANGE,
     ORDER,
     READY,
     RESULT_FIELDS,
@@ -40,11 +41,17 @@ from mpi_ata.clusters.mpi.channel import (
     Payload,
     is_short,
 )
-from mpi_ata.clusters.mpi.handshake import handshake
+from mpi_ata.clusters.mpi.handshake import (
+    exchange_doors,
+    exchange_ranks,
+    link_addresses,
+    meeting,
+    opening,
+)
+from mpi_ata.clusters.mpi.introductions import SECRET_BYTES
 from mpi_ata.clusters.mpi.library import MPI, acknowledged_losses, end_all_ranks, note_loss, survives_losses
 from mpi_ata.clusters.mpi.liveness import Doorbell, Lifelines
 from mpi_ata.clusters.sample_indices import SampleIndices
-from mpi_ata.launch import host_name
 from mpi_ata.launch.exit_report import note_start
 from mpi_ata.layout import MANAGER, rank_of, ranks_for, worker_of, workers_in
 
@@ -144,37 +151,39 @@ class Ranks:
         self._answers: dict[int, Answer] = {}  # to questions, by their numbers
         self._number = self._questions = 0  # of the latest
         self._latest = perf_counter()  # when this process last waited
-        self._comm, self._template = comm, template
-        self.links = open_links(exchange, template)
-        self._meet(digest)
         self.rank = [rank_of(worker) for worker in range(self.n)]  # by worker: a call would cost more
         self._worker = [worker_of(rank) for rank in range(ranks_for(self.n))]  # by rank
-        peers = [(self.ranks[rank], rank) for rank in self.rank]
-        # Functions that wake a worker.
-        self.ring = [self._bell.ringer(peer.host, peer.bell, peer.port, rank) for peer, rank in peers]
+        self._comm = comm
+        with meeting(comm):
+            self._meet(template, digest, exchange)
         self._bell.watch(self._lifelines.fileno(), self.find_dead)
-        self.channel = Channel(comm, MPI.ANY_SOURCE, template, self.find_dead, self.dead)
 
-    def _meet(self, digest: bytes) -> None:
-        """Exchange addresses with all ranks; shared files are unlinked as soon as all have opened them."""
+    def _meet(self, template: Array, digest: bytes, exchange: str) -> None:
+        """Open what others connect to, and exchange addresses; the worker's method is its mirror."""
+        comm, memory, secret = self._comm, f"mpi_ata-{token_hex(16)}", token_bytes(SECRET_BYTES)
         try:
-            self._bell = Doorbell()
-            token = secrets.token_hex(16)
-            self._lifelines = Lifelines(token)
-            self.shared = shared_buffers(host_name(), self._bell.name, self._template, owner=True)
-            try:
-                given = self._lifelines.port, token
-                self.ranks = handshake(self._comm, self._bell, digest, self.links, *given)
-                self._watch_lifelines()
-                self._comm.Barrier()
-                note_start()
-            finally:
-                self._bell.unlink_flags()
-                if self.shared is not None:
-                    self.shared.unlink()
-        except BaseException:  # the other ranks would wait for this one forever
-            atexit.register(end_all_ranks, self._comm)
-            raise
+            self.ranks = exchange_ranks(comm, digest)
+            hosts = [rank.host for rank in self.ranks]
+            with opening(comm):
+                self._bell = Doorbell(MANAGER, hosts)
+                self._bell.share_flags(f"{memory}-flags", len(hosts))
+                self._lifelines = Lifelines(secret, alone=len(set(hosts)) == 1)
+                self.links = open_links(exchange, template, hosts)
+                self.shared = shared_buffers(hosts[MANAGER], f"{memory}-slots", template, owner=True)
+            doors = exchange_doors(comm, self._bell, self.links, self._lifelines.port, memory, secret)
+            with opening(comm, self._lifelines.admit):
+                if self.links is not None:
+                    self.links.meet(MANAGER, link_addresses(hosts, doors), secret)
+                bells = [
+                    (doors[rank].bell, doors[rank].bell_address(hosts[rank]), rank) for rank in self.rank
+                ]
+                self.ring = [self._bell.ringer(*bell) for bell in bells]  # functions that wake a worker
+                self.channel = Channel(comm, MPI.ANY_SOURCE, template, self.find_dead, self.dead)
+            self._watch_lifelines()
+            note_start()
+        finally:  # by now all have opened them
+            unlink_shared_file(f"{memory}-flags")
+            unlink_shared_file(f"{memory}-slots")
 
     def _watch_lifelines(self) -> None:
         connected = np.zeros(self._comm.Get_size(), np.uint8)
@@ -380,10 +389,14 @@ class Ranks:
         filled, buffer, times, empty = channel.filled, channel.buffer, channel.seconds, channel.empty
         while job.wanted > 0:
             if not filled():
-                if not self._unreported:
+                if channel.incoming and (message := channel.completed()) is not None:
+                    self._settle()
+                    self._handle(message)
+                elif self._unreported:
+                    self._lose(self._unreported.pop(0))  # all that it has sent is handled
+                else:
                     self.drained = True
                     return came
-                self._lose(worker_of[self._unreported.pop(0)])  # all that it has sent is handled
                 came = True
                 continue
             came = True
@@ -421,7 +434,8 @@ class Ranks:
 
     def _wait(self, look: Callable[[], bool | None], until: float) -> bool | None:
         """Return what `look` finds, as soon as it finds something; None if that is not before `until`."""
-        while self.channel.sending() and perf_counter() < until:  # it advances only while polled
+        channel = self.channel  # what it sends and receives advances only while polled
+        while (channel.sending() or channel.receiving()) and perf_counter() < until:
             if (found := look()) is not None:
                 return found
             os.sched_yield()
@@ -453,8 +467,9 @@ class Ranks:
             for job in self.jobs:
                 job._fail_to_set_up(worker, message)
         elif kind == FAILED:
-            failed = order or self.stopping[worker].order
-            failed.job._fail(worker, failed, message)
+            failed = order if worker not in self.stopping else self.stopping[worker].order
+            if failed is not None:  # else it was delivered before
+                failed.job._fail(worker, failed, message)
         else:
             self._take_stopped(worker, order, message)
 
@@ -477,8 +492,10 @@ class Ranks:
             self._send(worker, following)
             self.ring[worker]()
 
-    def _lose(self, worker: int) -> None:
+    def _lose(self, rank: int) -> None:
         """Let all jobs know that a worker has died; nobody knows whether it had begun its next task."""
+        worker = self._worker[rank]
+        self.channel.forget(rank)
         self._settle()
         at = self.drop(worker)
         self.staying.discard(worker)
@@ -494,6 +511,14 @@ class Ranks:
                 self._unreported.append(rank)
                 self.channel.abandon(rank)
         return self.dead
+
+    def close_links(self) -> None:
+        """Close the connections of an exchange, here and on all workers: there will be none any more."""
+        if self.links is not None:
+            self.links.close()
+            self.links = None
+            for worker in self.staying:
+                self._tell(worker, NO_EXCHANGE)
 
     def dismiss(self, final: bool) -> None:
         """Ask all workers to leave; `final` if no further run follows."""

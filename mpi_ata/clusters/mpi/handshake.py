@@ -1,64 +1,189 @@
-"""What the ranks exchange about themselves before the clock starts."""
+"""What the ranks exchange about themselves before the clock starts, and what must succeed on all of them."""
 
+import atexit
+import errno
+import sys
+import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from mpi_ata.clusters.identity import HARDWARE_BYTES, WorkerIdentity, drawn_identity, hardware
-from mpi_ata.clusters.mpi.links import Address, Links
+from mpi_ata.clusters.mpi.introductions import LOOPBACK, SECRET_BYTES, Address, chosen_address
+from mpi_ata.clusters.mpi.library import MPI, all_ranks_needed, end_all_ranks
+from mpi_ata.clusters.mpi.links import Links
 from mpi_ata.clusters.mpi.liveness import Doorbell
-from mpi_ata.errors import RunError
+from mpi_ata.errors import RunError, UsageError, describe_error, in_users_code
 from mpi_ata.launch import host_name
 from mpi_ata.layout import MANAGER, worker_of
 
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-
-RECORD = Struct(f"<64s64sqqq32s32s{HARDWARE_BYTES}s")  # the fields of Rank
+RANK = Struct(f"<64s32s{HARDWARE_BYTES}s")  # the fields of Rank
+DOORS = Struct(f"<64s64s64sqqq{SECRET_BYTES}s")  # and of Doors
+TEXT_BYTES = 4000  # that a rank can say to all others at once
+SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1e-3, 0.05  # between two looks at whether all are there
+ENCODING_ERRORS = "backslashreplace"  # texts of users may contain anything
 
 
 class Rank(NamedTuple):
     """What one rank says about itself."""
 
     host: str
-    bell: str  # name of its doorbell
-    port: int  # and where it listens on the network
-    lifelines: int  # port for lifelines; 0 but for the manager
-    links: int  # port for connections of an exchange; 0: none
-    token: str  # a random word, by which ranks recognise each other
     digest: bytes
     hardware: str
 
 
-def handshake(
-    comm: "MPI.Comm",
-    bell: Doorbell,
-    digest: bytes,
-    links: Links | None = None,
-    lifelines: int = 0,
-    token: str = "",
-) -> list[Rank]:
+class Doors(NamedTuple):
+    """Where one rank can be reached."""
+
+    address: str  # of the interface that the user has chosen; empty: all
+    bell: str  # name of its doorbell
+    memory: str  # the manager's: the name with which those of files in shared memory begin
+    bell_port: int  # where its doorbell listens on the network
+    lifelines: int  # port for lifelines; 0 but for the manager
+    links: int  # port for connections of an exchange; 0: none
+    secret: bytes  # the manager's, by which ranks recognise each other
+
+    def at(self, host: str, port: int) -> Address:
+        """Return the address of a port of this rank, which is on this host."""
+        return Address(self.address or (LOOPBACK if host == host_name() else host), port)
+
+    def bell_address(self, host: str) -> Address | None:
+        """Return the address of the doorbell of this rank, which is on this host; None if it is this one."""
+        return None if host == host_name() else self.at(host, self.bell_port)
+
+
+def exchange_ranks(comm: MPI.Comm, digest: bytes) -> list[Rank]:
     """Exchange what the ranks say about themselves and return it, by rank."""
-    size, rank = comm.Get_size(), comm.Get_rank()
-    if rank == MANAGER:
-        bell.share_flags(bell.name, size)
-    host = host_name().encode()[:64]
-    words = (token.encode(), digest, hardware().encode())
-    port = 0 if links is None else links.port
-    record = RECORD.pack(host, bell.name.encode(), bell.port, lifelines, port, *words)
-    own = np.frombuffer(record, np.uint8)
-    everyone = np.empty((size, RECORD.size), np.uint8)
-    comm.Allgather(own, everyone)
-    ranks = [_rank(RECORD.unpack(row.tobytes())) for row in everyone]
-    bell.expect(rank, [rank.host for rank in ranks])
-    if links is not None:
-        links.meet(rank, [Address(other.host, other.links) for other in ranks], ranks[MANAGER].token)
-    if rank != MANAGER and ranks[rank].host == ranks[MANAGER].host:
-        bell.share_flags(ranks[MANAGER].bell, size)
-    return ranks
+    own = RANK.pack(_encoded(host_name()), digest, hardware().encode())
+    return [Rank(_text(host), found, _text(has)) for host, found, has in _allgather(comm, RANK, own)]
+
+
+def exchange_doors(
+    comm: MPI.Comm,
+    bell: Doorbell,
+    links: Links | None,
+    lifelines: int = 0,
+    memory: str = "",
+    secret: bytes = b"",
+) -> list[Doors]:
+    """Exchange where the ranks can be reached and return it, by rank."""
+    names, port = map(_encoded, (chosen_address(), bell.name, memory)), 0 if links is None else links.port
+    own = DOORS.pack(*names, bell.port, lifelines, port, secret)
+    rows = _allgather(comm, DOORS, own)
+    return [Doors._make([*map(_text, row[:3]), *row[3:]]) for row in rows]
+
+
+def link_addresses(hosts: list[str], doors: list[Doors]) -> list[Address]:
+    """Return where each rank accepts connections of an exchange."""
+    return [own.at(host, own.links) for host, own in zip(hosts, doors, strict=True)]
+
+
+def _allgather(comm: MPI.Comm, form: Struct, own: bytes) -> list[tuple[Any, ...]]:
+    everyone = np.empty((comm.Get_size(), form.size), np.uint8)
+    with all_ranks_needed():
+        comm.Allgather(np.frombuffer(own, np.uint8), everyone)
+    return [form.unpack(row.tobytes()) for row in everyone]
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors=ENCODING_ERRORS)[:64]
+
+
+def _text(data: bytes) -> str:
+    return data.rstrip(b"\0").decode(errors="replace")
+
+
+def allgather_text(comm: MPI.Comm, text: str) -> list[str]:
+    """Return the texts of all ranks, each cut to a length that fits; a rank that waits for others sleeps."""
+    own = np.frombuffer(text.encode(errors=ENCODING_ERRORS)[:TEXT_BYTES].ljust(TEXT_BYTES, b"\n"), np.uint8)
+    rows = _allgather_bytes(comm, own)
+    return [row.tobytes().decode(errors="replace").rstrip("\n") for row in rows]
+
+
+def _allgather_bytes(
+    comm: MPI.Comm, own: npt.NDArray[np.uint8], meanwhile: Callable[[float], None] = time.sleep
+) -> npt.NDArray[np.uint8]:
+    """Return what all ranks say; until all have, call `meanwhile` with the seconds that it may take."""
+    everyone, pause = np.empty((comm.Get_size(), len(own)), np.uint8), SHORTEST_PAUSE_SECONDS
+    with all_ranks_needed():
+        request = comm.Iallgather(own, everyone)
+        while not request.Test():
+            meanwhile(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+    return everyone
+
+
+@contextmanager
+def collective_check(
+    kind: type[UsageError] | type[RunError] = UsageError,
+    comm: MPI.Comm = MPI.COMM_WORLD,
+    meanwhile: Callable[[float], None] = time.sleep,
+) -> Iterator[None]:
+    """Let all ranks do something that may fail; if one fails, the manager raises `kind`, and all ranks leave.
+
+    `meanwhile` is called with some seconds while the others are not done.
+    """
+    failure = ""
+    try:
+        yield
+    except (UsageError, RunError) as error:
+        failure = str(error)
+    except Exception as error:  # in a user's code, say: the other ranks wait for this one all the same
+        failure = str(in_users_code("the job cannot be started", error))
+    except BaseException:  # the other ranks would wait for this one forever
+        atexit.register(end_all_ranks, comm)
+        raise
+    if not _allgather_bytes(comm, np.array([bool(failure)], np.uint8), meanwhile).any():
+        return
+    failures = allgather_text(comm, failure)
+    if comm.Get_rank() != MANAGER:
+        sys.exit(2)
+    rank = next(rank for rank, text in enumerate(failures) if text)
+    raise kind(said_by(rank, failures[rank]))
+
+
+@contextmanager
+def meeting(comm: MPI.Comm) -> Iterator[None]:
+    """Let ranks meet: if one fails where the others cannot know, it ends all of them."""
+    try:
+        with all_ranks_needed():
+            yield
+    except (RunError, SystemExit):  # of which all ranks know
+        raise
+    except BaseException as error:
+        atexit.register(end_all_ranks, comm)
+        if isinstance(error, Exception):
+            raise _cannot_open(error) from None
+        raise
+
+
+@contextmanager
+def opening(comm: MPI.Comm, meanwhile: Callable[[float], None] = time.sleep) -> Iterator[None]:
+    """Let all ranks open what they need; if one cannot, the manager raises RunError, and all ranks leave."""
+    with collective_check(RunError, comm, meanwhile):
+        try:
+            yield
+        except RunError:
+            raise
+        except Exception as error:
+            raise _cannot_open(error) from None
+
+
+def _cannot_open(error: Exception) -> RunError:
+    """Return the error for a rank that cannot open what the others connect to."""
+    full = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+    way_out = "; raise the limit on open files, as with ulimit -n 4096" if full else ""
+    return RunError(f"connections cannot be opened on {host_name()}: {describe_error(error)}{way_out}")
+
+
+def said_by(rank: int, text: str) -> str:
+    """Return what a rank says, with its number if it is not the manager."""
+    return text if rank == MANAGER else f"rank {rank}: {text}"
 
 
 def check_same(ranks: list[Rank]) -> None:
@@ -75,7 +200,7 @@ def identities(ranks: list[Rank], times: str = "") -> tuple[WorkerIdentity, ...]
     """Return who the workers are, by their ranks or, where times are drawn, by their indices."""
     before, found = Counter[str](), []
     on_host = Counter(rank.host for rank in ranks)
-    for number, (host, *_, own_hardware) in enumerate(ranks):
+    for number, (host, _, own_hardware) in enumerate(ranks):
         if times:
             found.append(drawn_identity(host, worker_of(number), times, on_host[host]))
         else:
@@ -83,9 +208,3 @@ def identities(ranks: list[Rank], times: str = "") -> tuple[WorkerIdentity, ...]
         before[host] += 1
     del found[MANAGER]
     return tuple(found)
-
-
-def _rank(fields: tuple[bytes, bytes, int, int, int, bytes, bytes, bytes]) -> Rank:
-    host, bell, port, lifelines, links, token, digest, own_hardware = fields
-    names = [name.rstrip(b"\0").decode(errors="replace") for name in (host, bell, token, own_hardware)]
-    return Rank(names[0], names[1], port, lifelines, links, names[2], digest, names[3])

@@ -94,9 +94,20 @@ def is_loss(error: Exception) -> bool:
 
 def acknowledged_losses(comm: MPI.Comm) -> list[int]:
     """Return the ranks that MPI knows to have died, and let messages from the others through again."""
-    failed = comm.Get_failed()
-    comm.Ack_failed(failed.Get_size())
-    return list(failed.Translate_ranks(range(failed.Get_size()), comm.Get_group()))
+    failed, everyone = comm.Get_failed(), comm.Get_group()
+    try:
+        comm.Ack_failed(failed.Get_size())
+        return list(failed.Translate_ranks(range(failed.Get_size()), everyone))
+    finally:
+        failed.Free()
+        everyone.Free()
+
+
+def end_without_manager() -> set[int]:
+    """End this process, a worker's, since its manager has died: there is nobody to report to."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def end_all_ranks(comm: MPI.Comm, code: int = 1) -> None:

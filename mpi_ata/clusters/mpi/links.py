@@ -8,16 +8,11 @@ import select
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import NamedTuple
 
+from mpi_ata.clusters.mpi.introductions import ANSWER_BYTES, Address, Introduction, Listener, connect
 from mpi_ata.clusters.mpi.liveness import prepared
-from mpi_ata.launch import host_name
 
 GLANCE_SECONDS = 0.02  # between two looks at other messages, while nothing can be sent or received
-ANSWER_SECONDS = 10.0  # within which a neighbour has to accept a connection
-INTRODUCTION_SECONDS = 1.0  # and within which one that connects has to say who it is
-INTRODUCTION_BYTES = 96  # of the first message: rank, generation, token
 
 Idle = Callable[[float], None]  # called with the seconds for which nothing could be sent or received
 
@@ -26,31 +21,24 @@ class LinkBrokenError(Exception):
     """A neighbour has closed the connection, cannot be reached, or is not waited for any more."""
 
 
-class Address(NamedTuple):
-    """Where a rank accepts connections."""
-
-    host: str
-    port: int
-
-
 class Links:
-    """Connections to and from other ranks; `token` is a secret that only the ranks know.
+    """Connections to and from other ranks.
 
     Those of an earlier generation are closed when a new one begins, on both sides, whatever was left in them.
     """
 
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("", 0), backlog=socket.SOMAXCONN)
-        self._listener.setblocking(False)
-        self.port: int = self._listener.getsockname()[1]
-        self._rank, self._addresses, self._token = 0, list[Address](), ""
+    def __init__(self, alone: bool) -> None:
+        self._listener = Listener(alone)
+        self.port = self._listener.port
+        self._rank, self._addresses, self._secret = 0, list[Address](), b""
         self._generation = 0
         self._outgoing: dict[int, socket.socket] = {}  # by rank
+        self._unanswered: dict[int, Introduction] = {}  # to those of them that have not accepted yet
         self._incoming: dict[int, socket.socket] = {}
 
-    def meet(self, rank: int, addresses: Sequence[Address], token: str) -> None:
-        """Set which rank this is, and where the others are."""
-        self._rank, self._addresses, self._token = rank, list(addresses), token
+    def meet(self, rank: int, addresses: Sequence[Address], secret: bytes) -> None:
+        """Set which rank this is, where the others are, and the secret that only the ranks know."""
+        self._rank, self._addresses, self._secret = rank, list(addresses), secret
 
     def renew(self, generation: int) -> None:
         """Begin a generation, unless it has begun."""
@@ -60,7 +48,13 @@ class Links:
 
     def send(self, to: int, data: memoryview, idle: Idle) -> None:
         """Send all of it; `idle` is called while that is not possible, and may raise an error."""
-        self._transfer(self.connect(to), data, _send, select.POLLOUT, idle)
+        link = self.connect(to)
+        if to in self._unanswered:  # it might be somebody else's by now
+            answer = bytearray(ANSWER_BYTES)
+            self._transfer(link, memoryview(answer), _receive, select.POLLIN, idle)
+            if not self._unanswered.pop(to).is_answered(bytes(answer), self._secret):
+                raise LinkBrokenError(f"it is not rank {to} that answers")
+        self._transfer(link, data, _send, select.POLLOUT, idle)
 
     def receive(self, sender: int, data: memoryview, idle: Idle) -> None:
         """Fill all of it; `idle` is called while nothing comes, and may raise an error."""
@@ -85,36 +79,30 @@ class Links:
         """Return the connection from a rank, which opens it sooner or later."""
         began = time.perf_counter()
         while rank not in self._incoming:
-            if _is_ready(self._listener, select.POLLIN):
-                self._accept()
-            else:
-                idle(time.perf_counter() - began)
+            self._listener.wait(GLANCE_SECONDS)
+            self._accept()
+            idle(time.perf_counter() - began)
         return self._incoming[rank]
 
     def connect(self, to: int) -> socket.socket:
         """Return the connection to a rank, opened if need be."""
         if to in self._outgoing:
             return self._outgoing[to]
-        host, port = self._addresses[to]
-        near = host == host_name()
+        introduction = Introduction.new(self._rank, to, self._generation)
         try:
-            link = socket.create_connection(("127.0.0.1" if near else host, port), ANSWER_SECONDS)
-            words = f"{self._rank} {self._generation} {self._token}"
-            link.sendall(words.ljust(INTRODUCTION_BYTES).encode())
+            link = connect(self._addresses[to])
+            link.sendall(introduction.signed(self._secret))
         except OSError as error:
-            raise LinkBrokenError(f"rank {to} on {host}: {error}") from None
-        self._outgoing[to] = _prepared(link)
+            raise LinkBrokenError(f"rank {to} on {self._addresses[to].host}: {error}") from None
+        self._outgoing[to], self._unanswered[to] = _prepared(link), introduction
         return link
 
     def _accept(self) -> None:
-        """Accept a connection; one that does not know the token is closed."""
-        with suppress(OSError, ValueError):
-            link, _ = self._listener.accept()
-            link.settimeout(INTRODUCTION_SECONDS)
-            words = link.recv(INTRODUCTION_BYTES, socket.MSG_WAITALL).decode()
-            rank, generation, token = words.split()
-            if token == self._token and int(generation) == self._generation:
-                self._incoming[int(rank)] = _prepared(link)
+        """Accept connections of this generation; of each rank, the first one counts."""
+        for who, link in self._listener.accepted(self._rank, self._secret):
+            if who.generation == self._generation and who.sender not in self._incoming:
+                self._incoming[who.sender] = _prepared(link)
+                _send(link, memoryview(who.answer(self._secret)))
             else:
                 link.close()
 
@@ -123,6 +111,7 @@ class Links:
         for link in (*self._outgoing.values(), *self._incoming.values()):
             link.close()
         self._outgoing.clear()
+        self._unanswered.clear()
         self._incoming.clear()
 
     def close(self) -> None:

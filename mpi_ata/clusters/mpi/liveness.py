@@ -18,65 +18,47 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from functools import cache, partial
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from functools import partial
 from typing import TypeVar
-from weakref import WeakSet
 
-from mpi_ata.launch import host_name
+from mpi_ata.clusters.mpi.buffers import shared_file
+from mpi_ata.clusters.mpi.introductions import (
+    ANSWER_BYTES,
+    Address,
+    Introduction,
+    Listener,
+    bound_socket,
+    closed_in_children,
+    connect,
+    datagram_address,
+)
 from mpi_ata.layout import MANAGER
 
-ANSWER_SECONDS = 10.0  # within which the other side of a new connection has to answer
-INTRODUCTION_BYTES = 64  # of a worker's first message: its rank, and the token
-ACCEPTED, DISMISSED = b"\1", b"\2"
+DISMISSED = b"\2"
 KEEP_ALIVE_SECONDS = 300  # of silence, after which the kernel probes: firewalls forget idle connections
-
-_open: WeakSet[socket.socket] = WeakSet()
-
-
-def _close_in_child() -> None:
-    """Close all connections in a forked child; otherwise it would keep them open after its parent's death."""
-    for connection in _open:
-        connection.close()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Lifelines:
-    """The manager's ends of all lifelines; `token` is a secret that only the ranks know."""
+    """The manager's ends of all lifelines; `secret` is what only the ranks know."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, secret: bytes, alone: bool) -> None:
         _allow_descriptors()
-        self._token = token
+        self._secret = secret
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, socket.socket] = {}  # by rank
-        self._listener = socket.create_server(("", 0), backlog=socket.SOMAXCONN)
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = Listener(alone)
+        self.port = self._listener.port
 
-    def _listen(self) -> None:
-        """Accept workers until the listener is closed."""
-        with suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                threading.Thread(target=self._admit, args=(connection,), daemon=True).start()
-
-    def _admit(self, connection: socket.socket) -> None:
-        """Accept one connection if it sends the token; reject it otherwise."""
-        with suppress(OSError, ValueError):
-            connection.settimeout(ANSWER_SECONDS)
-            text = connection.recv(INTRODUCTION_BYTES, socket.MSG_WAITALL).decode()
-            rank, _, token = text.strip().partition(" ")
-            if token == self._token and int(rank) not in self._connections:
-                self._connections[int(rank)] = prepared(connection)
-                connection.sendall(ACCEPTED)
-                return
-        connection.close()
+    def admit(self, seconds: float) -> None:
+        """Wait for workers to connect, at most this long, and accept those that have."""
+        self._listener.wait(seconds)
+        for who, connection in self._listener.accepted(MANAGER, self._secret):
+            with suppress(OSError):
+                connection.send(who.answer(self._secret))
+                self._connections.setdefault(who.sender, prepared(connection))
 
     def watch(self, ranks: Iterable[int]) -> None:
         """Watch these ranks, which were accepted, from now on; accept no others."""
@@ -85,10 +67,6 @@ class Lifelines:
             self._connections.pop(rank).close()
         for rank, connection in self._connections.items():
             self._selector.register(connection, selectors.EVENT_READ, rank)
-
-    def watched(self, rank: int) -> bool:
-        """Return whether there is a lifeline to this rank."""
-        return rank in self._connections
 
     def fileno(self) -> int:
         """Return a descriptor that is readable as soon as a connection has broken."""
@@ -133,18 +111,27 @@ _held: list[Lifelines] = []
 class Lifeline:
     """A worker's end: when the manager's process ends, the kernel ends this one."""
 
-    def __init__(self, host: str, port: int, token: str, rank: int) -> None:
-        self._socket = prepared(socket.socket())
-        self._socket.settimeout(ANSWER_SECONDS)
+    def __init__(self, address: Address, secret: bytes, rank: int) -> None:
         self.connected = False
+        try:
+            self._socket = connect(address)
+        except OSError:
+            return
         with suppress(OSError):
-            self._socket.connect(("127.0.0.1" if host == host_name() else host, port))
-            self._socket.sendall(f"{rank} {token}".ljust(INTRODUCTION_BYTES).encode())
-            self.connected = self._socket.recv(1) == ACCEPTED
+            self.connected = self._is_accepted(Introduction.new(rank, MANAGER), secret)
         if self.connected:
+            prepared(self._socket)
             self._set_dependent(True)
         else:
             self._socket.close()
+
+    def _is_accepted(self, introduction: Introduction, secret: bytes) -> bool:
+        """Introduce this rank, and return whether it is the manager that accepts it."""
+        self._socket.sendall(introduction.signed(secret))
+        answer = b""
+        while len(answer) < ANSWER_BYTES and (more := self._socket.recv(ANSWER_BYTES - len(answer))):
+            answer += more
+        return introduction.is_answered(answer, secret)
 
     def _set_dependent(self, dependent: bool) -> None:
         """Have Linux kill this process when the connection breaks: a task may be too busy to react."""
@@ -174,8 +161,7 @@ def prepared(connection: socket.socket) -> socket.socket:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_SECONDS)
-    _open.add(connection)
-    return connection
+    return closed_in_children(connection)
 
 
 def _allow_descriptors() -> None:
@@ -191,27 +177,31 @@ LONG_SPIN_SECONDS = 1e-3  # the same, if the latest wait was shorter than that
 NAP_SECONDS = 0.05  # the longest sleep of a reachable rank
 HEARING_SECONDS = 0.2  # for which a rank listens, to find out whether it is reachable
 PAUSE_SECONDS = 0.01  # the longest sleep of an unreachable one: less than 1 % of a core
+RINGS = 256  # that are read at once: others may ring without end
 NEAR = -1  # all ranks on this node: if one is heard, all are
 
 
 class Doorbell:
     """Two sockets that wake this rank: one within the node, one across nodes."""
 
-    def __init__(self) -> None:
-        self._rank = MANAGER
-        self._silent = {MANAGER}  # ranks that will ring, but have not been heard yet
+    def __init__(self, rank: int, hosts: Sequence[str]) -> None:
+        """Take which rank this is, and where each is: workers are rung by the manager, it by all of them."""
+        ringing = {MANAGER} if rank != MANAGER else set(range(len(hosts))) - {MANAGER}
+        self._rank = rank
+        self._alone = len(set(hosts)) == 1  # whether all ranks are on this node
+        # Ranks that will ring, but have not been heard yet.
+        self._silent = {NEAR if hosts[other] == hosts[rank] else other for other in ringing}
         self._spin, self._long_spin = SPIN_SECONDS, LONG_SPIN_SECONDS
-        self._alone = False  # whether all ranks are on this node
+        if rank == MANAGER and hosts.count(hosts[MANAGER]) > (os.cpu_count() or 1):
+            self._long_spin = SPIN_SECONDS  # a worker makes better use of its core
         self._flags: mmap.mmap | None = None  # one byte per rank: whether it sleeps
         self.name = f"mpi_ata-{os.getpid()}-{secrets.token_hex(8)}"
         self._near = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._near.bind(_path(self.name))
-        self._far = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._far.bind(("", 0))
-        self.port: int = self._far.getsockname()[1]
         self._near.setblocking(False)
-        self._far.setblocking(False)
-        self._waking: list[socket.socket | int] = [self._near, self._far]
+        self._far = None if self._alone else bound_socket(socket.SOCK_DGRAM, alone=False)
+        self.port: int = self._far.getsockname()[1] if self._far else 0
+        self._waking: list[socket.socket | int] = [self._near, *([self._far] if self._far else [])]
         self._on_wake: Callable[[], object] | None = None
 
     @property
@@ -219,40 +209,29 @@ class Doorbell:
         """Whether every rank that will ring has been heard at least once."""
         return not self._silent
 
-    def expect(self, rank: int, hosts: list[str]) -> None:
-        """Set which rank this is and who will ring it: the manager a worker, all workers the manager."""
-        ringing = {MANAGER} if rank != MANAGER else set(range(len(hosts))) - {MANAGER}
-        self._rank = rank
-        if rank == MANAGER and hosts.count(hosts[MANAGER]) > (os.cpu_count() or 1):
-            self._long_spin = SPIN_SECONDS  # a worker makes better use of its core
-        self._alone = len(set(hosts)) == 1
-        self._silent = {NEAR if hosts[other] == hosts[rank] else other for other in ringing}
-
     def share_flags(self, name: str, ranks: int) -> None:
-        """Share with the ranks on this node who sleeps: a rank that is awake need not be rung."""
-        with (
-            suppress(OSError, ValueError),
-            open(_flags_path(name), "w+b" if self._rank == MANAGER else "r+b") as file,
-        ):
-            if self._rank == MANAGER:
-                file.write(b"\1" * ranks)
-                file.flush()
-            self._flags = mmap.mmap(file.fileno(), ranks)
+        """Share with the ranks on this node who sleeps: a rank that is awake need not be rung.
+
+        The manager creates the file, and all others open it.
+        """
+        with suppress(OSError, ValueError):
+            file = shared_file(name, create=self._rank == MANAGER)
+            with closing(os.fdopen(file, "r+b", buffering=0)) as flags:
+                if self._rank == MANAGER:
+                    flags.write(b"\1" * ranks)
+                self._flags = mmap.mmap(file, ranks)
 
     def all_awake(self) -> bool:
         """Return whether all ranks are on this node, and none of them sleeps."""
         return self._alone and self._flags is not None and self._flags.find(b"\1", 0) < 0
 
-    def unlink_flags(self) -> None:
-        """Remove the file of flags, now that everyone has opened it: a kill leaves nothing behind."""
-        Path(_flags_path(self.name)).unlink(missing_ok=True)
-
-    def ringer(self, host: str, name: str, port: int, rank: int = MANAGER) -> Callable[[], None]:
-        """Return a function that rings another rank, given its host and the name and port of its doorbell."""
-        if host == host_name():
+    def ringer(self, name: str, address: Address | None, rank: int = MANAGER) -> Callable[[], None]:
+        """Return a function that rings another rank, by the name or the address of its doorbell."""
+        if address is None or self._far is None:
             return partial(self._ring_near, _path(name), rank)
         try:
-            return partial(self._ring, self._far, (_address(host), port))
+            host = datagram_address(address.host, self._far.family)
+            return partial(self._ring, self._far, (host, address.port))
         except OSError:
             return lambda: None  # it polls anyway
 
@@ -282,7 +261,7 @@ class Doorbell:
     def _read(self, bell: socket.socket) -> None:
         """Note who has rung."""
         with suppress(BlockingIOError):
-            while True:
+            for _ in range(RINGS):
                 self._silent.discard(int.from_bytes(bell.recv(4), "little"))
                 self._silent -= {NEAR} if bell is self._near else set()
 
@@ -323,22 +302,12 @@ class Doorbell:
     def close(self) -> None:
         """Close the sockets and remove what is left in the file system."""
         self._near.close()
-        self._far.close()
-        self.unlink_flags()
+        if self._far is not None:
+            self._far.close()
         if not _path(self.name).startswith("\0"):
             os.unlink(_path(self.name))
-
-
-@cache
-def _address(host: str) -> str:
-    return socket.gethostbyname(host)
 
 
 def _path(name: str) -> str:
     """Return the address of a socket within the node; on Linux it leaves nothing in the file system."""
     return f"\0{name}" if sys.platform == "linux" else f"{tempfile.gettempdir()}/{name}"
-
-
-def _flags_path(name: str) -> str:
-    folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()  # noqa: S108
-    return f"{folder}/{name}"

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from mpi_ata.clusters.computations import (
     template_of,
 )
 from mpi_ata.clusters.interface import ClusterSettings
-from mpi_ata.clusters.mpi.buffers import NOWHERE, SharedBufferPool, shared_buffers
+from mpi_ata.clusters.mpi.buffers import NOWHERE, shared_buffers
 from mpi_ata.clusters.mpi.chain import Passing, open_links
 from mpi_ata.clusters.mpi.channel import (
     ARRIVAL,
@@ -34,6 +34,7 @@ from mpi_ata.clusters.mpi.channel import (
     FINAL,
     GLOBAL_RANDOM,
     INLINE,
+    NO_EXCHANGE,
     ORDER,
     REACHABLE,
     READY,
@@ -43,17 +44,22 @@ from mpi_ata.clusters.mpi.channel import (
     Channel,
     Message,
 )
-from mpi_ata.clusters.mpi.handshake import handshake
+from mpi_ata.clusters.mpi.handshake import (
+    ENCODING_ERRORS,
+    exchange_doors,
+    exchange_ranks,
+    link_addresses,
+    meeting,
+    opening,
+)
+from mpi_ata.clusters.mpi.library import MPI, end_without_manager
 from mpi_ata.clusters.mpi.liveness import HEARING_SECONDS, Doorbell, Lifeline
-from mpi_ata.errors import BadResultError, RunError, users_code
+from mpi_ata.errors import BadResultError, RunError, describe_error, users_code
 from mpi_ata.layout import MANAGER, worker_of, workers_in
 from mpi_ata.packing import EMPTY, Packed
 from mpi_ata.problems import AnyProblem, ProblemAbilities, Task, returns_values, task_streams
 from mpi_ata.randomness import Streams, global_states
 from mpi_ata.times import DrawnTimes
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
 
 class ExpectedTasks:
@@ -141,34 +147,46 @@ class TaskSequence:
 class Worker:
     """Carries out orders, one at a time, until the manager ends it."""
 
-    def __init__(self, comm: "MPI.Comm", settings: ClusterSettings) -> None:
-        problem, times, seed = settings.problem, settings.times, settings.seed
+    def __init__(self, comm: MPI.Comm, settings: ClusterSettings) -> None:
+        problem, times = settings.problem, settings.times
         self._problem, self._drawn = problem, times is not None
         self._report_drawn = settings.report_drawn and self._drawn
         self._stoppable = times is None or times.stoppable
         self._index, self._n = worker_of(comm.Get_rank()), workers_in(comm.Get_size())
-        poll_stop = self._poll_stop if self._stoppable else None
-        self._tasks = TaskSequence(problem, self._index, seed, times, poll_stop)
-        self._bell = Doorbell()
         self._computes = returns_values(problem)  # packed values, which are joined rather than added up
-        template = template_of(problem)
-        self._points, self._results = point_wire(problem, template), results_wire(problem, template)
-        links = open_links(settings.exchange, template)
-        ranks = handshake(comm, self._bell, settings.digest, links)
-        manager = ranks[MANAGER]
-        self._ring = self._bell.ringer(manager.host, manager.bell, manager.port)
-        self._shared: SharedBufferPool | None = shared_buffers(manager.host, manager.bell, template)
-        self._lifeline = Lifeline(manager.host, manager.lifelines, manager.token, comm.Get_rank())
-        comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
-        comm.Barrier()  # now everyone has opened the shared memory
-        self._channel = Channel(comm, MANAGER, template)
-        self._exchange = Passing(links, comm.Get_rank(), self._send, self._poll_stop, self._wait_stop)
-        self._total = np.empty_like(template)  # the sum of results not sent yet
-        self._values: list[Packed] = []  # or those results themselves, packed
+        self._values: list[Packed] = []  # of results not sent yet
         self._order = 0  # the one being carried out
         self._in_task = False  # whether a task has begun that is not done
         self._stop_asked = self._ended = self._final = False
         self.dismissed = False  # whether all ranks leave in order
+        with meeting(comm):
+            self._meet(comm, settings)
+
+    def _meet(self, comm: MPI.Comm, settings: ClusterSettings) -> None:
+        """Open what others connect to, and exchange addresses; the method of Ranks is its mirror."""
+        problem, rank = settings.problem, comm.Get_rank()
+        hosts = [each.host for each in exchange_ranks(comm, settings.digest)]
+        with opening(comm):
+            template = template_of(problem)
+            self._total = np.empty_like(template)  # the sum of results not sent yet
+            self._points, self._results = point_wire(problem, template), results_wire(problem, template)
+            poll_stop = self._poll_stop if self._stoppable else None
+            self._tasks = TaskSequence(problem, self._index, settings.seed, settings.times, poll_stop)
+            self._bell = Doorbell(rank, hosts)
+            links = open_links(settings.exchange, template, hosts)
+        doors, host = exchange_doors(comm, self._bell, links), hosts[MANAGER]
+        manager = doors[MANAGER]
+        with opening(comm):
+            if links is not None:
+                links.meet(rank, link_addresses(hosts, doors), manager.secret)
+            if host == hosts[rank]:
+                self._bell.share_flags(f"{manager.memory}-flags", len(hosts))
+            self._ring = self._bell.ringer(manager.bell, manager.bell_address(host))
+            self._shared = shared_buffers(host, f"{manager.memory}-slots", template)
+            self._lifeline = Lifeline(manager.at(host, manager.lifelines), manager.secret, rank)
+            self._channel = Channel(comm, MANAGER, template, end_without_manager)
+            self._exchange = Passing(links, rank, self._send, self._poll_stop, self._wait_stop)
+        comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
 
     def serve(self) -> bool:
         """Set up, carry out orders until the end, and return whether no further run follows."""
@@ -179,7 +197,7 @@ class Worker:
     def _serve(self) -> None:
         try:
             self._set_up()
-        except RunError as error:
+        except Exception as error:
             self._report_failure(error)
         while not self._ended:
             message = self._bell.wait(self._channel.poll)
@@ -198,9 +216,10 @@ class Worker:
         if self._shared is not None:
             self._shared.close()
 
-    def _report_failure(self, error: RunError, tasks: int = 0, seconds: Sequence[float] = ()) -> None:
+    def _report_failure(self, error: Exception, tasks: int = 0, seconds: Sequence[float] = ()) -> None:
         flags = BAD_RESULT if isinstance(error, BadResultError) else 0
-        text = np.frombuffer(str(error).encode(), np.uint8)
+        why = str(error) if isinstance(error, RunError) else f"it failed: {describe_error(error)}"
+        text = np.frombuffer(why.encode(errors=ENCODING_ERRORS), np.uint8)
         self._send(FAILED, self._order, 0, tasks, flags, seconds, text)
 
     def _set_up(self) -> None:
@@ -228,7 +247,7 @@ class Worker:
                 self._send(STOPPED, order.order, seconds=[0.0])
             else:
                 self._do_tasks(order, x, self._total_of(order), unsent)
-        except RunError as error:
+        except Exception as error:
             self._tasks.advance(self._in_task)
             tasks, spent = len(unsent) + self._in_task, time.perf_counter() - began
             self._report_failure(error, tasks=tasks, seconds=[spent])
@@ -236,12 +255,13 @@ class Worker:
 
     def _evaluate(self, order: Message) -> None:
         """Evaluate the parts from order.round to order.tasks."""
-        self._order, x, found = order.order, self._point(order), list[float]()
+        self._order, found = order.order, list[float]()
         try:
+            x = self._point(order)
             for part in range(order.round, order.tasks):
                 found += evaluated_part(self._problem, x, part)
             self._send(EVALUATED, order.order, payload=np.array(found, np.float64))
-        except RunError as error:
+        except Exception as error:
             self._report_failure(error)
         self._order = 0
 
@@ -358,6 +378,8 @@ class Worker:
             self._ended, self._final = True, bool(message.flags & FINAL)
         elif message.kind == FALLBACK:
             self._exchange.fall_back(message, self._order)
+        elif message.kind == NO_EXCHANGE:
+            self._exchange.close()
         elif message.order == self._order:
             self._stop_asked = True
         else:  # it was done before the message came

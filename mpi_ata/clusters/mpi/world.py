@@ -5,7 +5,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from mpi_ata.clusters.bfloat16 import exchange_of
 from mpi_ata.clusters.interface import ClusterSettings
-from mpi_ata.clusters.mpi.handshake import check_same, handshake
+from mpi_ata.clusters.mpi.handshake import allgather_text, check_same, exchange_ranks, said_by
 from mpi_ata.clusters.mpi.library import (
     MPI,
     all_ranks_needed,
@@ -23,18 +23,15 @@ from mpi_ata.clusters.mpi.library import (
     ranks_lost,
     survives_losses,
 )
-from mpi_ata.clusters.mpi.liveness import Doorbell
 from mpi_ata.clusters.mpi.manager import MPICluster
 from mpi_ata.clusters.mpi.worker import Worker
-from mpi_ata.errors import RunError, UsageError, in_users_code
+from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import step_tasks
 from mpi_ata.layout import MANAGER, workers_in
 from mpi_ata.version import __version__
 
 log = logging.getLogger("mpi_ata")
 
-TEXT_BYTES = 4000  # that a rank can say to all others at once
-SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1e-3, 0.05  # between two looks at whether all are there
 SPEAKING_SECONDS = 1.0  # that one rank has to say what is wrong: launchers end all when the first one ends
 ENDED = "ended"
 ALL_THE_SAME = "every rank must make the same calls"
@@ -64,8 +61,7 @@ def is_manager() -> bool:
 
 def hosts_in_world() -> list[str]:
     """Return the node of each rank of this MPI world; RunError if versions differ."""
-    with closing(Doorbell()) as bell, all_ranks_needed():
-        ranks = handshake(MPI.COMM_WORLD, bell, __version__.encode())
+    ranks = exchange_ranks(MPI.COMM_WORLD, __version__.encode())
     check_same(ranks)
     return [rank.host for rank in ranks]
 
@@ -82,8 +78,7 @@ def mpi_cluster(
     with all_ranks_needed():
         comm = MPI.COMM_WORLD.Dup()
     if comm.Get_rank() != MANAGER:
-        with all_ranks_needed():
-            worker = Worker(comm, settings)
+        worker = Worker(comm, settings)
         if _served(worker, comm):
             sys.exit(0)  # the manager prints why
         comm.Free()
@@ -127,42 +122,6 @@ def bcast_text(text: str) -> str:
     return data.tobytes().decode()
 
 
-def _allgather_text(text: str) -> list[str]:
-    """Return the texts of all ranks, each cut to a length that fits; a rank that waits for others sleeps."""
-    comm, pause = MPI.COMM_WORLD, SHORTEST_PAUSE_SECONDS
-    own = np.frombuffer(text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\n"), np.uint8)
-    everyone = np.empty((comm.Get_size(), TEXT_BYTES), np.uint8)
-    with all_ranks_needed():
-        request = comm.Iallgather(own, everyone)
-        while not request.Test():
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-    return [row.tobytes().decode(errors="replace").rstrip("\n") for row in everyone]
-
-
-@contextmanager
-def collective_check() -> Iterator[None]:
-    """Let all ranks do something that may fail; if one fails, the manager raises and all ranks leave."""
-    failure = ""
-    try:
-        yield
-    except UsageError as error:
-        failure = str(error)
-    except Exception as error:  # in a user's code, say: the other ranks wait for this one all the same
-        failure = str(in_users_code("the job cannot be started", error))
-    failures = _allgather_text(failure)
-    if not any(failures):
-        return
-    if not is_manager():
-        sys.exit(2)
-    rank = next(rank for rank, text in enumerate(failures) if text)
-    raise UsageError(_said_by(rank, failures[rank]))
-
-
-def _said_by(rank: int, text: str) -> str:
-    return text if rank == MANAGER else f"rank {rank}: {text}"
-
-
 class Call(NamedTuple):
     """What a rank says of a call that all ranks of a script must make together."""
 
@@ -181,7 +140,7 @@ def join(call: Call) -> Call:
     global _parted
     atexit.unregister(leave)
     atexit.register(leave)  # it is called before MPI is left
-    calls = [_parse(text) for text in _allgather_text("\0".join(call))]
+    calls = [_parse(text) for text in allgather_text(MPI.COMM_WORLD, "\0".join(call))]
     wrong = _disagreement(calls)
     if not wrong:
         return calls[MANAGER]
@@ -200,7 +159,7 @@ def leave() -> None:
         return
     _parted = True
     with suppress(RunError):  # another rank has died: nobody waits
-        _allgather_text("\0".join(Call(ENDED)))
+        allgather_text(MPI.COMM_WORLD, "\0".join(Call(ENDED)))
 
 
 def leave_world() -> None:
@@ -217,7 +176,7 @@ def _disagreement(calls: list[Call]) -> str:
         if call.name == ENDED:
             return f"rank {rank} has ended, but {who} calls {first.name}: {ALL_THE_SAME}"
         if call.failure:
-            return _said_by(rank, call.failure)
+            return said_by(rank, call.failure)
         if call.name != first.name:
             return f"rank {rank} calls {call.name}, but {who} {first.name}: {ALL_THE_SAME}"
         if call.digest != first.digest:
