@@ -16,6 +16,8 @@ from mpi_ata.launch.signals import GraceExpired, StopRequest
 from tests.driver.driven import driven
 from tests.faults.scene import record_of, written
 
+# Python drops what is raised in a callback of its garbage collector: then the next alarm ends the phase.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 OUT = Path("run.h5")
 GRACE = "checkpoint_rounds = 1\ngrace = 0.2"
 FOREVER = "while True: sum(range(1000))"
@@ -98,7 +100,6 @@ def test_a_second_ctrl_c_is_not_taken_for_an_error_of_what_it_interrupts(tmp_pat
     assert (outcome.reason, outcome.signal, outcome.resumable) == (None, "SIGINT", True)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interruption_that_python_drops_is_repeated(tmp_path: Path) -> None:
     class_ = 'type("Slow", (), {"__del__": lambda self: time.sleep(1)})'
     body = f"import time\n        {class_}()\n        {FOREVER}"  # __del__ drops what is raised in it
