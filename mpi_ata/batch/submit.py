@@ -6,17 +6,16 @@ import shutil
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from mpi_ata.batch.bad_nodes import without_bad_hosts
 from mpi_ata.batch.interface import LEAD_SECONDS, SIGNAL, Resources, Script, check_text, scheduler
 from mpi_ata.batch.submission_dir import JobCopy, SubmissionDir
+from mpi_ata.driver.jobs import combinations
 from mpi_ata.driver.plan import OutputOptions, Plan, plan_run
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import build_parts, load_job
-from mpi_ata.job.tables import parse_setting
 from mpi_ata.launch import rank_command
 from mpi_ata.layout import ranks_for, workers_in
 from mpi_ata.runfile.checkpoints import fresh_name
@@ -34,26 +33,12 @@ class Sweep:
     @classmethod
     def of(cls, texts: Sequence[str], at_once: int | None = None) -> "Sweep":
         """Return all combinations of values; each text is table.key=value,value,..."""
-        choices = []
-        for text in texts:
-            name, _, values = text.partition("=")
-            parse_setting(text)
-            choices.append([f"{name.strip()}={value}" for value in split_values(values)])
-        return cls(tuple(product(*choices)), at_once)
+        return cls(tuple(combinations(texts)), at_once)
 
     @property
     def same_problem(self) -> bool:
         """Return whether all members compute the same tasks, so that they can share worker speeds."""
         return not any(setting.startswith("problem.") for member in self.members for setting in member)
-
-
-def split_values(text: str) -> list[str]:
-    """Split at commas, but not inside brackets or quotes."""
-    values = re.findall(r"""(?:\[[^\]]*\]|"[^"]*"|'[^']*'|[^,\["'])+""", text)
-    values = [value.strip() for value in values]
-    if not values or not all(values):
-        raise UsageError(f"--array has no values in {text!r}; write --array allocator.budget=8,16,32")
-    return values
 
 
 @dataclass(frozen=True)

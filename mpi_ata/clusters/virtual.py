@@ -29,6 +29,7 @@ from mpi_ata.clusters.health import FaultPolicy, Health
 from mpi_ata.clusters.identity import VIRTUAL, WorkerIdentity, drawn_identity
 from mpi_ata.clusters.interface import Arrival, Back, Lost, named
 from mpi_ata.clusters.sample_indices import SampleIndices, sample_indices_for
+from mpi_ata.clusters.sharing import QueuedOrder, Share, Sharing
 from mpi_ata.errors import RunError
 from mpi_ata.launch.environment import note_simulation
 from mpi_ata.launch.signals import GraceExpired
@@ -71,6 +72,7 @@ class SimulatedWorkers:
         ledger: Ledger,
         indices: SampleIndices | None,
         overhead: Overhead | None = None,
+        shared: "SharedTime | None" = None,
     ) -> None:
         n = times.n
         self.now = 0.0
@@ -86,7 +88,7 @@ class SimulatedWorkers:
         self.events: list[tuple[float, int]] = []  # a heap of (due, worker); a stopped one is out of date
         self._saved = _SAVED if times.stoppable else (*_SAVED, *_UNSTOPPABLE)
         self._n, self._times, self._script, self._scripted = n, times, script, bool(script)
-        self._ledger, self._indices, self._overhead = ledger, indices, overhead
+        self._ledger, self._indices, self._overhead, self._shared = ledger, indices, overhead, shared
         self.probes: set[int] = set()  # workers on probation that have a single task as a trial
         self.dropped: dict[int, int] = {}  # tasks begun in orders that end unused when their worker wakes up
 
@@ -99,7 +101,11 @@ class SimulatedWorkers:
         self.number[workers[self.round[workers] != round]] = 0
         self.round[workers] = round
         self.left[workers] = counts
-        self.began[workers] = began = np.maximum(self.free[workers], self.now)
+        if self._shared is None:
+            began = np.maximum(self.free[workers], self.now)
+        else:
+            began = self._shared.begin(self, workers)
+        self.began[workers] = began
         self.seconds[workers] = seconds = self._duration(workers, round, counts if together else 1)
         due = began + seconds
         if self._overhead is not None:
@@ -109,6 +115,8 @@ class SimulatedWorkers:
             due += self._script.delays(workers, seconds, began)
         self.due[workers] = due
         self._expect(due.tolist(), workers.tolist())
+        if self._shared is not None:
+            self._shared.enqueue(self, workers, self.left[workers])
 
     def _expect(self, due: list[float], workers: list[int]) -> None:
         """Queue deliveries; a queue that is mostly out of date is rebuilt."""
@@ -155,6 +163,8 @@ class SimulatedWorkers:
         self.left[worker] = left
         if not left:
             self.due[worker], self.orders[worker] = np.inf, None
+            if self._shared is not None:
+                self._shared.leave(self, worker)
             return
         self.began[worker] = self.now
         self.seconds[worker] = seconds = self._times(self.round.item(worker), number).item(worker)
@@ -222,6 +232,9 @@ class SimulatedWorkers:
             for worker in workers.tolist():
                 self.probes.discard(worker)
                 self.dropped.pop(worker, None)
+        if self._shared is not None:
+            for worker in workers.tolist():
+                self._shared.leave(self, worker)
 
     def _finish(self, workers: IntArray, begun: IntArray) -> Array:
         """Let workers end the task that they are at, and return how long that takes them.
@@ -278,6 +291,55 @@ class SimulatedWorkers:
             self.orders[i] = SimulatedOrder(points[point[i]], self.round.item(i), together.item(i))
         self._expect(self.due[running].tolist(), running)
         return np.flatnonzero(unwanted)
+
+
+class SharedTime:
+    """The virtual clock of several jobs, and when the workers that they share are done with each order."""
+
+    def __init__(self, sharing: Sharing) -> None:
+        self.now = 0.0
+        self._queues = sharing.queues
+        self._shares: dict[SimulatedWorkers, tuple[Share, float]] = {}  # with when its own clock began
+        self._ends = np.zeros(sharing.n)  # when each worker has done all that it was given
+
+    def join(self, own: SimulatedWorkers, share: Share) -> None:
+        """Let a job take part, from its present time on, unless it does already."""
+        self._shares.setdefault(own, (share, self.now - own.now))
+
+    def begin(self, own: SimulatedWorkers, workers: IntArray) -> Array:
+        """Return when workers can begin an order of a job, on its own clock."""
+        began = self._shares[own][1]
+        own.now = max(own.now, self.now - began)
+        return np.maximum(self._ends[workers] - began, own.now)
+
+    def enqueue(self, own: SimulatedWorkers, workers: IntArray, counts: IntArray) -> None:
+        """Queue an order of a job whose times are known."""
+        share, began = self._shares[own]
+        self._ends[workers] = own.due[workers] + began
+        for worker, expected in zip(workers.tolist(), share.expected(workers, counts).tolist(), strict=True):
+            self._queues.append(worker, QueuedOrder(own, expected), self.now)
+
+    def leave(self, own: SimulatedWorkers, worker: int) -> None:
+        """Let a worker proceed with its next order, earlier than planned if one is withdrawn."""
+        if own not in self._shares:
+            return
+        self.now = max(self.now, own.now + self._shares[own][1])
+        if not self._queues.remove(worker, own, self.now) or self._ends[worker] <= self.now:
+            return
+        end = self.now
+        for queued in self._queues.lines[worker]:
+            other = queued.job
+            began, seconds = self._shares[other][1], other.due.item(worker) - other.began.item(worker)
+            if other.began.item(worker) + began > end:
+                other.began[worker] = end - began
+                other.delay(worker, end - began + seconds)
+            end = other.due.item(worker) + began
+        self._ends[worker] = end
+
+    def ready_at(self, own: SimulatedWorkers, all_wanted: bool) -> float:
+        """Return when the next order of a job is done, or with `all_wanted` the last one."""
+        due = own.due[own.left > 0]
+        return float(due.max() if all_wanted else due.min()) + self._shares[own][1] if len(due) else self.now
 
 
 def _stacked(points: list[Array], template: Array) -> Array:
@@ -467,7 +529,8 @@ class VirtualCluster(Farming):
     `faults` happen to workers at times on the virtual clock; `deaths`, which maps workers to the time at
     which they die, is short for faults of that kind.  `policy` says what is done about them; with neither
     policy nor faults there are no deadlines, since nobody can hang.  `overhead` says how many seconds orders
-    spend on the way, for example `Traffic` on a network; none if it is not given.
+    spend on the way, for example `Traffic` on a network; none if it is not given.  With `share`, the workers
+    serve several jobs, on one clock, `time`.
     """
 
     simulated = True
@@ -481,8 +544,11 @@ class VirtualCluster(Farming):
         faults: Sequence[Fault] = (),
         policy: FaultPolicy | None = None,
         overhead: Overhead | None = None,
+        time: SharedTime | None = None,
+        share: Share | None = None,
     ) -> None:
         note_simulation()
+        self._time, self._share = time, share
         self.n = times.n
         self.ledger = Ledger(self.n)
         self.grace_expired: Callable[[], bool] = lambda: False  # whether to give up waiting
@@ -490,7 +556,7 @@ class VirtualCluster(Farming):
         self._script = FaultScript(self.n, [*faults, *dying])
         self._scripted = bool(self._script)  # a plain bool is faster
         self.draws = sample_indices_for(problem)
-        self._workers = SimulatedWorkers(times, self._script, self.ledger, self.draws, overhead)
+        self._workers = SimulatedWorkers(times, self._script, self.ledger, self.draws, overhead, time)
         self._problem, self._times, self._policy = problem, times, policy
         self._template, self._computes = template_of(problem), returns_values(problem)
         self._points = point_wire(problem, self._template)
@@ -542,6 +608,8 @@ class VirtualCluster(Farming):
             self._disruptions.clear()
         if round >= self.health.next_trial:
             self._disruptions.try_again(x, round)
+        if self._share is not None and self._time is not None:
+            self._time.join(own, self._share)
         own.order(workers, SimulatedOrder(x, round, together, summed), counts)
         if self.draws is not None:
             self.draws.take(workers.tolist(), own.left[workers].tolist())
@@ -552,6 +620,7 @@ class VirtualCluster(Farming):
         """Advance the clock to the next arrival and compute it, or to the next loss or return."""
         if self.grace_expired():
             raise GraceExpired
+        self._take_turns(all_wanted=False)
         until = math.inf if timeout is None else self._workers.now + timeout
         while (found := self._next(until)) is None:
             pass
@@ -559,6 +628,7 @@ class VirtualCluster(Farming):
 
     def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
         """Return what comes next, up to this many tasks; nothing is computed after a loss or a return."""
+        self._take_turns(all_wanted=tasks == self._workers.left.sum())
         some = [first := self.wait()]
         latest: Arrival | Lost | Back | None = first
         while isinstance(latest, Arrival) and (tasks := tasks - len(latest.seconds)) > 0:
@@ -566,6 +636,18 @@ class VirtualCluster(Farming):
                 pass
             some.append(latest)
         return some
+
+    def _take_turns(self, all_wanted: bool) -> None:
+        """Let other jobs run until this one has its next arrival, or all that it waits for."""
+        if self._share is not None and self._time is not None:
+            self._share.wait(partial(self._time.ready_at, self._workers, all_wanted))
+
+    def divide(self, a: IntArray) -> IntArray:
+        """Return the quotas of a round, given what other jobs have ordered."""
+        if self._share is None or self._time is None:
+            return a
+        self._share.learn(self.ledger)
+        return self._share.divide(a, self.available, self._time.now)
 
     def _next(self, until: float) -> Arrival | Lost | Back | None:
         """Advance the clock to what comes next; None if that is nothing to report."""

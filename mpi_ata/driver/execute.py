@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from mpi_ata.clusters import Cluster, VirtualCluster
 from mpi_ata.clusters.interface import ClusterAbilities, ClusterSettings
 from mpi_ata.clusters.network import traffic_of
+from mpi_ata.clusters.sharing import Share
+from mpi_ata.clusters.virtual import SharedTime
 from mpi_ata.driver.drive import Drive, Outcome
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.plan import Plan, RunStart
@@ -64,14 +66,16 @@ def execute(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome:
     with StopRequest(plan.job.run.grace) as stop_request:
         log_notes(plan)
         with set_up_in_time(stop_request), stop_request.enforced():
-            parts, cluster = _simulated(plan)
+            parts, cluster = simulate(plan)
         track_regret(trace, parts.method, parts.times)
         given = cluster, trace, observers, stop_request
         return Drive(plan, parts.method, parts.problem, *given).outcome()
 
 
-def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
-    """Return the parts of a run, and the virtual cluster on which they run."""
+def simulate(
+    plan: Plan, time: SharedTime | None = None, share: Share | None = None
+) -> tuple[Parts, VirtualCluster]:
+    """Return the parts of a run, and the virtual cluster on which they run, with other jobs if it is shared."""
     parts = build_parts(plan.job)
     with prefix_errors(f"{plan.job.path}: "):
         if parts.times is None:
@@ -82,9 +86,8 @@ def _simulated(plan: Plan) -> tuple[Parts, VirtualCluster]:
         policy = fault_policy(job, parts.method) if can_be_late else None
         way = job.run.exchange
         overhead = None if job.network is None else traffic_of(parts.problem, job.network, way)
-        return parts, VirtualCluster(
-            parts.problem, parts.times, job.run.seed, policy=policy, overhead=overhead
-        )
+        given = parts.problem, parts.times, job.run.seed
+        return parts, VirtualCluster(*given, policy=policy, overhead=overhead, time=time, share=share)
 
 
 def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome | None:

@@ -203,3 +203,12 @@ def difference(before: str, after: str) -> str:
     kept = sum(length <= MAX_CHARACTERS for length in lengths)
     left = [f"... and {len(lines) - kept:,} more lines"] if kept < len(lines) else []
     return "\n".join([*lines[:kept], *left])
+
+
+def split_values(text: str) -> list[str]:
+    """Split at commas, but not inside brackets or quotes."""
+    values = re.findall(r"""(?:\[[^\]]*\]|"[^"]*"|'[^']*'|[^,\["'])+""", text)
+    values = [value.strip() for value in values]
+    if not values or not all(values):
+        raise UsageError(f"--array has no values in {text!r}; write --array allocator.budget=8,16,32")
+    return values

@@ -208,6 +208,26 @@ class StopRequest:
             raise GraceExpired
 
 
+class FollowedStopRequest(StopRequest):
+    """The request for a job in a thread of its own: signals reach the main thread, and so does the timer."""
+
+    def __init__(self, leader: StopRequest) -> None:
+        self._leader, self.grace = leader, leader.grace
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Return the name of the signal that came."""
+        return self._leader.name
+
+    def grace_expired(self) -> bool:
+        """Return whether a signal came longer ago than the grace period."""
+        return self._leader.grace_expired()
+
+    def _enforce(self) -> None:
+        if self.grace_expired():
+            raise GraceExpired
+
+
 def signal_word(name: str) -> str:
     """Return what users call a signal; without one, they pressed Ctrl-C before anybody listened."""
     return "Ctrl-C" if name in ("", "SIGINT") else name
