@@ -19,7 +19,7 @@ from mpi_ata.turns import TurnThread
 
 MEMORY_TASKS = 256.0  # of each worker that count in its mean: speeds change
 LEAST_SECONDS = 1e-9  # of a task, to compare speeds
-LEAST_REST = 0.1  # of what an order was expected to take, is left of it however late it is
+LEAST_REST = 0.5  # of what an order was expected to take is left of it, however late it is
 ITERATIONS = 5  # to tell how slow a worker is from how long a problem's tasks are
 LEAST_AT_ONCE = 4  # jobs
 MOST_SPEED = 0.95  # of all workers together, have those that decide how many jobs run at once
@@ -180,4 +180,3 @@ class Share:
         means = self.sharing.speeds.means(self.problem)
         divided[workers] = shares(backlog[workers], means[workers], int(a.sum()))
         return divided
-

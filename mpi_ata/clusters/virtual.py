@@ -163,8 +163,6 @@ class SimulatedWorkers:
         self.left[worker] = left
         if not left:
             self.due[worker], self.orders[worker] = np.inf, None
-            if self._shared is not None:
-                self._shared.leave(self, worker)
             return
         self.began[worker] = self.now
         self.seconds[worker] = seconds = self._times(self.round.item(worker), number).item(worker)
@@ -234,7 +232,7 @@ class SimulatedWorkers:
                 self.dropped.pop(worker, None)
         if self._shared is not None:
             for worker in workers.tolist():
-                self._shared.leave(self, worker)
+                self._shared.withdraw(self, worker)
 
     def _finish(self, workers: IntArray, begun: IntArray) -> Array:
         """Let workers end the task that they are at, and return how long that takes them.
@@ -301,6 +299,10 @@ class SharedTime:
         self._queues = sharing.queues
         self._shares: dict[SimulatedWorkers, tuple[Share, float]] = {}  # with when its own clock began
         self._ends = np.zeros(sharing.n)  # when each worker has done all that it was given
+        self._done: list[
+            tuple[float, int, int, SimulatedWorkers]
+        ] = []  # a heap: orders, by when they are done
+        self._count = 0  # of orders, so that no two are equal
 
     def join(self, own: SimulatedWorkers, share: Share) -> None:
         """Let a job take part, from its present time on, unless it does already."""
@@ -315,16 +317,27 @@ class SharedTime:
     def enqueue(self, own: SimulatedWorkers, workers: IntArray, counts: IntArray) -> None:
         """Queue an order of a job whose times are known."""
         share, began = self._shares[own]
-        self._ends[workers] = own.due[workers] + began
-        for worker, expected in zip(workers.tolist(), share.expected(workers, counts).tolist(), strict=True):
-            self._queues.append(worker, QueuedOrder(own, expected), self.now)
+        self._ends[workers] = ends = own.due[workers] + began
+        expected = share.expected(workers, counts).tolist()
+        for worker, end, seconds in zip(workers.tolist(), ends.tolist(), expected, strict=True):
+            self._queues.append(worker, QueuedOrder(own, seconds), self.now)
+            self._expect_end(own, worker, end)
 
-    def leave(self, own: SimulatedWorkers, worker: int) -> None:
-        """Let a worker proceed with its next order, earlier than planned if one is withdrawn."""
-        if own not in self._shares:
-            return
-        self.now = max(self.now, own.now + self._shares[own][1])
-        if not self._queues.remove(worker, own, self.now) or self._ends[worker] <= self.now:
+    def _expect_end(self, own: SimulatedWorkers, worker: int, end: float) -> None:
+        self._count += 1
+        heappush(self._done, (end, self._count, worker, own))
+
+    def advance(self, now: float) -> None:
+        """Let time pass; orders that are done leave their queues, though their jobs may not look at them yet."""
+        self.now = max(self.now, now)
+        while self._done and self._done[0][0] <= self.now:
+            end, _, worker, own = heappop(self._done)
+            if own.due.item(worker) + self._shares[own][1] == end:
+                self._queues.remove(worker, own, end)
+
+    def withdraw(self, own: SimulatedWorkers, worker: int) -> None:
+        """Let a worker proceed with its next order, earlier than planned."""
+        if own not in self._shares or not self._queues.remove(worker, own, self.now):
             return
         end = self.now
         for queued in self._queues.lines[worker]:
@@ -333,7 +346,8 @@ class SharedTime:
             if other.began.item(worker) + began > end:
                 other.began[worker] = end - began
                 other.delay(worker, end - began + seconds)
-            end = other.due.item(worker) + began
+                self._expect_end(other, worker, other.due.item(worker) + began)
+            end = max(end, other.due.item(worker) + began)
         self._ends[worker] = end
 
     def ready_at(self, own: SimulatedWorkers, all_wanted: bool) -> float:

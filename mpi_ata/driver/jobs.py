@@ -68,7 +68,9 @@ def resolve_jobs(specs: Sequence[JobSpec], output: OutputOptions) -> list["JobRu
     """Decide what is to be run; each job has a run file of its own in the folder `output.out`."""
     folder = output.out or fresh_path(specs[0].path).with_suffix("")
     if folder.is_file():
-        raise UsageError(f"{folder} is a file; several jobs need a folder, for a run file each: use --out FOLDER")
+        raise UsageError(
+            f"{folder} is a file; several jobs need a folder, for a run file each: use --out FOLDER"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     return [
         JobRun(spec.name, resolve(spec.path, spec.settings, replace(output, out=folder / f"{spec.name}.h5")))
@@ -140,7 +142,7 @@ class SimulatedStage:
         """Return the job that can go on first on the virtual clock."""
         times = [run.share.ready_at() for run in running if run.share is not None]
         first = min(times)
-        self._time.now = max(self._time.now, first)
+        self._time.advance(first)
         return running[times.index(first)]
 
 
@@ -164,7 +166,9 @@ def simulate_jobs(
     """Run several jobs on simulated workers; how each ended is noted in it."""
     workers = {run.plan.job.run.workers for run in runs}
     if len(workers) > 1:
-        raise UsageError(f"jobs that share workers must have the same number of them, not {sorted(workers, key=str)}")
+        raise UsageError(
+            f"jobs that share workers must have the same number of them, not {sorted(workers, key=str)}"
+        )
     if (n := workers.pop()) is None:
         raise UsageError("number of workers not set: set workers in [run], or use --workers")
     with StopRequest(max(run.plan.job.run.grace for run in runs)) as stop_request:

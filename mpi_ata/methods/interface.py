@@ -138,7 +138,9 @@ class AllocatorMethod(UpdateMethod):
             raise RunError(f"the allocator gave {a}; it must give {n} counts whose sum is at least {B}")
         if not everyone and a[~available].any():
             raise RunError(f"the allocator gave {a}; it must give 0 to workers {np.flatnonzero(~available)}")
-        if (divide := getattr(cluster, "divide", None)) is not None:  # asked in each round, so looked up alone
+        if (
+            divide := getattr(cluster, "divide", None)
+        ) is not None:  # asked in each round, so looked up alone
             a = divide(a)
         return a, tasks
 
