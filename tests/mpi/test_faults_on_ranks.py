@@ -136,6 +136,16 @@ def test_a_run_ends_although_a_worker_is_stopped_for_good() -> None:
     assert summary(part)["tasks_lost"] == 1
 
 
+def test_a_worker_that_hangs_at_its_exit_is_ended_also_if_others_were_killed() -> None:
+    scene = scene_of(
+        Fault(0, 1, 5, "hang-at-exit"),
+        Fault(1, 2, 8, "stop", seconds=1e9),
+        Fault(2, NOBODY, 10, "terminate", outside=True),
+    )
+    part = scene.part()  # which checks that no process is left
+    assert part.code == 85, part.err
+
+
 HALF_SENT = """
 import signal
 from mpi_ata.clusters.mpi import buffers, channel
@@ -151,19 +161,24 @@ def isend_half(self, part, to, tag=channel.MESSAGE):
     sent.append(tag)
     half = tag == channel.MESSAGE and channel.HEADER.unpack_from(part)[1] == channel.ARRIVAL
     if half and len(sent) > 20 and self._rank == 2:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        os.kill(os.getpid(), signal.{signal})
 
 channel.Channel.isend = isend_half
 """
 
 
-def test_a_worker_that_stops_in_the_middle_of_a_message_is_overdue_and_others_do_its_tasks() -> None:
+@pytest.mark.parametrize(
+    ("sent", "kind"), [("SIGSTOP", "overdue"), pytest.param("SIGKILL", "lost", marks=SURVIVES)]
+)
+def test_a_worker_that_stops_or_dies_in_the_middle_of_a_message_is_replaced_by_others(
+    sent: str, kind: str
+) -> None:
     scene = Scene(Path.cwd(), Plan(1, 4, 40, "sgd uta", 12, 2000, ()))
     with open(scene.folder / "scripted.py", "a") as file:
-        file.write(HALF_SENT)
+        file.write(HALF_SENT.format(signal=sent))
     part = scene.part()
     assert part.code == 0, part.err
-    assert (1, "overdue") in events_of(scene)
+    assert (1, kind) in events_of(scene)
     check_point(scene, record_of(scene.out))
     figures = summary(part)
     assert (figures["tasks_used"], figures["tasks_lost"]) == (480, 1)
