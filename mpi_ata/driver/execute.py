@@ -75,7 +75,7 @@ def execute(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome:
 def simulate(
     plan: Plan, time: SharedTime | None = None, share: Share | None = None
 ) -> tuple[Parts, VirtualCluster]:
-    """Return the parts of a run, and the virtual cluster on which they run, with other jobs if it is shared."""
+    """Return the parts of a run, and the virtual cluster on which they run, which jobs may share."""
     parts = build_parts(plan.job)
     with prefix_errors(f"{plan.job.path}: "):
         if parts.times is None:

@@ -1,6 +1,7 @@
 """Several jobs on one set of workers: what one does not use serves the others.
 
-Each job is driven by a thread of its own, in turns, as if it were alone; the main thread decides whose turn it is.
+Each job is driven by a thread of its own, in turns, as if it were alone; the main thread decides whose turn it
+is.
 """
 
 import logging
@@ -44,7 +45,7 @@ def combinations(arrays: Sequence[str]) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One of several jobs as the user names it: its file, what is set in it, and its name among the others."""
+    """One of several jobs as the user names it: its file, what is set in it, and its own name."""
 
     path: Path
     settings: tuple[str, ...]
