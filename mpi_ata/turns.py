@@ -1,7 +1,7 @@
 """Threads that take turns: exactly one of them runs, so that none needs a lock.
 
-Each drives one of several jobs.  It runs until it waits for something, and then gives the turn back to the main
-thread, which alone talks to workers and handles signals.
+Each drives one of several jobs.  It runs until it waits for something, and then gives the turn back to the
+main thread, which alone talks to workers and handles signals.
 """
 
 import threading
@@ -72,3 +72,8 @@ def outside_of_turns() -> Iterator[None]:
         return
     with thread.outside():
         yield
+
+
+def in_turn_thread() -> bool:
+    """Return whether the present thread is one of those that take turns."""
+    return isinstance(threading.current_thread(), TurnThread)

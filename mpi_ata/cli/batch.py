@@ -13,6 +13,7 @@ from mpi_ata.batch.status import status, stop
 from mpi_ata.batch.submit import Submission, Sweep, submit
 from mpi_ata.cli.options import (
     PATH,
+    array_options,
     job_argument,
     json_option,
     lead_options,
@@ -37,13 +38,7 @@ from mpi_ata.view.summaries import status_table, submission_text
 @click.option("--gpus-per-task", help="GPUs per rank; the manager leaves its own idle.")
 @click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any other sbatch option.")
 @set_option
-@click.option(
-    "--array",
-    multiple=True,
-    metavar="TABLE.KEY=V,V,...",
-    help="Run once for each value; if given several times, for all combinations.",
-)
-@click.option("--at-once", type=click.IntRange(min=1), help="Maximum runs of --array at the same time.")
+@array_options
 @click.option(
     "--chain",
     type=click.IntRange(min=1),

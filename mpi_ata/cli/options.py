@@ -77,6 +77,15 @@ output_options = combine(
     click.option("--resume", is_flag=True, help="Continue the run in --out, if there is one."),
     prior_options,
 )
+array_options = combine(
+    click.option(
+        "--array",
+        multiple=True,
+        metavar="TABLE.KEY=V,V,...",
+        help="Run once for each value; if given several times, for all combinations.",
+    ),
+    click.option("--at-once", type=click.IntRange(min=1), help="Maximum runs of --array at the same time."),
+)
 lead_options = combine(
     click.option("--signal", default="USR1", show_default=True, help="The signal that asks a run to save."),
     click.option(
@@ -89,21 +98,25 @@ lead_options = combine(
 
 def job_options(command: Command) -> Command:
     """Add the options that say which job to run, where, and with which changes."""
+    return job_argument(where_options(command))
 
-    @job_argument
+
+def where_options(command: Command) -> Command:
+    """Add the options that say where to run jobs, and with which changes."""
+
     @click.option("--virtual", is_flag=True, help="Simulate the workers in this process, on a virtual clock.")
     @click.option("--workers", type=click.IntRange(min=1), help="Number of workers; overrides run.workers.")
     @set_option
     @json_option
     @wraps(command)
-    def wrapped(job: Path, workers: int | None, settings: tuple[str, ...], **options: Any) -> None:
+    def wrapped(workers: int | None, settings: tuple[str, ...], **options: Any) -> None:
         if launch.under_launcher():
             hold_stop_signals()
         if options["virtual"] and launch.world_size() > 1:
             raise UsageError("--virtual simulates all workers in one process: leave out mpirun or srun")
         if workers is not None:
             settings = (*settings, f"run.workers={workers}")
-        command(job, settings, **options)
+        command(settings=settings, **options)
 
     return wrapped
 

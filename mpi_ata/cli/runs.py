@@ -11,28 +11,46 @@ from typing import Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.cli.options import job_options, output_options, show
+from mpi_ata.cli.options import PATH, array_options, output_options, show, where_options
 from mpi_ata.driver.drive import Outcome
 from mpi_ata.driver.execute import execute, execute_on_ranks
+from mpi_ata.driver.jobs import (
+    JobSpec,
+    resolve_jobs,
+    resolve_jobs_on_ranks,
+    run_jobs_on_ranks,
+    simulate_jobs,
+    specify_jobs,
+)
 from mpi_ata.driver.plan import OutputOptions, Plan, resolve, resolve_on_ranks
-from mpi_ata.errors import CONTINUE
+from mpi_ata.errors import CONTINUE, UsageError
 from mpi_ata.launch.mpirun import check_rank_memory
 from mpi_ata.layout import ranks_for
 from mpi_ata.runfile.load import summary_of
 from mpi_ata.runfile.schema import Record
-from mpi_ata.view.live import Display, view_of
-from mpi_ata.view.summaries import closing_table, summary_table
+from mpi_ata.view.live import Display, JobsProgress, view_of
+from mpi_ata.view.summaries import closing_table, jobs_table, summary_table
 
 
 @click.command(name="run")
-@job_options
+@click.argument("jobs", type=PATH, nargs=-1, required=True, metavar="JOB...")
+@where_options
+@array_options
 @output_options
 def run_command(
-    job: Path, settings: tuple[str, ...], output: OutputOptions, virtual: bool, as_json: bool
+    jobs: tuple[Path, ...],
+    settings: tuple[str, ...],
+    array: tuple[str, ...],
+    at_once: int | None,
+    output: OutputOptions,
+    virtual: bool,
+    as_json: bool,
 ) -> None:
     """Run a job on MPI ranks or in simulation.
 
     Uses the ranks that mpirun or srun started, if any; otherwise starts run.workers + 1 ranks itself.
+    Several jobs, or one with --array, share the ranks: what one does not use serves the others; then
+    --out is a folder.
 
     \b
     Examples:
@@ -43,7 +61,15 @@ def run_command(
       mpi-ata run jobs/own_problem.toml --virtual --json
       mpi-ata run jobs/quadratic.toml --virtual --out runs/mine.h5 --resume
       mpi-ata run jobs/emulated.toml --warm-start runs/
+      mpi-ata run jobs/emulated.toml --array method.step_size=0.1,0.2,0.4 --array run.seed=1,2
+      mpi-ata run jobs/quadratic.toml jobs/own_problem.toml --virtual --workers 17 --out runs/both
     """
+    if len(jobs) > 1 or array:
+        run_shared(specify_jobs(jobs, settings, array), at_once, output, virtual, as_json)
+        return
+    if at_once is not None:
+        raise UsageError("--at-once requires several jobs, or --array")
+    job = jobs[0]
     plan = resolve_here(virtual, job, settings, output)
     if plan.finished and plan.earlier and plan.file and (virtual or not launch.under_launcher()):
         show_finished(plan.earlier, plan.file.path, plan.finished, as_json)
@@ -56,6 +82,32 @@ def run_command(
     show(json.dumps(outcome.summary()) if as_json else closing_table(outcome))
     if outcome.reason is None:
         sys.exit(CONTINUE if outcome.resumable else 1)
+
+
+def run_shared(
+    specs: list[JobSpec], at_once: int | None, output: OutputOptions, virtual: bool, as_json: bool
+) -> None:
+    """Run several jobs on the same workers, and print how each ended."""
+    runs = (resolve_jobs_on_ranks if launch.under_launcher() and not virtual else resolve_jobs)(specs, output)
+    if starts_ranks(virtual):
+        start_ranks([run.plan for run in runs])
+    line = Display(sys.stderr)
+    with printed_notes(line):
+        try:
+            execute = simulate_jobs if virtual else run_jobs_on_ranks
+            manager = execute(runs, at_once, lambda run: [JobsProgress(line, runs)])
+        finally:
+            line.clear()
+    if not manager:
+        return
+    rows = [run.summary() for run in runs]
+    show(json.dumps(rows) if as_json else jobs_table(rows))
+    if failed := [run for run in runs if run.error]:
+        for run in failed:
+            click.echo(f"Error: {run.name}: {run.error}", err=True)
+        sys.exit(1)
+    if any(run.state != "finished" for run in runs):
+        sys.exit(CONTINUE)
 
 
 def show_finished(record: Record, out: Path, reason: str, as_json: bool) -> None:

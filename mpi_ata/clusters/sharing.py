@@ -28,7 +28,7 @@ MOST_SPEED = 0.95  # of all workers together, have those that decide how many jo
 class QueuedOrder(NamedTuple):
     """An order at its worker, or in front of it."""
 
-    job: object
+    job: Any  # whoever has ordered it; at most one order of each is in a queue
     expected: float  # seconds
     order: Any = None
 

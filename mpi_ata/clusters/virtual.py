@@ -328,7 +328,7 @@ class SharedTime:
         heappush(self._done, (end, self._count, worker, own))
 
     def advance(self, now: float) -> None:
-        """Let time pass: orders that are done leave their queues, though their jobs may look at them later."""
+        """Let time pass: orders that are done leave their queues, though their jobs may look later."""
         self.now = max(self.now, now)
         while self._done and self._done[0][0] <= self.now:
             end, _, worker, own = heappop(self._done)

@@ -16,7 +16,7 @@ from mpi_ata.driver.plan import Plan, RunStart
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, RunError, UsageError, prefix_errors
-from mpi_ata.job import Parts, build_parts
+from mpi_ata.job import Job, Parts, build_parts
 from mpi_ata.job.build import check_simulation, fault_policy
 from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.environment import take_job_age
@@ -102,11 +102,7 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
             log.warning("[network] only applies to simulations; ignored here")
         with collective_check():
             parts = build_parts(job, workers_in_world())
-        drawn = job.times is not None and job.times.report == "drawn"
-        policy = fault_policy(job, parts.method)
-        asked = job.run.seed, drawn, job.digest, policy, job.run.exchange
-        settings = ClusterSettings(parts.problem, parts.times, *asked)
-        with opened_ranks(settings, stop_request) as cluster:
+        with opened_ranks(settings_of(job, parts), stop_request) as cluster:
             if cluster is None:
                 return None
             if job.run.workers not in (None, cluster.n):
@@ -119,6 +115,13 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
             if outcome.reason is None:
                 cluster.abort(CONTINUE if outcome.resumable else 1)
             return outcome
+
+
+def settings_of(job: Job, parts: Parts) -> ClusterSettings:
+    """Return what a job asks of the ranks that work for it."""
+    drawn = job.times is not None and job.times.report == "drawn"
+    asked = job.run.seed, drawn, job.digest, fault_policy(job, parts.method), job.run.exchange
+    return ClusterSettings(parts.problem, parts.times, *asked)
 
 
 def log_notes(plan: RunStart) -> None:

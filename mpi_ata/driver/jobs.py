@@ -1,34 +1,45 @@
 """Several jobs on one set of workers: what one does not use serves the others.
 
-Each job is driven by a thread of its own, in turns, as if it were alone; the main thread decides whose turn it
-is.
+Each job is driven by a thread of its own, in turns, as if it were alone; the main thread decides whose turn
+it is.
 """
 
+import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mpi_ata.allocators import Allocator
+from mpi_ata.clusters.interface import ClusterSettings
 from mpi_ata.clusters.sharing import Share, Sharing
 from mpi_ata.clusters.virtual import SharedTime
 from mpi_ata.driver.drive import Drive, Outcome
-from mpi_ata.driver.execute import log_notes, simulate
+from mpi_ata.driver.execute import log_notes, settings_of, simulate, start_billing
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.plan import OutputOptions, Plan, resolve
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import RunError, UsageError, describe_error, prefix_errors
+from mpi_ata.errors import CONTINUE, RunError, UsageError, describe_error, prefix_errors
+from mpi_ata.job import build_parts, load_job
 from mpi_ata.job.schema import Job
 from mpi_ata.job.tables import parse_setting, split_values
+from mpi_ata.launch import rank
 from mpi_ata.launch.signals import FollowedStopRequest, GraceExpired, StopRequest
+from mpi_ata.layout import MANAGER
 from mpi_ata.methods import Method
 from mpi_ata.methods.interface import MethodAbilities, not_greedy
 from mpi_ata.runfile.checkpoints import fresh_path
+from mpi_ata.runfile.load import summary_of
 from mpi_ata.turns import TurnThread
+
+if TYPE_CHECKING:
+    from mpi_ata.clusters.mpi.queued import QueuedRanks
 
 log = logging.getLogger("mpi_ata")
 
@@ -79,6 +90,22 @@ def resolve_jobs(specs: Sequence[JobSpec], output: OutputOptions) -> list["JobRu
     ]
 
 
+def resolve_jobs_on_ranks(specs: Sequence[JobSpec], output: OutputOptions) -> list["JobRun"]:
+    """Decide the same on all ranks of this MPI world; only the manager needs to see the run files."""
+    from mpi_ata.clusters.mpi.handshake import collective_check
+    from mpi_ata.clusters.mpi.world import bcast_text, is_manager, workers_in_world
+
+    runs: list[JobRun] = []
+    with collective_check():
+        workers_in_world()
+        if is_manager():
+            runs = resolve_jobs(specs, output)
+    settings = json.loads(bcast_text(json.dumps([run.plan.job.settings for run in runs])))
+    with collective_check():
+        plans = zip(specs, settings, strict=True)
+        return runs or [JobRun(spec.name, Plan(load_job(spec.path, own))) for spec, own in plans]
+
+
 @dataclass
 class JobRun:
     """One of several jobs, while it runs and afterwards."""
@@ -100,6 +127,18 @@ class JobRun:
         if self.outcome is not None:
             return "stopped"
         return "waiting" if self.share is None else "running"
+
+    def summary(self) -> dict[str, Any]:
+        """Return the result in plain numbers; None where one is not known."""
+        if self.outcome is not None:
+            known = self.outcome.summary()
+        elif self.plan.finished and self.plan.earlier is not None and self.plan.file is not None:
+            known = summary_of(self.plan.earlier, self.plan.file.path)
+        else:
+            out = self.plan.file and str(self.plan.file.path)
+            known = self.trace.summary() | {"workers": None, "out": out}
+        ended = {"state": self.state, "error": self.error or None, "finished": self.state == "finished"}
+        return {"name": self.name} | known | ended
 
 
 class Stage(Protocol):
@@ -147,6 +186,41 @@ class SimulatedStage:
         return running[times.index(first)]
 
 
+class RankStage:
+    """The ranks of this MPI world."""
+
+    def __init__(self, ranks: "QueuedRanks", runs: Sequence[JobRun], observe: Observe) -> None:
+        self.sharing, self._ranks, self._runs, self._observe = ranks.sharing, ranks, runs, observe
+
+    def new_thread(self, name: str, function: Callable[[], None]) -> TurnThread:
+        """Return a thread for a job, which saves and evaluates while others run."""
+        return TurnThread(name, function, parallel=True, on_return=self._wake)
+
+    def _wake(self) -> None:
+        self._ranks.returned = True
+        self._ranks.wake()
+
+    def drive(self, run: JobRun, share: Share, stop_request: StopRequest) -> Outcome:
+        """Drive a job to its end; called in its thread."""
+        from mpi_ata.clusters.mpi.manager import MPICluster
+
+        ranks, job = self._ranks, run.plan.job
+        parts = build_parts(job, ranks.n)
+        check_shareable(job, parts.method)
+        number = next(i for i, other in enumerate(self._runs) if other is run)
+        settings, grace_expired = settings_of(job, parts), stop_request.grace_expired
+        cluster = MPICluster(ranks.comm, settings, grace_expired, ranks, share, number)
+        with closing(cluster):
+            start_billing(run.trace, cluster)
+            track_regret(run.trace, parts.method, parts.times)
+            given = cluster, run.trace, self._observe(run), stop_request
+            return Drive(run.plan, parts.method, parts.problem, *given).outcome()
+
+    def next(self, running: Sequence[JobRun]) -> JobRun:
+        """Wait until one of these jobs can go on, and return it."""
+        return running[self._ranks.next_job([run.share for run in running if run.share is not None])]
+
+
 def check_shareable(job: Job, method: Method) -> None:
     """Reject a method that cannot share workers: one that stops tasks, or keeps all workers busy."""
     with prefix_errors(f"{job.path}: "):
@@ -163,7 +237,7 @@ def check_shareable(job: Job, method: Method) -> None:
 
 def simulate_jobs(
     runs: Sequence[JobRun], at_once: int | None = None, observe: Observe = lambda run: ()
-) -> None:
+) -> bool:
     """Run several jobs on simulated workers; how each ended is noted in it."""
     workers = {run.plan.job.run.workers for run in runs}
     if len(workers) > 1:
@@ -174,6 +248,31 @@ def simulate_jobs(
         raise UsageError("number of workers not set: set workers in [run], or use --workers")
     with StopRequest(max(run.plan.job.run.grace for run in runs)) as stop_request:
         run_in_turns(runs, SimulatedStage(n, observe), stop_request, at_once)
+    return True
+
+
+def run_jobs_on_ranks(
+    runs: Sequence[JobRun], at_once: int | None = None, observe: Observe = lambda run: ()
+) -> bool:
+    """Run several jobs on the ranks of this MPI world, and return whether this is the manager's."""
+    from mpi_ata.clusters.mpi.world import queued_ranks, workers_in_world
+
+    n = workers_in_world()
+    digest = sha256(b"".join(run.plan.job.digest for run in runs)).digest()
+
+    def build(number: int) -> ClusterSettings:
+        job = runs[number].plan.job
+        return settings_of(job, build_parts(job, n))
+
+    grace = max(run.plan.job.run.grace for run in runs)
+    stopping = StopRequest(grace, on_ranks=True, is_worker=rank() != MANAGER)
+    with stopping as stop_request, queued_ranks(digest, build) as ranks:
+        if ranks is None:
+            return False
+        run_in_turns(runs, RankStage(ranks, runs, observe), stop_request, at_once)
+        if stop_request:
+            ranks.abort(CONTINUE)
+    return True
 
 
 def run_in_turns(

@@ -4,7 +4,7 @@ import io
 import math
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +35,8 @@ from mpi_ata.view.text import aligned, duration, rate, share, significant, when
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
+
+    from mpi_ata.driver.jobs import JobRun
 
 REDRAW_SECONDS = 0.25  # between updates on a terminal: more often would flicker
 DRAWING_SHARE = 0.01  # of the processor time of a run, at most
@@ -107,6 +109,22 @@ def console_on(stream: TextIO) -> "Console | None":
     return console if console.encoding.startswith("utf") and not console.is_dumb_terminal else None
 
 
+class JobsProgress(Observer):
+    """One line for several jobs that share workers: how many are done, and how busy the workers are."""
+
+    def __init__(self, line: Display, runs: "Sequence[JobRun]") -> None:
+        self._line, self._runs, self._began = line, runs, time.monotonic()
+
+    def on_round(self, round: Round, trace: Trace) -> None:
+        """Draw the line, if it is time."""
+        if self._line.due():
+            states = Counter(run.state for run in self._runs)
+            rounds, elapsed = sum(run.trace.round for run in self._runs), time.monotonic() - self._began
+            counts = ", ".join(f"{states[name]} {name}" for name in JOB_STATES if states[name])
+            self._line.show(f"{counts} of {len(self._runs)} jobs; {rounds:,} rounds, {rate(rounds, elapsed)}")
+
+
+JOB_STATES = ("finished", "failed", "stopped", "running", "waiting")
 EVENTS = 3  # that are shown, the latest
 QUIET = "not saved since"  # begins the state of a run that should have been saved again by now
 AT_REST = ("finished", "failed", "stopped", QUIET)

@@ -45,6 +45,27 @@ def flagged_text(hosts: Sequence[HostReport]) -> str:
     return f"{', '.join([*named, *more])}; see mpi-ata show"
 
 
+JOBS_HEADER = ["job", "state", "rounds", "clock [s]", "worker time [s]", "loss", "saved"]
+
+
+def jobs_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return how each of several jobs ended, those with the smallest loss first."""
+    ordered = sorted(rows, key=lambda row: (row["loss"] is None, row["loss"] or 0.0))
+    cells = [
+        [
+            row["name"],
+            row["state"],
+            f"{row['rounds']:,}",
+            significant(row["clock"], 4),
+            significant(row["worker_time"], 4),
+            "" if row["loss"] is None else f"{row['loss']:.6g}",
+            row["out"] or "",
+        ]
+        for row in ordered
+    ]
+    return table(cells, JOBS_HEADER)
+
+
 MAX_WORKERS, MAX_KINDS = 100, 10  # rows of the tables of workers and of their hardware
 WORKER_HEADER = ["worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "overhead [s]", "share of time"]
 

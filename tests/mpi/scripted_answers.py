@@ -35,7 +35,7 @@ class Ranks:
     ) -> None:
         """Let the manager have a message."""
         data = np.array([*seconds, *result], np.float64).tobytes()
-        header = HEADER.pack(rank, kind, order, 1, tasks, len(seconds), 8 * len(result), -1, -1, 0)
+        header = HEADER.pack(rank, kind, order, 1, tasks, len(seconds), 8 * len(result), -1, -1, 0, 0)
         self._inbox.append(header + data)
 
     def Isend(self, part: bytes, to: int, tag: int) -> "Ranks":

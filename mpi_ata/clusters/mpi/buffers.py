@@ -46,7 +46,7 @@ class BufferPool:
     """Slots for arrays like `template`; one is free again when nobody holds its array or a view of it."""
 
     def __init__(self, template: Array) -> None:
-        self._shape, self._dtype, self._bytes = template.shape, template.dtype, template.nbytes
+        self.shape, self.dtype, self.bytes = template.shape, template.dtype, template.nbytes
         self._memory: dict[int, mmap.mmap] = {}
         self._free: list[int] = []
         self._held: Held = {}
@@ -64,14 +64,14 @@ class BufferPool:
         if number not in self._memory:
             self._memory[number] = self._mapped(number)
         # Directly on the memory, so that a view of the array holds the array and not the memory alone.
-        return np.ndarray(self._shape, self._dtype, self._memory[number])
+        return np.ndarray(self.shape, self.dtype, self._memory[number])
 
     def number_of(self, array: Array | None) -> int:
         """Return the slot of an array that was taken here, or NOWHERE."""
         return self._held[id(array)][0] if id(array) in self._held else NOWHERE
 
     def _mapped(self, number: int) -> mmap.mmap:
-        return mmap.mmap(-1, self._bytes)
+        return mmap.mmap(-1, self.bytes)
 
 
 class SharedBufferPool(BufferPool):
@@ -108,7 +108,7 @@ class SharedBufferPool(BufferPool):
     def _mapped(self, number: int) -> mmap.mmap:
         if self._owner:
             self._reserve(number)
-        return mmap.mmap(self._file, self._bytes, offset=number * self._stride)
+        return mmap.mmap(self._file, self.bytes, offset=number * self._stride)
 
     def _reserve(self, number: int) -> None:
         """Reserve the memory of a slot now: running out of it later would be fatal."""

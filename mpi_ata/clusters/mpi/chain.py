@@ -227,7 +227,7 @@ class Gathering:
         """Return the sum and the reports of all members, if all have reported and nothing breaks now."""
         if self._chain is None or len(self.reports) < len(self._members):
             return None
-        total = self._ranks.channel.buffers.take()
+        total = self._ranks.channel.buffers[0].take()  # a chain has the ranks for itself
         try:
             self._chain.receive_sum(total, self._look)
         except LinkBrokenError as error:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 Payload = npt.NDArray[Any]
 
-# sender, kind, order, round, tasks, how many numbers follow, bytes of the array, x_slot, result_slot, flags
-HEADER = Struct("<2i5q3i4x")
+# sender, kind, order, round, tasks, numbers that follow, bytes of the array, x_slot, result_slot, flags, job
+HEADER = Struct("<2i5q4i")
 RESULT_FIELDS = Struct("<2iq8x3q8xi4x")  # of these: sender, kind, order, tasks, numbers, bytes, flags
 _unpack = HEADER.unpack_from
 INLINE = SMALL_BYTES
@@ -50,6 +50,8 @@ EVALUATED = 10  # worker to manager: the results of these parts, as an array
 FALLBACK = 12  # manager to worker: an exchange is given up; deliver this order with its result, at this x
 BROKEN = 13  # worker to manager: the exchange of this order cannot be completed
 NO_EXCHANGE = 14  # manager to worker: there will be no exchange from now on; close its connections
+OPEN = 15  # manager to worker: set up this job, one of several that share the ranks
+CLOSE = 16  # manager to worker: this job has ended
 
 # Flags of a message.
 TOGETHER = 1  # ORDER: deliver all tasks as one arrival
@@ -75,6 +77,7 @@ class Message(NamedTuple):
     seconds: list[float]  # of each task
     payload: Payload
     indices: Sequence[int] = ()  # ORDER: those of its tasks in the sequence that all workers share
+    job: int = 0  # of several that share the ranks
 
 
 class _Sending(NamedTuple):
@@ -100,7 +103,7 @@ class _Incoming:
 
 
 class Channel:
-    """Sends messages to any rank and receives them from `source`; all arrays have the shape of `template`.
+    """Sends messages to any rank and receives them from `source`; all arrays of a job are like its template.
 
     `on_loss` is called where MPI itself reports a dead rank.  `dead` has those that were noticed already.
     """
@@ -109,14 +112,15 @@ class Channel:
         self,
         comm: "MPI.Comm",
         source: int,
-        template: Array,
+        template: Array | None = None,
         on_loss: Callable[[], object] = set,
         dead: Collection[int] = (),
     ) -> None:
         self._on_loss, self._dead = on_loss, dead
         self._comm, self._isend, self._rank = comm, comm.Isend, comm.Get_rank()
-        self._shape, self._dtype, self._bytes = template.shape, template.dtype, template.nbytes
-        self.buffers = BufferPool(template)  # for arrays too large to come with the header
+        self.buffers: dict[int, BufferPool] = {}  # by job: for arrays too large to come with the header
+        if template is not None:
+            self.buffers[0] = BufferPool(template)
         self._sending: list[_Sending] = []
         # By sender: what has not come whole, and what follows.
         self.incoming: dict[int, deque[_Incoming]] = {}
@@ -142,11 +146,12 @@ class Channel:
         x_slot: int = NOWHERE,
         result_slot: int = NOWHERE,
         indices: Sequence[int] = (),
+        job: int = 0,
     ) -> None:
         """Send a message without waiting; `payload` must not change until it is sent."""
         numbers, code = (indices, "q") if indices else (seconds, "d")
         count, size = len(numbers), payload.nbytes
-        fields = self._rank, kind, order, round, tasks, count, size, x_slot, result_slot, flags
+        fields = self._rank, kind, order, round, tasks, count, size, x_slot, result_slot, flags, job
         if not is_short(size, count):
             self._send_long(to, HEADER.pack(*fields), array(code, numbers).tobytes(), payload)
             return
@@ -164,7 +169,7 @@ class Channel:
 
     def short(self, kind: int, order: int, round: int, tasks: int, flags: int, data: bytes) -> bytes:
         """Return a message that fits with its header, to be sent to several ranks."""
-        fields = self._rank, kind, order, round, tasks, 0, len(data), NOWHERE, NOWHERE, flags
+        fields = self._rank, kind, order, round, tasks, 0, len(data), NOWHERE, NOWHERE, flags, 0
         return HEADER.pack(*fields) + data
 
     def isend(self, part: bytes | Payload, to: int, tag: int = MESSAGE) -> None:
@@ -241,18 +246,18 @@ class Channel:
     def read(self) -> Message | None:
         """Return the message in the buffer; None if the rest of it, or of one before it, is still to come."""
         buffer, rest = self.buffer, deque[Any]()
-        sender, kind, order, round, tasks, count, size, x_slot, result_slot, flags = _unpack(buffer)
+        sender, kind, order, round, tasks, count, size, x_slot, result_slot, flags, job = _unpack(buffer)
         known, begin = self._indices if kind == ORDER else self.seconds, HEADER.size + 8 * count
         numbers: Any = known[:count].tolist() if 8 * count <= INLINE else np.empty(count, known.format)
         if begin + size <= self.capacity:
-            payload = self._as_array(buffer[begin : begin + size]) if size else EMPTY
+            payload = self._as_array(buffer[begin : begin + size], job) if size else EMPTY
         else:
-            payload = self._buffer_for(size) if size else EMPTY
+            payload = self._buffer_for(size, job) if size else EMPTY
             rest = self._receive(sender, [payload] if isinstance(numbers, list) else [numbers, payload])
         self.empty()
         seconds, indices = ([], numbers) if kind == ORDER else (numbers, ())
         fields = sender, kind, order, round, tasks, x_slot, result_slot, flags
-        message = Message(*fields, seconds, payload, indices)
+        message = Message(*fields, seconds, payload, indices, job)
         if not rest and sender not in self.incoming:
             return message
         until = perf_counter() + HURRY_SECONDS + size / HURRY_BYTES
@@ -295,15 +300,15 @@ class Channel:
             perf_counter() < entries[0].until for entries in self.incoming.values()
         )
 
-    def _as_array(self, data: bytearray) -> Payload:
-        if len(data) == self._bytes:
-            return np.ndarray(self._shape, self._dtype, data)
+    def _as_array(self, data: bytearray, job: int) -> Payload:
+        like = self.buffers.get(job)
+        if like is not None and len(data) == like.bytes:
+            return np.ndarray(like.shape, like.dtype, data)
         return np.frombuffer(data, np.uint8)
 
-    def _buffer_for(self, size: int) -> Payload:
-        if size != self._bytes:
-            return np.empty(size, np.uint8)
-        return self.buffers.take()
+    def _buffer_for(self, size: int, job: int) -> Payload:
+        like = self.buffers.get(job)
+        return np.empty(size, np.uint8) if like is None or size != like.bytes else like.take()
 
     def close(self) -> None:
         """Send what is left and cancel the request for a message that will not come."""

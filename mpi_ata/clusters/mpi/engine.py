@@ -68,6 +68,8 @@ class JobView(Protocol):
     Its methods are for the ranks alone, and no part of a cluster's interface.
     """
 
+    number: int  # of the job among those that share the ranks
+    ready: dict[int, int]  # by worker: the flags of those that are set up for it
     wanted: int  # tasks that it waits for: no more messages are read than these need
     arrived: list[Row]  # short results that were read and not booked yet
     plain_bytes: int  # of a short result that is an array like x; -1: its results are of other kinds
@@ -130,9 +132,12 @@ class StoppedOrder:
 class Ranks:
     """Sends orders to worker ranks, reads what they send, and notices whose process has ended."""
 
-    def __init__(self, comm: MPI.Comm, template: Array, digest: bytes, exchange: str = "star") -> None:
+    def __init__(
+        self, comm: MPI.Comm, digest: bytes, template: Array | None = None, exchange: str = "star"
+    ) -> None:
+        """Take a template of what is sent if there is one job: only then memory and a chain are shared."""
         self.n = workers_in(comm.Get_size())
-        self.jobs: list[JobView] = []
+        self.jobs: dict[int, JobView] = {}
         # The table of orders, with a row per worker: what it does, or will do after what it is to stop.
         self.orders: list[Order | None] = [None] * self.n
         self.left = [0] * self.n  # tasks that have not come back
@@ -140,7 +145,6 @@ class Ranks:
         self.excused = [0.0] * self.n  # seconds of suspension before that
         self.results: dict[int, Array] = {}  # where results will be, if in shared memory
         self.stopping: dict[int, StoppedOrder] = {}  # by worker: orders whose stop is not confirmed
-        self.ready: dict[int, int] = {}  # by worker: the flags of those that are set up
         self.staying = set(range(self.n))  # workers that have not left
         self.drained = True  # whether all messages had been read at some time during the latest receive()
         self.suspended = 0.0  # seconds for which this process was stopped, or did something else
@@ -153,14 +157,14 @@ class Ranks:
         self._latest = perf_counter()  # when this process last waited
         self.rank = [rank_of(worker) for worker in range(self.n)]  # by worker: a call would cost more
         self._worker = [worker_of(rank) for rank in range(ranks_for(self.n))]  # by rank
-        self._comm = comm
+        self.comm = comm
         with meeting(comm):
             self._meet(template, digest, exchange)
         self._bell.watch(self._lifelines.fileno(), self.find_dead)
 
-    def _meet(self, template: Array, digest: bytes, exchange: str) -> None:
+    def _meet(self, template: Array | None, digest: bytes, exchange: str) -> None:
         """Open what others connect to, and exchange addresses; the worker's method is its mirror."""
-        comm, memory, secret = self._comm, f"mpi_ata-{token_hex(16)}", token_bytes(SECRET_BYTES)
+        comm, memory, secret = self.comm, f"mpi_ata-{token_hex(16)}", token_bytes(SECRET_BYTES)
         try:
             self.ranks = exchange_ranks(comm, digest)
             hosts = [rank.host for rank in self.ranks]
@@ -168,8 +172,10 @@ class Ranks:
                 self._bell = Doorbell(MANAGER, hosts)
                 self._bell.share_flags(f"{memory}-flags", len(hosts))
                 self._lifelines = Lifelines(secret, len(set(hosts)) == 1, self.n)
-                self.links = open_links(exchange, template, hosts)
-                self.shared = shared_buffers(hosts[MANAGER], f"{memory}-slots", template, owner=True)
+                self.links, self.shared = None, None
+                if template is not None:
+                    self.links = open_links(exchange, template, hosts)
+                    self.shared = shared_buffers(hosts[MANAGER], f"{memory}-slots", template, owner=True)
             doors = exchange_doors(comm, self._bell, self.links, self._lifelines.port, memory, secret)
             with opening(comm, self._lifelines.admit):
                 if self.links is not None:
@@ -186,8 +192,8 @@ class Ranks:
             unlink_shared_file(f"{memory}-slots")
 
     def _watch_lifelines(self) -> None:
-        connected = np.zeros(self._comm.Get_size(), np.uint8)
-        self._comm.Gather(np.zeros(1, np.uint8), connected, MANAGER)
+        connected = np.zeros(self.comm.Get_size(), np.uint8)
+        self.comm.Gather(np.zeros(1, np.uint8), connected, MANAGER)
         self._lifelines.watch(np.flatnonzero(connected).tolist())
         self.unwatched = [w for w in range(self.n) if not connected[rank_of(w)]]  # only by deadlines
 
@@ -247,17 +253,17 @@ class Ranks:
         if order.route is not None:
             flags, payload = flags | EXCHANGED, order.route.packed()
         else:
-            order.x, x_slot = self._place(worker, order.x)
+            order.x, x_slot = self._place(order.job, worker, order.x)
             payload = order.job.pack_point(order.x) if x_slot == NOWHERE else EMPTY
         if x_slot != NOWHERE and self.shared is not None and (order.together or left == 1):
             result_slot = self._reserve_result(worker, self.shared)
         indices = () if draws is None or order.trial else draws.of(worker)
         fields = self.rank[worker], ORDER, order.number, order.round, left, flags, ()
-        self.channel.send(*fields, payload, x_slot, result_slot, indices)
+        self.channel.send(*fields, payload, x_slot, result_slot, indices, order.job.number)
 
-    def _place(self, worker: int, x: Array) -> tuple[Array, int]:
+    def _place(self, job: JobView, worker: int, x: Array) -> tuple[Array, int]:
         """Return x and its slot, in memory that is shared with a worker if that is possible."""
-        if self.shared is None or not self.ready.get(worker, 0) & SHARED:
+        if self.shared is None or not job.ready.get(worker, 0) & SHARED:
             return x, NOWHERE
         x = self.shared.put(x)
         return x, self.shared.number_of(x)
@@ -268,14 +274,14 @@ class Ranks:
             self.results[worker] = result
         return shared.number_of(result)
 
-    def ask(self, worker: int, x: Array, parts: range, answer: Answer) -> Array:
+    def ask(self, job: JobView, worker: int, x: Array, parts: range, answer: Answer) -> Array:
         """Let a worker evaluate parts at x, and call `answer` with what it sends; return x as it was sent."""
         self._questions -= 1  # negative: a late answer is not taken for that of a task
         self._answers[self._questions] = answer
-        x, slot = self._place(worker, x)
+        x, slot = self._place(job, worker, x)
         fields = EVALUATE, self._questions, parts.start, parts.stop
         payload = x if slot == NOWHERE else EMPTY
-        self.channel.send(self.rank[worker], *fields, payload=payload, x_slot=slot)
+        self.channel.send(self.rank[worker], *fields, payload=payload, x_slot=slot, job=job.number)
         self.ring[worker]()
         return x
 
@@ -329,6 +335,14 @@ class Ranks:
         """Return whether a worker has something to do."""
         return self.orders[worker] is not None or worker in self.stopping
 
+    def can_be_asked(self, worker: int) -> bool:
+        """Return whether a worker would answer a question soon."""
+        return not self.is_busy(worker)
+
+    def unserved(self, job: JobView) -> list[tuple[int, Order, float]]:
+        """Return the orders of a job that wait behind one that takes too long, and for how long it has."""
+        return []
+
     def silent(self, job: JobView) -> list[tuple[int, Order, int, float]]:
         """Return who works for a job, at which order, tasks left, and the seconds for which nothing came."""
         now, found = perf_counter() - self.suspended, []
@@ -345,9 +359,9 @@ class Ranks:
         """Stop waiting for a worker to receive what was sent to it."""
         self.channel.abandon(self.rank[worker])
 
-    def _tell(self, worker: int, kind: int, order: int = 0, flags: int = 0) -> None:
+    def _tell(self, worker: int, kind: int, order: int = 0, flags: int = 0, job: int = 0) -> None:
         """Send a short message to a worker, without waiting, and wake it."""
-        self.channel.send(self.rank[worker], kind, order, flags=flags)
+        self.channel.send(self.rank[worker], kind, order, flags=flags, job=job)
         self.ring[worker]()
 
     def begin_waiting(self) -> float:
@@ -428,7 +442,7 @@ class Ranks:
 
     def _settle(self) -> None:
         """Let jobs book the results that were read, before anything else happens to their workers."""
-        for job in self.jobs:
+        for job in self.jobs.values():
             if job.arrived:
                 job._book()
 
@@ -452,7 +466,8 @@ class Ranks:
         if order is not None and kind == ARRIVAL:
             order.job._arrive(worker, order, message)
         elif kind == READY:
-            self.ready[worker] = message.flags
+            if (job := self.jobs.get(message.job)) is not None:
+                job.ready[worker] = message.flags
         elif kind == END:
             self.staying.discard(worker)
         elif message.order < 0:
@@ -463,8 +478,8 @@ class Ranks:
         elif kind == BROKEN:
             if order is not None:
                 order.job.break_exchange(worker)
-        elif kind == FAILED and worker not in self.ready:
-            for job in self.jobs:
+        elif kind == FAILED and not message.order:
+            if (job := self.jobs.get(message.job)) is not None:
                 job._fail_to_set_up(worker, message)
         elif kind == FAILED:
             failed = order if worker not in self.stopping else self.stopping[worker].order
@@ -499,12 +514,12 @@ class Ranks:
         self._settle()
         at = self.drop(worker)
         self.staying.discard(worker)
-        for job in self.jobs:
+        for job in list(self.jobs.values()):
             job._lose(worker, int(job is at))
 
     def find_dead(self) -> set[int]:
         """Look for ranks that have died, and return all of them."""
-        found = [*self._lifelines.broken(), *(acknowledged_losses(self._comm) if survives_losses else ())]
+        found = [*self._lifelines.broken(), *(acknowledged_losses(self.comm) if survives_losses else ())]
         for rank in found:
             if rank not in self.dead:
                 self.dead.add(rank)
@@ -532,7 +547,7 @@ class Ranks:
             for worker in self.staying:  # MPI_Abort would leave some behind
                 self._lifelines.cut(self.rank[worker])
         else:
-            atexit.register(end_all_ranks, self._comm, code)
+            atexit.register(end_all_ranks, self.comm, code)
         self.staying.clear()
         self.ended_for_good = self.closed = True
 

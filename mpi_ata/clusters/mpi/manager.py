@@ -37,10 +37,12 @@ from mpi_ata.clusters.mpi.channel import (
     Message,
     Payload,
 )
-from mpi_ata.clusters.mpi.engine import Order, Ranks, Row, StoppedOrder
+from mpi_ata.clusters.mpi.engine import JobView, Order, Ranks, Row, StoppedOrder
 from mpi_ata.clusters.mpi.handshake import check_same, identities
 from mpi_ata.clusters.mpi.library import MPI
+from mpi_ata.clusters.mpi.queued import QueuedRanks
 from mpi_ata.clusters.sample_indices import sample_indices_for
+from mpi_ata.clusters.sharing import Share
 from mpi_ata.errors import BadResultError, LossError, RunError
 from mpi_ata.launch import host_name, slurm_tasks
 from mpi_ata.launch.exit_report import note_lost_worker
@@ -68,7 +70,7 @@ new = tuple.__new__  # a third less than Arrival(...)
 class MPICluster(Farming):
     """Real workers on the ranks of a communicator, whose manager constructs this.
 
-    `grace_expired` says whether to give up waiting.
+    `grace_expired` says whether to give up waiting.  With `shared` and `share`, other jobs use the ranks too.
     """
 
     def __init__(
@@ -76,6 +78,9 @@ class MPICluster(Farming):
         comm: MPI.Comm,
         settings: ClusterSettings,
         grace_expired: Callable[[], bool] = lambda: False,
+        shared: QueuedRanks | None = None,
+        share: Share | None = None,
+        number: int = 0,
     ) -> None:
         problem, times, exchange = settings.problem, settings.times, settings.exchange
         drawn = settings.report_drawn and times is not None
@@ -89,8 +94,11 @@ class MPICluster(Farming):
         self.plain_bytes = self._template.nbytes if short else -1
         self._slack = math.inf if drawn else CLOCK_SECONDS  # by which reported times may be too long
         self.grace_expired = grace_expired
-        self._ranks = ranks = Ranks(comm, self._template, settings.digest, exchange)
-        ranks.jobs.append(self)
+        self._ranks = ranks = shared or Ranks(comm, settings.digest, self._template, exchange)
+        self._shared, self.share, self.number = shared, share, number
+        self.ready: dict[int, int] = {}
+        self._failure: RunError | None = None  # that ends the run, when it is next waited for
+        ranks.jobs[number] = self
         self.n = ranks.n
         self.ledger = Ledger(self.n)
         self.draws = sample_indices_for(problem)
@@ -121,7 +129,7 @@ class MPICluster(Farming):
     @property
     def sharing(self) -> list[int]:
         """The workers that share memory with the manager."""
-        return [worker for worker, flags in self._ranks.ready.items() if flags & SHARED]
+        return [worker for worker, flags in self.ready.items() if flags & SHARED]
 
     def now(self) -> float:
         """Return the time on the manager's monotonic clock."""
@@ -181,6 +189,7 @@ class MPICluster(Farming):
             if self.grace_expired():
                 raise GraceExpired
             came = ranks.receive(self, until, all_wanted)
+            self._check_failure()
             if ranks.drained and perf_counter() >= self._next_look:
                 self._next_look = perf_counter() + OVERDUE_SECONDS
                 self._find_overdue()
@@ -193,7 +202,21 @@ class MPICluster(Farming):
         if self.grace_expired():
             raise GraceExpired
         self.wanted = 1
-        return self._ranks.receive(self, until)
+        came = self._ranks.receive(self, until)
+        self._check_failure()
+        return came
+
+    def _check_failure(self) -> None:
+        """Raise the error that ends the run; not where it is found, which may be in another job's turn."""
+        if self._failure is not None and not self._closing:
+            raise self._failure
+
+    def divide(self, a: IntArray) -> IntArray:
+        """Return the quotas of a round, given what other jobs have ordered."""
+        if self.share is None:
+            return a
+        self.share.learn(self.ledger)
+        return self.share.divide(a, self.available, perf_counter())
 
     def _report(self, found: Lost | Back | None) -> None:
         """Have wait() return a worker that was found lost or back, before anything that comes later."""
@@ -262,7 +285,7 @@ class MPICluster(Farming):
             return result
         if not self._results:
             return message.payload
-        return self._results.unpack(message.payload, self._ranks.channel.buffers.take())
+        return self._results.unpack(message.payload, self._ranks.channel.buffers[self.number].take())
 
     def _hold(self, worker: int, order: Order, message: Message) -> None:
         """Hold back an arrival until the sum is in; then book all, of which the last one has the sum."""
@@ -309,7 +332,8 @@ class MPICluster(Farming):
         if self._closing:  # because of another worker, whose error is the one to show
             return
         if self.available[worker]:
-            raise RunError(self._placed(worker, why))
+            self._end_by(RunError(self._placed(worker, why)))
+            return
         self._report(self._health.died(worker, 0, why))
 
     def _lose(self, worker: int, tasks: int) -> None:
@@ -333,10 +357,15 @@ class MPICluster(Farming):
         try:
             lost = self._health.failed(worker, tasks, error, round)
         except RunError as fatal:
-            raise RunError(self._placed(worker, str(fatal))) from None
+            self._end_by(RunError(self._placed(worker, str(fatal))))
+            return
         if lost is not None:
             self._withdraw(worker)
         self._report(lost)
+
+    def _end_by(self, error: RunError) -> None:
+        """End the run by an error."""
+        self._failure, self.wanted = self._failure or error, 0
 
     def _finish_trial(self, worker: int, order: Order, message: Message) -> None:
         """Book the task that a worker on probation was tried with."""
@@ -352,7 +381,7 @@ class MPICluster(Farming):
     def _try_again(self, x: Array, round: int) -> None:
         """Give one task to each worker whose probation allows it; its result will be dropped."""
         for worker in self._health.due(round):
-            if worker not in self._ranks.ready or self._ranks.is_busy(worker):
+            if worker not in self.ready or self._ranks.is_busy(worker):
                 self._health.unanswered(worker, round)
             else:
                 self._ranks.try_out(self, worker, x, round)
@@ -364,7 +393,7 @@ class MPICluster(Farming):
         if waiting := [worker for worker, order, _ in late if order.route is not None]:
             self._gathering.dissolve(f"nothing came from the workers {waiting}")
             return
-        for worker, order, silent in late:
+        for worker, order, silent in [*late, *self._ranks.unserved(self)]:
             self._suspect(worker, silent, order.round)
 
     def _overdue(self) -> list[tuple[int, Order, float]]:
@@ -439,7 +468,7 @@ class MPICluster(Farming):
         free = [] if self._ranks.has_orders(self) else sorted(self._free_after_stops())
         if not free:
             return [value for part in parts for value in here(part)]
-        work = PartialEvaluation(self._ranks, x, self._part_seconds, self._name)
+        work = PartialEvaluation(self._ranks, self, x, self._part_seconds, self._name)
         work.divide(parts, free, self.ledger.stats.pooled_means()[free])
         while work.missing():
             self._receive_any()
@@ -467,7 +496,7 @@ class MPICluster(Farming):
         if not self.available.any():
             raise LossError(f"all {self.n} workers are lost; resume the run on other workers")
         able = np.flatnonzero(self.available).tolist()
-        return {worker for worker in able if worker in self._ranks.ready and not self._ranks.is_busy(worker)}
+        return {worker for worker in able if worker in self.ready and self._ranks.can_be_asked(worker)}
 
     def _longest_stop(self) -> float:
         """Return the seconds after which no worker should be at a stopped task any more."""
@@ -498,14 +527,16 @@ class MPICluster(Farming):
     def _set_up(self) -> None:
         """Set up manager and workers, before the clock starts; who is late is judged by the others."""
         check_same(self._ranks.ranks)
+        if self._shared is not None:
+            self._shared.join(self, self._template)
         for ring in self._ranks.ring:
             ring()
         began, longest, warned = perf_counter(), 0.0, False
         set_up(self._problem, None, self.n)
-        while waiting := [i for i in np.flatnonzero(self.available).tolist() if i not in self._ranks.ready]:
-            ready = len(self._ranks.ready)
+        while waiting := [i for i in np.flatnonzero(self.available).tolist() if i not in self.ready]:
+            ready = len(self.ready)
             came, elapsed = self._receive_any(), perf_counter() - began
-            if len(self._ranks.ready) > ready:
+            if len(self.ready) > ready:
                 longest = elapsed
             if came or elapsed <= SETUP_SECONDS:
                 continue
@@ -525,13 +556,13 @@ class MPICluster(Farming):
         ranks = self._ranks
         if (given := slurm_tasks()) not in (None, started := ranks_for(self.n)):
             log.warning(f"Slurm has given {given} tasks to this job, but {started} ranks were started")
-        if unreachable := sorted(i for i, flags in ranks.ready.items() if not flags & REACHABLE):
+        if unreachable := sorted(i for i, flags in self.ready.items() if not flags & REACHABLE):
             log.warning(f"the doorbell of workers {unreachable} cannot be rung: they poll every 10 ms")
         if ranks.unwatched:
             log.warning(
                 f"workers {ranks.unwatched} cannot reach the manager over TCP: deaths are noticed late"
             )
-        if any(flags & GLOBAL_RANDOM for flags in ranks.ready.values()):
+        if any(flags & GLOBAL_RANDOM for flags in self.ready.values()):
             log.warning(DRAWS_GLOBALLY)
         if sleeping:
             log.info("tasks sleep as long as [times] says; without it, they run at their real speed")
@@ -554,6 +585,10 @@ class MPICluster(Farming):
         """Stop everyone, and let the workers leave; `final` if no further run follows."""
         ranks, self._closing = self._ranks, True
         if ranks.closed:
+            return
+        if self._shared is not None:
+            self.stop(np.arange(self.n))
+            self._shared.leave(self)
             return
         for worker, report in self._gathering.end().items():  # whose results nobody will use
             self._drop(worker, report.message)
@@ -592,9 +627,11 @@ class PartialEvaluation:
     `longest` are the seconds per part of the slowest answer so far, earlier evaluations included.
     """
 
-    def __init__(self, ranks: Ranks, x: Array, longest: float, name: Callable[[int], str]) -> None:
+    def __init__(
+        self, ranks: Ranks, job: JobView, x: Array, longest: float, name: Callable[[int], str]
+    ) -> None:
         self.longest = longest
-        self._ranks, self._x, self._name = ranks, x, name
+        self._ranks, self._job, self._x, self._name = ranks, job, x, name
         self._all: set[range] = set()
         self._busy: dict[int, range] = {}  # by worker
         self._waiting: list[range] = []  # without a worker
@@ -614,7 +651,7 @@ class PartialEvaluation:
     def _ask(self, worker: int, parts: range) -> None:
         self._all.add(parts)
         self._busy[worker] = parts
-        self._x = self._ranks.ask(worker, self._x, parts, partial(self._take, parts))
+        self._x = self._ranks.ask(self._job, worker, self._x, parts, partial(self._take, parts))
 
     def _take(self, parts: range, worker: int, message: Message) -> None:
         """Keep what a worker has sent."""

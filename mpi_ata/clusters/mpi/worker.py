@@ -21,11 +21,12 @@ from mpi_ata.clusters.computations import (
     template_of,
 )
 from mpi_ata.clusters.interface import ClusterSettings
-from mpi_ata.clusters.mpi.buffers import NOWHERE, shared_buffers
+from mpi_ata.clusters.mpi.buffers import NOWHERE, BufferPool, shared_buffers
 from mpi_ata.clusters.mpi.chain import Passing, open_links
 from mpi_ata.clusters.mpi.channel import (
     ARRIVAL,
     BAD_RESULT,
+    CLOSE,
     END,
     EVALUATE,
     EVALUATED,
@@ -35,6 +36,7 @@ from mpi_ata.clusters.mpi.channel import (
     GLOBAL_RANDOM,
     INLINE,
     NO_EXCHANGE,
+    OPEN,
     ORDER,
     REACHABLE,
     READY,
@@ -144,36 +146,80 @@ class TaskSequence:
         self._number += count
 
 
-class Worker:
-    """Carries out orders, one at a time, until the manager ends it."""
+class Desk:
+    """One job at one worker: its problem, its tasks, and where their results are added up."""
 
-    def __init__(self, comm: MPI.Comm, settings: ClusterSettings) -> None:
+    def __init__(
+        self, job: int, settings: ClusterSettings, worker: int, n: int, poll_stop: Callable[[], bool]
+    ) -> None:
         problem, times = settings.problem, settings.times
-        self._problem, self._drawn = problem, times is not None
-        self._report_drawn = settings.report_drawn and self._drawn
-        self._stoppable = times is None or times.stoppable
-        self._index, self._n = worker_of(comm.Get_rank()), workers_in(comm.Get_size())
-        self._computes = returns_values(problem)  # packed values, which are joined rather than added up
+        self.job, self.problem, self._worker, self._n = job, problem, worker, n
+        self.drawn = times is not None
+        self.report_drawn = settings.report_drawn and self.drawn
+        self.stoppable = times is None or times.stoppable
+        self.computes = returns_values(problem)  # packed values, which are joined rather than added up
         self._values: list[Packed] = []  # of results not sent yet
-        self._order = 0  # the one being carried out
+        self.template = template_of(problem)
+        self.total = np.empty_like(self.template)  # the sum of results not sent yet
+        self.points, self.results = point_wire(problem, self.template), results_wire(problem, self.template)
+        asked = poll_stop if self.stoppable else None
+        self.tasks = TaskSequence(problem, worker, settings.seed, times, asked)
+
+    def set_up(self) -> bool:
+        """Do what must not count as time of a task, and return whether it drew from global generators.
+
+        That is imports, data, compilation, and one untimed task.
+        """
+        set_up(self.problem, self._worker, self._n)
+        before = global_states()
+        self._abilities = ProblemAbilities.of(self.problem)  # its setup may have added some
+        compute(self._abilities, first_point(self.problem), [self.tasks.first()])
+        return global_states() != before
+
+    def compute(self, x: Array, tasks: list[Task]) -> Array:
+        """Return the sum of the results of tasks."""
+        return compute(self._abilities, x, tasks, self.report_drawn)
+
+    def joined(self, result: Packed, first: bool, due: bool) -> Packed:
+        """Keep the packed results of a task, and join all that are kept if they are due."""
+        if first:
+            self._values.clear()
+        self._values.append(result)
+        return np.concatenate(self._values) if due else EMPTY
+
+
+class Worker:
+    """Carries out orders, one at a time, until the manager ends it.
+
+    It works for one job, with these settings, or for all that the manager opens, which `build` describes.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        settings: ClusterSettings | None,
+        digest: bytes = b"",
+        build: Callable[[int], ClusterSettings] | None = None,
+    ) -> None:
+        self._index, self._n = worker_of(comm.Get_rank()), workers_in(comm.Get_size())
+        self._build, self._desks = build, dict[int, Desk]()  # by job
+        self._later: list[Message] = []  # to open and close desks when this worker is idle
+        self._job, self._order = 0, 0  # the one being carried out
         self._in_task = False  # whether a task has begun that is not done
         self._stop_asked = self._ended = self._final = False
         self.dismissed = False  # whether all ranks leave in order
         with meeting(comm):
-            self._meet(comm, settings)
+            self._meet(comm, settings, digest)
 
-    def _meet(self, comm: MPI.Comm, settings: ClusterSettings) -> None:
+    def _meet(self, comm: MPI.Comm, settings: ClusterSettings | None, digest: bytes) -> None:
         """Open what others connect to, and exchange addresses; the method of Ranks is its mirror."""
-        problem, rank = settings.problem, comm.Get_rank()
-        hosts = [each.host for each in exchange_ranks(comm, settings.digest)]
+        rank, template, links = comm.Get_rank(), None, None
+        hosts = [each.host for each in exchange_ranks(comm, settings.digest if settings else digest)]
         with opening(comm):
-            template = template_of(problem)
-            self._total = np.empty_like(template)  # the sum of results not sent yet
-            self._points, self._results = point_wire(problem, template), results_wire(problem, template)
-            poll_stop = self._poll_stop if self._stoppable else None
-            self._tasks = TaskSequence(problem, self._index, settings.seed, settings.times, poll_stop)
             self._bell = Doorbell(rank, hosts)
-            links = open_links(settings.exchange, template, hosts)
+            if settings is not None:
+                template = self._open(0, settings).template
+                links = open_links(settings.exchange, template, hosts)
         doors, host = exchange_doors(comm, self._bell, links), hosts[MANAGER]
         manager = doors[MANAGER]
         with opening(comm):
@@ -182,11 +228,19 @@ class Worker:
             if host == hosts[rank]:
                 self._bell.share_flags(f"{manager.memory}-flags", len(hosts))
             self._ring = self._bell.ringer(manager.bell, manager.bell_address(host))
-            self._shared = shared_buffers(host, f"{manager.memory}-slots", template)
+            self._shared = (
+                None if template is None else shared_buffers(host, f"{manager.memory}-slots", template)
+            )
             self._lifeline = Lifeline(manager.at(host, manager.lifelines), manager.secret, rank)
             self._channel = Channel(comm, MANAGER, template, end_without_manager)
             self._exchange = Passing(links, rank, self._send, self._poll_stop, self._wait_stop)
         comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
+
+    def _open(self, job: int, settings: ClusterSettings) -> Desk:
+        """Return the desk of a job that this worker will work for."""
+        self._desk = Desk(job, settings, self._index, self._n, self._poll_stop)
+        self._desks[job] = self._desk
+        return self._desk
 
     def serve(self) -> bool:
         """Set up, carry out orders until the end, and return whether no further run follows."""
@@ -195,14 +249,17 @@ class Worker:
         return self._final
 
     def _serve(self) -> None:
-        try:
-            self._set_up()
-        except Exception as error:
-            self._report_failure(error)
+        for desk in self._desks.values():
+            self._set_up(desk)
         while not self._ended:
-            message = self._bell.wait(self._channel.poll)
+            message = self._later.pop(0) if self._later else self._bell.wait(self._channel.poll)
             if message is not None and message.kind == ORDER:
                 self._carry_out(message)
+            elif message is not None and message.kind == OPEN:
+                self._open_later(message.job)
+            elif message is not None and message.kind == CLOSE:
+                self._desks.pop(message.job, None)
+                self._channel.buffers.pop(message.job, None)
             elif message is not None and message.kind == EVALUATE:
                 self._evaluate(message)
             elif message is not None:
@@ -222,33 +279,48 @@ class Worker:
         text = np.frombuffer(why.encode(errors=ENCODING_ERRORS), np.uint8)
         self._send(FAILED, self._order, 0, tasks, flags, seconds, text)
 
-    def _set_up(self) -> None:
-        """Do what must not count as time of a task: imports, data, compilation, one untimed task."""
-        set_up(self._problem, self._index, self._n)
-        before = global_states()
-        self._abilities = ProblemAbilities.of(self._problem)  # its setup may have added some
-        compute(self._abilities, first_point(self._problem), [self._tasks.first()])
-        drew = global_states() != before
-        self._bell.sleep(HEARING_SECONDS)  # the manager rings once, to find out who hears it
+    def _set_up(self, desk: Desk) -> None:
+        """Set up a job, and report whether that went well."""
+        try:
+            drew = desk.set_up()
+        except Exception as error:
+            self._report_failure(error)
+            return
+        if not self._bell.heard:
+            self._bell.sleep(HEARING_SECONDS)  # the manager rings once, to find out who hears it
         flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None) | GLOBAL_RANDOM * drew
         self._send(READY, flags=flags)
+
+    def _open_later(self, job: int) -> None:
+        """Open a job that came to share the ranks."""
+        assert self._build is not None
+        self._job = job
+        try:
+            desk = self._open(job, self._build(job))
+        except Exception as error:
+            self._report_failure(error)
+            return
+        self._channel.buffers[job] = BufferPool(desk.template)
+        self._set_up(desk)
 
     def _carry_out(self, order: Message) -> None:
         """Carry out one order, until it is done or stopped, or fails."""
         self._order, self._stop_asked = order.order, False
-        self._tasks.begin(order)
+        self._job, self._desk = order.job, self._desks[order.job]
+        desk = self._desk
+        desk.tasks.begin(order)
         self._exchange.begin(order)
         unsent: list[float] = []  # not list[float](), which costs 1 us
         began = time.perf_counter()
         try:
-            self._tasks.announce(order.tasks)
+            desk.tasks.announce(order.tasks)
             x = self._point(order)
             if self._exchange.active and self._should_stop():
                 self._send(STOPPED, order.order, seconds=[0.0])
             else:
                 self._do_tasks(order, x, self._total_of(order), unsent)
         except Exception as error:
-            self._tasks.advance(self._in_task)
+            desk.tasks.advance(self._in_task)
             tasks, spent = len(unsent) + self._in_task, time.perf_counter() - began
             self._report_failure(error, tasks=tasks, seconds=[spent])
         self._order = 0
@@ -256,10 +328,11 @@ class Worker:
     def _evaluate(self, order: Message) -> None:
         """Evaluate the parts from order.round to order.tasks."""
         self._order, found = order.order, list[float]()
+        self._job, self._desk = order.job, self._desks[order.job]
         try:
             x = self._point(order)
             for part in range(order.round, order.tasks):
-                found += evaluated_part(self._problem, x, part)
+                found += evaluated_part(self._desk.problem, x, part)
             self._send(EVALUATED, order.order, payload=np.array(found, np.float64))
         except Exception as error:
             self._report_failure(error)
@@ -267,10 +340,10 @@ class Worker:
 
     def _do_tasks(self, order: Message, x: Array, total: Array, unsent: list[float]) -> None:
         """Do the tasks of an order; `unsent` are the seconds of those that are done but not sent."""
-        left, together = order.tasks, order.flags & TOGETHER
+        left, together, desk = order.tasks, order.flags & TOGETHER, self._desk
         while left > 0:
             self._in_task, began = True, time.perf_counter()
-            result, seconds = self._do(x, left if together and self._report_drawn else 1)
+            result, seconds = self._do(desk, x, left if together and desk.report_drawn else 1)
             self._in_task = False
             left -= len(seconds)
             # Finished work is sent at once: polling first may cost more than the task, since some
@@ -278,11 +351,11 @@ class Worker:
             if self._poll_stop() if left else self._should_stop():
                 self._report_stopped(unsent, seconds, time.perf_counter() - began)
                 break
-            self._tasks.advance(len(seconds))
+            desk.tasks.advance(len(seconds))
             due = not (left and together)
             small = total.nbytes <= INLINE  # the manager checks those
-            if self._computes:
-                total, fine = self._joined(result, first=not unsent, due=due), True
+            if desk.computes:
+                total, fine = desk.joined(result, first=not unsent, due=due), True
             elif unsent or order.result_slot != NOWHERE or not due:
                 fine = add_up(total, result, first=not unsent, last=due)
             else:  # it is sent as it is
@@ -294,23 +367,16 @@ class Worker:
                 self._deliver(order, unsent, total)
                 unsent.clear()
 
-    def _joined(self, result: Packed, first: bool, due: bool) -> Packed:
-        """Keep the packed results of a task, and join all that are kept if they are due."""
-        if first:
-            self._values.clear()
-        self._values.append(result)
-        return np.concatenate(self._values) if due else EMPTY
-
     def _point(self, order: Message) -> Array:
         """Return the point of an order, in this rank's own memory: a task may keep it."""
-        x = order.payload
+        x, buffers, points = order.payload, self._channel.buffers[order.job], self._desk.points
         if self._exchange.active and order.kind == ORDER:
-            x = self._exchange.point(self._channel.buffers.take())
+            x = self._exchange.point(buffers.take())
         elif order.x_slot != NOWHERE and self._shared is not None:
-            x = self._channel.buffers.take()
+            x = buffers.take()
             np.copyto(x, self._shared.at(order.x_slot))
-        elif self._points and x.dtype == np.uint8:
-            x = self._points.unpack(x, self._channel.buffers.take())
+        elif points and x.dtype == np.uint8:
+            x = points.unpack(x, buffers.take())
         x.flags.writeable = False
         return x
 
@@ -318,35 +384,35 @@ class Worker:
         """Return the array in which the results of an order are added up."""
         if order.result_slot != NOWHERE and self._shared is not None:
             return self._shared.at(order.result_slot)
-        return self._total
+        return self._desk.total
 
     def _deliver(self, order: Message, seconds: list[float], total: Array) -> None:
         if self._exchange.active:
             self._exchange.deliver(seconds, total)
             return
-        payload = EMPTY
+        payload, results = EMPTY, self._desk.results
         if order.result_slot != NOWHERE:
-            self._results.round(total)
+            results.round(total)
         else:
-            payload = self._results.pack(total) if self._results else total
+            payload = results.pack(total) if results else total
         self._send(ARRIVAL, order.order, 0, len(seconds), 0, seconds, payload, NOWHERE, order.result_slot)
 
-    def _do(self, x: Array, count: int) -> tuple[Array, list[float]]:
+    def _do(self, desk: Desk, x: Array, count: int) -> tuple[Array, list[float]]:
         """Do tasks; where a law of times is given, they last as long as it says."""
-        tasks = self._tasks.take(count)
+        tasks = desk.tasks.take(count)
         began = time.perf_counter()
-        result = compute(self._abilities, x, tasks, self._report_drawn)
-        if not self._drawn:
+        result = desk.compute(x, tasks)
+        if not desk.drawn:
             return result, [time.perf_counter() - began]
-        drawn = self._tasks.drawn_times(count)
-        for end in [math.fsum(drawn)] if self._stoppable else accumulate(drawn):
-            if self._sleep_until(began + end):
+        drawn = desk.tasks.drawn_times(count)
+        for end in [math.fsum(drawn)] if desk.stoppable else accumulate(drawn):
+            if self._sleep_until(desk, began + end):
                 break
-        return result, drawn if self._report_drawn else [time.perf_counter() - began]
+        return result, drawn if desk.report_drawn else [time.perf_counter() - began]
 
-    def _sleep_until(self, end: float) -> bool:
+    def _sleep_until(self, desk: Desk, end: float) -> bool:
         """Sleep to the end of a task, or until it is stopped, and return whether it was."""
-        if self._stoppable:
+        if desk.stoppable:
             return bool(self._bell.sleep_until(lambda: self._poll_stop() or None, until=end))
         time.sleep(max(end - time.perf_counter(), 0.0))
         return self._poll_stop()
@@ -354,7 +420,7 @@ class Worker:
     def _report_stopped(self, unsent: list[float], seconds: list[float], spent: float) -> None:
         """Report a stopped order: tasks done but not sent, and those begun within the time spent."""
         begun = 1 + sum(end <= spent for end in accumulate(seconds[:-1]))
-        self._tasks.advance(begun)
+        self._desk.tasks.advance(begun)
         whole = math.fsum(unsent) + spent
         self._send(STOPPED, self._order, tasks=len(unsent) + begun, seconds=[whole])
 
@@ -376,6 +442,8 @@ class Worker:
     def _obey(self, message: Message) -> None:
         if message.kind == END:
             self._ended, self._final = True, bool(message.flags & FINAL)
+        elif message.kind in (OPEN, CLOSE):
+            self._later.append(message)
         elif message.kind == FALLBACK:
             self._exchange.fall_back(message, self._order)
         elif message.kind == NO_EXCHANGE:
@@ -387,7 +455,7 @@ class Worker:
 
     def _send(self, kind: int, *fields: Any, **named: Any) -> None:
         """Send a message to the manager, with what Channel.send() takes, and wake it."""
-        self._channel.send(MANAGER, kind, *fields, **named)
+        self._channel.send(MANAGER, kind, *fields, **named, job=self._job)  # type: ignore[misc]
         self._ring()
         if self._channel.sending():
             self._channel.flush()

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from mpi_ata.clusters.mpi.library import (
     survives_losses,
 )
 from mpi_ata.clusters.mpi.manager import MPICluster
+from mpi_ata.clusters.mpi.queued import QueuedRanks
 from mpi_ata.clusters.mpi.worker import Worker
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import step_tasks
@@ -32,6 +34,7 @@ from mpi_ata.layout import MANAGER, workers_in
 from mpi_ata.version import __version__
 
 log = logging.getLogger("mpi_ata")
+Opened = TypeVar("Opened", MPICluster, QueuedRanks)
 
 SPEAKING_SECONDS = 1.0  # that one rank has to say what is wrong: launchers end all when the first one ends
 ENDED = "ended"
@@ -76,24 +79,44 @@ def mpi_cluster(
     settings = replace(settings, exchange=exchange)
     if asked == "chain" != exchange and is_manager():
         log.warning("exchange='chain' is not used: it would round what travels as bfloat16 at every worker")
+    manager = partial(MPICluster, settings=settings, grace_expired=grace_expired)
+    with _opened(partial(Worker, settings=settings), manager) as cluster:
+        yield cluster
+
+
+@contextmanager
+def queued_ranks(digest: bytes, build: Callable[[int], ClusterSettings]) -> Iterator[QueuedRanks | None]:
+    """Yield the ranks of this MPI world for several jobs, of which `build` returns the settings by number.
+
+    A worker's rank serves them first, then yields None.
+    """
+    worker = partial(Worker, settings=None, digest=digest, build=build)
+    with _opened(worker, partial(QueuedRanks, digest=digest)) as ranks:
+        yield ranks
+
+
+@contextmanager
+def _opened(
+    worker: Callable[[MPI.Comm], Worker], cluster: Callable[[MPI.Comm], Opened]
+) -> Iterator[Opened | None]:
+    """Yield what the manager opens; a worker's rank serves it first, then yields None."""
     with all_ranks_needed():
         comm = MPI.COMM_WORLD.Dup()
     if comm.Get_rank() != MANAGER:
-        worker = Worker(comm, settings)
-        if _served(worker, comm):
+        if _served(worker(comm), comm):
             sys.exit(0)  # the manager prints why
         comm.Free()
         yield None
         return
     with all_ranks_needed():
-        cluster = MPICluster(comm, settings, grace_expired)
+        found = cluster(comm)
     try:
-        yield cluster
-        cluster.close()
+        yield found
+        found.close()
     except BaseException:
-        cluster.abort()
+        found.abort()
         raise
-    if not cluster.ended_for_good:
+    if not found.ended_for_good:
         comm.Free()
 
 
