@@ -16,7 +16,7 @@ ROOT = Path(mpi_ata.__file__).parent
 # From the bottom up: who stands in a line may import from the lines before it.  A file with a rank of its own
 # is named with its folder: the run file as bytes and arrays knows nothing of jobs, so they can read one.
 LAYERS = [
-    ["errors", "abilities", "arrays", "version", "randomness", "layout"],
+    ["errors", "abilities", "arrays", "version", "randomness", "layout", "turns"],
     ["limits", "packing", "runfile.hdf5"],
     ["launch", "runfile.store"],
     ["problems", "times", "allocators", "updates"],

@@ -28,6 +28,7 @@ from mpi_ata.launch.mpirun import check_rank_memory
 from mpi_ata.layout import ranks_for
 from mpi_ata.runfile.load import summary_of
 from mpi_ata.runfile.schema import Record
+from mpi_ata.turns import in_turn_thread
 from mpi_ata.view.live import Display, JobsProgress, view_of
 from mpi_ata.view.summaries import closing_table, jobs_table, summary_table
 
@@ -90,12 +91,12 @@ def run_shared(
     """Run several jobs on the same workers, and print how each ended."""
     runs = (resolve_jobs_on_ranks if launch.under_launcher() and not virtual else resolve_jobs)(specs, output)
     if starts_ranks(virtual):
-        start_ranks([run.plan for run in runs])
+        start_ranks([run.start for run in runs if isinstance(run.start, Plan)])
     line = Display(sys.stderr)
-    with printed_notes(line):
+    with printed_notes(line, once=True):  # about a worker, all jobs have the same
         try:
             execute = simulate_jobs if virtual else run_jobs_on_ranks
-            manager = execute(runs, at_once, lambda run: [JobsProgress(line, runs)])
+            manager = execute(runs, at_once, JobsProgress(line, runs))
         finally:
             line.clear()
     if not manager:
@@ -140,9 +141,10 @@ class Notes(logging.Handler):
         self._printed.add(text)
         # A launcher that has ended reads nothing, and a signal may come while another line is written:
         # neither may end the run.
+        whose = f"{record.threadName}: " if in_turn_thread() else ""
         with suppress(OSError, RuntimeError):
             self._line.clear()
-            click.echo(f"Note: {text}", err=True)
+            click.echo(f"Note: {whose}{text}", err=True)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from mpi_ata.errors import RunError, UsageError, diverged, users_code
 from mpi_ata.methods import Method
 from mpi_ata.methods.interface import MethodAbilities
 from mpi_ata.problems import AnyProblem, EvaluationAbilities
+from mpi_ata.turns import outside_of_turns
 
 
 class Evaluation(NamedTuple):
@@ -38,12 +39,12 @@ def evaluate(
         x.flags.writeable = False
         metrics = evaluate_in_parts(problem, x, cluster) if can.evaluation_parts else {}
     if not metrics and can.evaluate is not None:
-        with users_code("evaluate(x) of the problem failed"):
+        with users_code("evaluate(x) of the problem failed"), outside_of_turns():
             answer = can.evaluate(x)
         metrics = _named_numbers("evaluate(x)", answer)
     loss = metrics.pop("loss", None)  # a problem that computes it anyway need not do so twice
     if loss is None and can.loss is not None:
-        with users_code("loss(x) of the problem failed"):
+        with users_code("loss(x) of the problem failed"), outside_of_turns():
             answer = can.loss(x)
         loss = _number("loss(x) of the problem returned", answer)
     if sums and not (np.isfinite(x).all() and (loss is None or math.isfinite(loss))):

@@ -10,30 +10,30 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mpi_ata.allocators import Allocator
-from mpi_ata.clusters.interface import ClusterSettings
+from mpi_ata.clusters.interface import Cluster, ClusterSettings
 from mpi_ata.clusters.sharing import Share, Sharing
-from mpi_ata.clusters.virtual import SharedTime
+from mpi_ata.clusters.virtual import SharedTime, VirtualCluster
 from mpi_ata.driver.drive import Drive, Outcome
 from mpi_ata.driver.execute import log_notes, settings_of, simulate, start_billing
 from mpi_ata.driver.observers import Observer
-from mpi_ata.driver.plan import OutputOptions, Plan, resolve
+from mpi_ata.driver.plan import OutputOptions, Plan, RunStart, resolve
 from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import CONTINUE, RunError, UsageError, describe_error, prefix_errors
-from mpi_ata.job import build_parts, load_job
-from mpi_ata.job.schema import Job
+from mpi_ata.errors import CONTINUE, RunError, UsageError, describe_error
+from mpi_ata.job import Parts, build_parts, load_job
+from mpi_ata.job.schema import RunDescription
 from mpi_ata.job.tables import parse_setting, split_values
-from mpi_ata.launch import rank
+from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.signals import FollowedStopRequest, GraceExpired, StopRequest
-from mpi_ata.layout import MANAGER
-from mpi_ata.methods import Method
-from mpi_ata.methods.interface import MethodAbilities, not_greedy
+from mpi_ata.layout import MANAGER, ranks_for
+from mpi_ata.methods import Method, Round
+from mpi_ata.methods.interface import MethodAbilities, is_greedy
 from mpi_ata.runfile.checkpoints import fresh_path
 from mpi_ata.runfile.load import summary_of
 from mpi_ata.turns import TurnThread
@@ -84,10 +84,20 @@ def resolve_jobs(specs: Sequence[JobSpec], output: OutputOptions) -> list["JobRu
             f"{folder} is a file; several jobs need a folder, for a run file each: use --out FOLDER"
         )
     folder.mkdir(parents=True, exist_ok=True)
+    outs = [replace(output, out=folder / f"{spec.name}.h5") for spec in specs]
     return [
-        JobRun(spec.name, resolve(spec.path, spec.settings, replace(output, out=folder / f"{spec.name}.h5")))
-        for spec in specs
+        job_run(spec, resolve(spec.path, spec.settings, own)) for spec, own in zip(specs, outs, strict=True)
     ]
+
+
+def job_run(spec: JobSpec, plan: Plan) -> "JobRun":
+    """Return one of several jobs that job files describe."""
+
+    def build(n: int) -> tuple[Parts, ClusterSettings]:
+        parts = build_parts(plan.job, n)
+        return parts, settings_of(plan.job, parts)
+
+    return JobRun(spec.name, plan, build, partial(simulate, plan))
 
 
 def resolve_jobs_on_ranks(specs: Sequence[JobSpec], output: OutputOptions) -> list["JobRun"]:
@@ -100,10 +110,10 @@ def resolve_jobs_on_ranks(specs: Sequence[JobSpec], output: OutputOptions) -> li
         workers_in_world()
         if is_manager():
             runs = resolve_jobs(specs, output)
-    settings = json.loads(bcast_text(json.dumps([run.plan.job.settings for run in runs])))
+    settings = json.loads(bcast_text(json.dumps([run.start.job.settings for run in runs])))
     with collective_check():
         plans = zip(specs, settings, strict=True)
-        return runs or [JobRun(spec.name, Plan(load_job(spec.path, own))) for spec, own in plans]
+        return runs or [job_run(spec, Plan(load_job(spec.path, own))) for spec, own in plans]
 
 
 @dataclass
@@ -111,7 +121,10 @@ class JobRun:
     """One of several jobs, while it runs and afterwards."""
 
     name: str
-    plan: Plan
+    start: RunStart
+    build: Callable[[int], tuple[Parts, ClusterSettings]]  # for so many workers; here user code is imported
+    simulate: Callable[[SharedTime, Share], tuple[Parts, VirtualCluster]]
+    observers: Sequence[Observer] = ()
     trace: Trace = field(default_factory=Trace)
     outcome: Outcome | None = None
     error: str = ""  # why it failed
@@ -122,7 +135,7 @@ class JobRun:
         """Return how far it is, in one word."""
         if self.error:
             return "failed"
-        if self.plan.finished or (self.outcome is not None and self.outcome.reason is not None):
+        if self.start.finished or (self.outcome is not None and self.outcome.reason is not None):
             return "finished"
         if self.outcome is not None:
             return "stopped"
@@ -132,10 +145,10 @@ class JobRun:
         """Return the result in plain numbers; None where one is not known."""
         if self.outcome is not None:
             known = self.outcome.summary()
-        elif self.plan.finished and self.plan.earlier is not None and self.plan.file is not None:
-            known = summary_of(self.plan.earlier, self.plan.file.path)
+        elif self.start.finished and self.start.earlier is not None and self.start.file is not None:
+            known = summary_of(self.start.earlier, self.start.file.path)
         else:
-            out = self.plan.file and str(self.plan.file.path)
+            out = self.start.file and str(self.start.file.path)
             known = self.trace.summary() | {"workers": None, "out": out}
         ended = {"state": self.state, "error": self.error or None, "finished": self.state == "finished"}
         return {"name": self.name} | known | ended
@@ -156,14 +169,11 @@ class Stage(Protocol):
         """Return a thread for a job."""
 
 
-Observe = Callable[[JobRun], Sequence[Observer]]  # returns the observers of a job
-
-
 class SimulatedStage:
     """Simulated workers, on one virtual clock."""
 
-    def __init__(self, n: int, observe: Observe) -> None:
-        self.sharing, self._observe = Sharing(n), observe
+    def __init__(self, n: int, observer: Observer) -> None:
+        self.sharing, self._observer = Sharing(n), observer
         self._time = SharedTime(self.sharing)
 
     def new_thread(self, name: str, function: Callable[[], None]) -> TurnThread:
@@ -172,11 +182,11 @@ class SimulatedStage:
 
     def drive(self, run: JobRun, share: Share, stop_request: StopRequest) -> Outcome:
         """Drive a job to its end; called in its thread."""
-        parts, cluster = simulate(run.plan, self._time, share)
-        check_shareable(run.plan.job, parts.method)
+        parts, cluster = run.simulate(self._time, share)
+        check_shareable(parts.method)
         track_regret(run.trace, parts.method, parts.times)
-        given = cluster, run.trace, self._observe(run), stop_request
-        return Drive(run.plan, parts.method, parts.problem, *given).outcome()
+        given = cluster, run.trace, [*run.observers, self._observer], stop_request
+        return Drive(run.start, parts.method, parts.problem, *given).outcome()
 
     def next(self, running: Sequence[JobRun]) -> JobRun:
         """Return the job that can go on first on the virtual clock."""
@@ -186,11 +196,33 @@ class SimulatedStage:
         return running[times.index(first)]
 
 
+class Billing(Observer):
+    """Divides the cores that are billed among the jobs that run, by their worker time so far."""
+
+    def __init__(self, runs: Sequence[JobRun], cores: float) -> None:
+        self._runs, self._cores = runs, cores
+
+    def on_start(self, method: Method, cluster: Cluster, trace: Trace) -> None:
+        """Divide."""
+        self._divide()
+
+    def on_round(self, round: Round, trace: Trace) -> None:
+        """Divide again."""
+        self._divide()
+
+    def _divide(self) -> None:
+        traces = [run.trace for run in self._runs if run.state == "running"]
+        worked = sum(trace.worker_time for trace in traces)
+        for trace in traces:
+            trace.cores = self._cores * (trace.worker_time / worked if worked else 1.0 / len(traces))
+
+
 class RankStage:
     """The ranks of this MPI world."""
 
-    def __init__(self, ranks: "QueuedRanks", runs: Sequence[JobRun], observe: Observe) -> None:
-        self.sharing, self._ranks, self._runs, self._observe = ranks.sharing, ranks, runs, observe
+    def __init__(self, ranks: "QueuedRanks", runs: Sequence[JobRun], observer: Observer) -> None:
+        self.sharing, self._ranks, self._runs = ranks.sharing, ranks, runs
+        self._observers = observer, Billing(runs, allocated_cores() or ranks_for(ranks.n))
 
     def new_thread(self, name: str, function: Callable[[], None]) -> TurnThread:
         """Return a thread for a job, which saves and evaluates while others run."""
@@ -204,72 +236,68 @@ class RankStage:
         """Drive a job to its end; called in its thread."""
         from mpi_ata.clusters.mpi.manager import MPICluster
 
-        ranks, job = self._ranks, run.plan.job
-        parts = build_parts(job, ranks.n)
-        check_shareable(job, parts.method)
-        number = next(i for i, other in enumerate(self._runs) if other is run)
-        settings, grace_expired = settings_of(job, parts), stop_request.grace_expired
+        ranks, number = self._ranks, next(i for i, other in enumerate(self._runs) if other is run)
+        parts, settings = run.build(ranks.n)
+        check_shareable(parts.method)
+        grace_expired = stop_request.grace_expired
         cluster = MPICluster(ranks.comm, settings, grace_expired, ranks, share, number)
         with closing(cluster):
             start_billing(run.trace, cluster)
             track_regret(run.trace, parts.method, parts.times)
-            given = cluster, run.trace, self._observe(run), stop_request
-            return Drive(run.plan, parts.method, parts.problem, *given).outcome()
+            given = cluster, run.trace, [*run.observers, *self._observers], stop_request
+            return Drive(run.start, parts.method, parts.problem, *given).outcome()
 
     def next(self, running: Sequence[JobRun]) -> JobRun:
         """Wait until one of these jobs can go on, and return it."""
         return running[self._ranks.next_job([run.share for run in running if run.share is not None])]
 
 
-def check_shareable(job: Job, method: Method) -> None:
+def check_shareable(method: Method) -> None:
     """Reject a method that cannot share workers: one that stops tasks, or keeps all workers busy."""
-    with prefix_errors(f"{job.path}: "):
-        abilities = MethodAbilities.of(method)
-        allocator: Allocator | None = abilities.allocator
-        if allocator is None or abilities.point_per_worker:
-            rule = "keeps all workers busy, so nothing is left to be shared"
-            raise UsageError(f"this method {rule}; use sgd, heterogeneous-data-sgd or map, or run it alone")
-        try:
-            not_greedy(allocator, "mpi-ata run for this job alone")
-        except ValueError as error:
-            raise UsageError(f"jobs that share workers use all that they order: {error}") from None
+    abilities = MethodAbilities.of(method)
+    if abilities.allocator is None or abilities.point_per_worker:
+        rule = "keeps all workers busy, so nothing is left to be shared"
+        raise UsageError(f"this method {rule}; use sgd, heterogeneous-data-sgd or map, or run it alone")
+    if is_greedy(abilities.allocator):
+        rule = "orders more tasks than it uses, but jobs that share workers use all that they order"
+        raise UsageError(f"this allocator {rule}; use another one, such as ata-auto, or run the job alone")
 
 
 def simulate_jobs(
-    runs: Sequence[JobRun], at_once: int | None = None, observe: Observe = lambda run: ()
+    runs: Sequence[JobRun], at_once: int | None = None, observer: Observer | None = None
 ) -> bool:
     """Run several jobs on simulated workers; how each ended is noted in it."""
-    workers = {run.plan.job.run.workers for run in runs}
+    workers = {run.start.job.run.workers for run in runs}
     if len(workers) > 1:
         raise UsageError(
             f"jobs that share workers must have the same number of them, not {sorted(workers, key=str)}"
         )
     if (n := workers.pop()) is None:
         raise UsageError("number of workers not set: set workers in [run], or use --workers")
-    with StopRequest(max(run.plan.job.run.grace for run in runs)) as stop_request:
-        run_in_turns(runs, SimulatedStage(n, observe), stop_request, at_once)
+    with StopRequest(max(run.start.job.run.grace for run in runs)) as stop_request:
+        run_in_turns(runs, SimulatedStage(n, observer or Observer()), stop_request, at_once)
     return True
 
 
 def run_jobs_on_ranks(
-    runs: Sequence[JobRun], at_once: int | None = None, observe: Observe = lambda run: ()
+    runs: Sequence[JobRun], at_once: int | None = None, observer: Observer | None = None
 ) -> bool:
     """Run several jobs on the ranks of this MPI world, and return whether this is the manager's."""
     from mpi_ata.clusters.mpi.world import queued_ranks, workers_in_world
 
     n = workers_in_world()
-    digest = sha256(b"".join(run.plan.job.digest for run in runs)).digest()
+    digest = sha256(b"".join(run.start.job.digest for run in runs)).digest()
 
     def build(number: int) -> ClusterSettings:
         job = runs[number].plan.job
         return settings_of(job, build_parts(job, n))
 
-    grace = max(run.plan.job.run.grace for run in runs)
+    grace = max(run.start.job.run.grace for run in runs)
     stopping = StopRequest(grace, on_ranks=True, is_worker=rank() != MANAGER)
-    with stopping as stop_request, queued_ranks(digest, build) as ranks:
+    with stopping as stop_request, queued_ranks(digest, lambda number: runs[number].build(n)[1]) as ranks:
         if ranks is None:
             return False
-        run_in_turns(runs, RankStage(ranks, runs, observe), stop_request, at_once)
+        run_in_turns(runs, RankStage(ranks, runs, observer or Observer()), stop_request, at_once)
         if stop_request:
             ranks.abort(CONTINUE)
     return True
@@ -279,7 +307,7 @@ def run_in_turns(
     runs: Sequence[JobRun], stage: Stage, stop_request: StopRequest, at_once: int | None = None
 ) -> None:
     """Drive all jobs that are not finished, some at once, until they are, or a signal comes."""
-    waiting = deque(run for run in runs if not run.plan.finished)
+    waiting = deque(run for run in runs if not run.start.finished)
     running: list[JobRun] = []
     count = len(waiting)
     try:
@@ -300,11 +328,11 @@ def run_in_turns(
 def _at_once(stage: Stage, running: Sequence[JobRun], waiting: Sequence[JobRun], count: int) -> int:
     """Return how many jobs should run at once."""
     run = running[0] if running else waiting[0]
-    budget = run.plan.job.tables.get("allocator", {}).get("budget", 1)
-    return stage.sharing.at_once(problem_of(run.plan.job), budget, count)
+    budget = run.start.job.tables.get("allocator", {}).get("budget", 1)
+    return stage.sharing.at_once(problem_of(run.start.job), budget, count)
 
 
-def problem_of(job: Job) -> str:
+def problem_of(job: RunDescription) -> str:
     """Return what jobs have in common whose tasks take equally long on the same worker."""
     tables: dict[str, Any] = job.tables
     return repr((tables["problem"], tables.get("times")))
@@ -317,7 +345,7 @@ def _begin(run: JobRun, stage: Stage, stop_request: StopRequest) -> JobRun:
     def drive() -> None:
         assert run.share is not None
         try:
-            log_notes(run.plan)
+            log_notes(run.start)
             run.outcome = stage.drive(run, run.share, followed)
         except (UsageError, RunError) as error:
             run.error = str(error)
@@ -327,5 +355,5 @@ def _begin(run: JobRun, stage: Stage, stop_request: StopRequest) -> JobRun:
             run.error = describe_error(error)
 
     thread = stage.new_thread(run.name, drive)
-    run.share = Share(stage.sharing, thread, problem_of(run.plan.job))
+    run.share = Share(stage.sharing, thread, problem_of(run.start.job))
     return run

@@ -82,7 +82,7 @@ class Trace:
         self.metrics: dict[str, list[float]] = {}  # those of each row, by name; NaN where a row has none
         self.earlier = 0.0  # worker time of workers that are gone
         self.capacity, self.stride, self.recorded = capacity, 1, 0
-        self.cores = 0  # billed while the run lasts; none where workers are simulated
+        self.cores = 0.0  # billed while the run lasts; none where workers are simulated
         self._began, self._ended = time.monotonic(), math.inf
         self._before = (0.0, 0.0)  # elapsed and billed, in parts of the run before this one
         self.wall_time = WallTime()  # of elapsed

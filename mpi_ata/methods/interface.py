@@ -152,15 +152,22 @@ class AllocatorMethod(UpdateMethod):
         return a
 
 
+def is_greedy(allocator: Allocator) -> bool:
+    """Return whether quotas leave open who does how much: the surplus is dropped."""
+    return isinstance(allocator, GTA | MSync) or (
+        isinstance(allocator, ATAAuto) and allocator.spares == "auto"
+    )
+
+
 def not_greedy(allocator: Allocator, instead: str) -> Allocator:
-    """Return the allocator, unless it is one whose quotas leave open who does how much."""
+    """Return the allocator, unless it is greedy."""
     if isinstance(allocator, GTA | MSync):
         name = "gta" if isinstance(allocator, GTA) else "m-sync"
         raise ValueError(
             f"the allocator {name} lets everyone work and drops surplus results, but this method uses all it "
             f"orders; use another allocator, or {instead}, the greedy method of this kind"
         )
-    if isinstance(allocator, ATAAuto) and allocator.spares == "auto":
+    if is_greedy(allocator):
         raise ValueError(
             "spares = 'auto' of the allocator ata-auto drops surplus results, but this method uses all it "
             "orders; set spares = 'none'"

@@ -10,6 +10,7 @@ from mpi_ata.errors import RunError, TakenError, UsageError
 from mpi_ata.runfile.hdf5 import load_library
 from mpi_ata.runfile.schema import Record, to_tree
 from mpi_ata.runfile.store import RunFile
+from mpi_ata.turns import outside_of_turns
 
 log = logging.getLogger("mpi_ata")
 
@@ -62,7 +63,9 @@ class Checkpoints:
 
     def _save(self, record: Record) -> None:
         began = time.monotonic()
-        self.file.save(*to_tree(record))
+        tree = to_tree(record)
+        with outside_of_turns():
+            self.file.save(*tree)
         self._saved_at, self._pause = time.monotonic(), 0.0
         self.cost = max(self._saved_at - began, self.cost / 2)
         self.latest = int(record.method["k"])
