@@ -72,7 +72,6 @@ class SimulatedWorkers:
         ledger: Ledger,
         indices: SampleIndices | None,
         overhead: Overhead | None = None,
-        shared: "SharedTime | None" = None,
     ) -> None:
         n = times.n
         self.now = 0.0
@@ -88,7 +87,8 @@ class SimulatedWorkers:
         self.events: list[tuple[float, int]] = []  # a heap of (due, worker); a stopped one is out of date
         self._saved = _SAVED if times.stoppable else (*_SAVED, *_UNSTOPPABLE)
         self._n, self._times, self._script, self._scripted = n, times, script, bool(script)
-        self._ledger, self._indices, self._overhead, self._shared = ledger, indices, overhead, shared
+        self._ledger, self._indices, self._overhead = ledger, indices, overhead
+        self.shared: SharedTime | None = None  # with other jobs
         self.probes: set[int] = set()  # workers on probation that have a single task as a trial
         self.dropped: dict[int, int] = {}  # tasks begun in orders that end unused when their worker wakes up
 
@@ -101,10 +101,10 @@ class SimulatedWorkers:
         self.number[workers[self.round[workers] != round]] = 0
         self.round[workers] = round
         self.left[workers] = counts
-        if self._shared is None:
+        if self.shared is None:
             began = np.maximum(self.free[workers], self.now)
         else:
-            began = self._shared.begin(self, workers)
+            began = self.shared.begin(self, workers)
         self.began[workers] = began
         self.seconds[workers] = seconds = self._duration(workers, round, counts if together else 1)
         due = began + seconds
@@ -115,8 +115,8 @@ class SimulatedWorkers:
             due += self._script.delays(workers, seconds, began)
         self.due[workers] = due
         self._expect(due.tolist(), workers.tolist())
-        if self._shared is not None:
-            self._shared.enqueue(self, workers, self.left[workers])
+        if self.shared is not None:
+            self.shared.enqueue(self, workers, self.left[workers])
 
     def _expect(self, due: list[float], workers: list[int]) -> None:
         """Queue deliveries; a queue that is mostly out of date is rebuilt."""
@@ -230,9 +230,9 @@ class SimulatedWorkers:
             for worker in workers.tolist():
                 self.probes.discard(worker)
                 self.dropped.pop(worker, None)
-        if self._shared is not None:
+        if self.shared is not None:
             for worker in workers.tolist():
-                self._shared.withdraw(self, worker)
+                self.shared.withdraw(self, worker)
 
     def _finish(self, workers: IntArray, begun: IntArray) -> Array:
         """Let workers end the task that they are at, and return how long that takes them.
@@ -543,8 +543,7 @@ class VirtualCluster(Farming):
     `faults` happen to workers at times on the virtual clock; `deaths`, which maps workers to the time at
     which they die, is short for faults of that kind.  `policy` says what is done about them; with neither
     policy nor faults there are no deadlines, since nobody can hang.  `overhead` says how many seconds orders
-    spend on the way, for example `Traffic` on a network; none if it is not given.  With `share`, the workers
-    serve several jobs, on one clock, `time`.
+    spend on the way, for example `Traffic` on a network; none if it is not given.
     """
 
     simulated = True
@@ -558,11 +557,8 @@ class VirtualCluster(Farming):
         faults: Sequence[Fault] = (),
         policy: FaultPolicy | None = None,
         overhead: Overhead | None = None,
-        time: SharedTime | None = None,
-        share: Share | None = None,
     ) -> None:
         note_simulation()
-        self._time, self._share = time, share
         self.n = times.n
         self.ledger = Ledger(self.n)
         self.grace_expired: Callable[[], bool] = lambda: False  # whether to give up waiting
@@ -570,7 +566,7 @@ class VirtualCluster(Farming):
         self._script = FaultScript(self.n, [*faults, *dying])
         self._scripted = bool(self._script)  # a plain bool is faster
         self.draws = sample_indices_for(problem)
-        self._workers = SimulatedWorkers(times, self._script, self.ledger, self.draws, overhead, time)
+        self._workers = SimulatedWorkers(times, self._script, self.ledger, self.draws, overhead)
         self._problem, self._times, self._policy = problem, times, policy
         self._template, self._computes = template_of(problem), returns_values(problem)
         self._points = point_wire(problem, self._template)
@@ -622,8 +618,6 @@ class VirtualCluster(Farming):
             self._disruptions.clear()
         if round >= self.health.next_trial:
             self._disruptions.try_again(x, round)
-        if self._share is not None and self._time is not None:
-            self._time.join(own, self._share)
         own.order(workers, SimulatedOrder(x, round, together, summed), counts)
         if self.draws is not None:
             self.draws.take(workers.tolist(), own.left[workers].tolist())
@@ -632,9 +626,11 @@ class VirtualCluster(Farming):
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
         """Advance the clock to the next arrival and compute it, or to the next loss or return."""
+        return self._first(timeout)
+
+    def _first(self, timeout: float | None = None) -> Arrival | Lost | Back:
         if self.grace_expired():
             raise GraceExpired
-        self._take_turns(all_wanted=False)
         until = math.inf if timeout is None else self._workers.now + timeout
         while (found := self._next(until)) is None:
             pass
@@ -642,26 +638,13 @@ class VirtualCluster(Farming):
 
     def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
         """Return what comes next, up to this many tasks; nothing is computed after a loss or a return."""
-        self._take_turns(all_wanted=tasks == self._workers.left.sum())
-        some = [first := self.wait()]
+        some = [first := self._first()]
         latest: Arrival | Lost | Back | None = first
         while isinstance(latest, Arrival) and (tasks := tasks - len(latest.seconds)) > 0:
             while (latest := self._next(math.inf)) is None:
                 pass
             some.append(latest)
         return some
-
-    def _take_turns(self, all_wanted: bool) -> None:
-        """Let other jobs run until this one has its next arrival, or all that it waits for."""
-        if self._share is not None and self._time is not None:
-            self._share.wait(partial(self._time.ready_at, self._workers, all_wanted))
-
-    def divide(self, a: IntArray) -> IntArray:
-        """Return the quotas of a round, given what other jobs have ordered."""
-        if self._share is None or self._time is None:
-            return a
-        self._share.learn(self.ledger)
-        return self._share.divide(a, self.available, self._time.now)
 
     def _next(self, until: float) -> Arrival | Lost | Back | None:
         """Advance the clock to what comes next; None if that is nothing to report."""
@@ -739,3 +722,42 @@ class VirtualCluster(Farming):
     def close(self) -> None:
         """Stop everyone."""
         self.stop(np.arange(self.n))
+
+
+class SharedVirtualCluster(VirtualCluster):
+    """The view of one of several jobs that share simulated workers, after share() was called."""
+
+    def share(self, time: SharedTime, share: Share) -> "SharedVirtualCluster":
+        """Share the workers with other jobs, on one clock."""
+        self._time, self._share = time, share
+        self._workers.shared = time
+        return self
+
+    def start(
+        self,
+        workers: IntArray,
+        x: Any,
+        round: int,
+        counts: IntArray | int = 1,
+        together: bool = False,
+        summed: bool = False,
+    ) -> None:
+        """Order tasks at the point x, which begin when the workers have done what others have ordered."""
+        self._time.join(self._workers, self._share)
+        super().start(workers, x, round, counts, together, summed)
+
+    def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
+        """Let other jobs run until this one has its next arrival, and return it."""
+        self._share.wait(partial(self._time.ready_at, self._workers, all_wanted=False))
+        return super().wait(timeout)
+
+    def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
+        """Let other jobs run until this one has all that it waits for, and return that."""
+        all_wanted = tasks == self._workers.left.sum()
+        self._share.wait(partial(self._time.ready_at, self._workers, all_wanted=all_wanted))
+        return super().wait_some(tasks)
+
+    def divide(self, a: IntArray) -> IntArray:
+        """Return the quotas of a round, given what other jobs have ordered."""
+        self._share.learn(self.ledger)
+        return self._share.divide(a, self.available, self._time.now)

@@ -9,7 +9,7 @@ from mpi_ata.clusters import Cluster, VirtualCluster
 from mpi_ata.clusters.interface import ClusterAbilities, ClusterSettings
 from mpi_ata.clusters.network import traffic_of
 from mpi_ata.clusters.sharing import Share
-from mpi_ata.clusters.virtual import SharedTime
+from mpi_ata.clusters.virtual import SharedTime, SharedVirtualCluster
 from mpi_ata.driver.drive import Drive, Outcome
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.plan import Plan, RunStart
@@ -87,7 +87,9 @@ def simulate(
         way = job.run.exchange
         overhead = None if job.network is None else traffic_of(parts.problem, job.network, way)
         given = parts.problem, parts.times, job.run.seed
-        return parts, VirtualCluster(*given, policy=policy, overhead=overhead, time=time, share=share)
+        if time is None or share is None:
+            return parts, VirtualCluster(*given, policy=policy, overhead=overhead)
+        return parts, SharedVirtualCluster(*given, policy=policy, overhead=overhead).share(time, share)
 
 
 def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome | None:

@@ -234,13 +234,12 @@ class RankStage:
 
     def drive(self, run: JobRun, share: Share, stop_request: StopRequest) -> Outcome:
         """Drive a job to its end; called in its thread."""
-        from mpi_ata.clusters.mpi.manager import MPICluster
+        from mpi_ata.clusters.mpi.manager import SharedMPICluster
 
         ranks, number = self._ranks, next(i for i, other in enumerate(self._runs) if other is run)
         parts, settings = run.build(ranks.n)
         check_shareable(parts.method)
-        grace_expired = stop_request.grace_expired
-        cluster = MPICluster(ranks.comm, settings, grace_expired, ranks, share, number)
+        cluster = SharedMPICluster(ranks, share, number, settings, stop_request.grace_expired)
         with closing(cluster):
             start_billing(run.trace, cluster)
             track_regret(run.trace, parts.method, parts.times)
@@ -287,10 +286,6 @@ def run_jobs_on_ranks(
 
     n = workers_in_world()
     digest = sha256(b"".join(run.start.job.digest for run in runs)).digest()
-
-    def build(number: int) -> ClusterSettings:
-        job = runs[number].plan.job
-        return settings_of(job, build_parts(job, n))
 
     grace = max(run.start.job.run.grace for run in runs)
     stopping = StopRequest(grace, on_ranks=True, is_worker=rank() != MANAGER)

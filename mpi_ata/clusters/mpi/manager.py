@@ -70,17 +70,16 @@ new = tuple.__new__  # a third less than Arrival(...)
 class MPICluster(Farming):
     """Real workers on the ranks of a communicator, whose manager constructs this.
 
-    `grace_expired` says whether to give up waiting.  With `shared` and `share`, other jobs use the ranks too.
+    `grace_expired` says whether to give up waiting.
     """
+
+    number = 0  # of the job, where several share the ranks
 
     def __init__(
         self,
         comm: MPI.Comm,
         settings: ClusterSettings,
         grace_expired: Callable[[], bool] = lambda: False,
-        shared: QueuedRanks | None = None,
-        share: Share | None = None,
-        number: int = 0,
     ) -> None:
         problem, times, exchange = settings.problem, settings.times, settings.exchange
         drawn = settings.report_drawn and times is not None
@@ -94,11 +93,10 @@ class MPICluster(Farming):
         self.plain_bytes = self._template.nbytes if short else -1
         self._slack = math.inf if drawn else CLOCK_SECONDS  # by which reported times may be too long
         self.grace_expired = grace_expired
-        self._ranks = ranks = shared or Ranks(comm, settings.digest, self._template, exchange)
-        self._shared, self.share, self.number = shared, share, number
+        self._ranks = ranks = self._opened_ranks(comm, settings)
         self.ready: dict[int, int] = {}
         self._failure: RunError | None = None  # that ends the run, when it is next waited for
-        ranks.jobs[number] = self
+        ranks.jobs[self.number] = self
         self.n = ranks.n
         self.ledger = Ledger(self.n)
         self.draws = sample_indices_for(problem)
@@ -120,6 +118,9 @@ class MPICluster(Farming):
         except BaseException:
             self.abort()
             raise
+
+    def _opened_ranks(self, comm: MPI.Comm, settings: ClusterSettings) -> Ranks:
+        return Ranks(comm, settings.digest, self._template, settings.exchange)
 
     @property
     def ended_for_good(self) -> bool:
@@ -210,13 +211,6 @@ class MPICluster(Farming):
         """Raise the error that ends the run; not where it is found, which may be in another job's turn."""
         if self._failure is not None and not self._closing:
             raise self._failure
-
-    def divide(self, a: IntArray) -> IntArray:
-        """Return the quotas of a round, given what other jobs have ordered."""
-        if self.share is None:
-            return a
-        self.share.learn(self.ledger)
-        return self.share.divide(a, self.available, perf_counter())
 
     def _report(self, found: Lost | Back | None) -> None:
         """Have wait() return a worker that was found lost or back, before anything that comes later."""
@@ -527,8 +521,6 @@ class MPICluster(Farming):
     def _set_up(self) -> None:
         """Set up manager and workers, before the clock starts; who is late is judged by the others."""
         check_same(self._ranks.ranks)
-        if self._shared is not None:
-            self._shared.join(self, self._template)
         for ring in self._ranks.ring:
             ring()
         began, longest, warned = perf_counter(), 0.0, False
@@ -586,10 +578,6 @@ class MPICluster(Farming):
         ranks, self._closing = self._ranks, True
         if ranks.closed:
             return
-        if self._shared is not None:
-            self.stop(np.arange(self.n))
-            self._shared.leave(self)
-            return
         for worker, report in self._gathering.end().items():  # whose results nobody will use
             self._drop(worker, report.message)
         self.stop(np.arange(self.n))
@@ -619,6 +607,39 @@ class MPICluster(Farming):
         """Return what went wrong on a worker, with its host; a text about a task names the worker already."""
         task, who = f"task of worker {worker} ", self._name(worker)
         return why.replace(task, f"task of {who} ", 1) if task in why else f"{who}: {why}"
+
+
+class SharedMPICluster(MPICluster):
+    """The view of one of several jobs that share the ranks; `number` is that of the job among them."""
+
+    def __init__(
+        self,
+        ranks: QueuedRanks,
+        share: Share,
+        number: int,
+        settings: ClusterSettings,
+        grace_expired: Callable[[], bool],
+    ) -> None:
+        self._shared, self.share, self.number = ranks, share, number
+        super().__init__(ranks.comm, settings, grace_expired)
+
+    def _opened_ranks(self, comm: MPI.Comm, settings: ClusterSettings) -> Ranks:
+        return self._shared
+
+    def _set_up(self) -> None:
+        self._shared.join(self, self._template)
+        super()._set_up()
+
+    def divide(self, a: IntArray) -> IntArray:
+        """Return the quotas of a round, given what other jobs have ordered."""
+        self.share.learn(self.ledger)
+        return self.share.divide(a, self.available, perf_counter())
+
+    def _end(self, final: bool, code: int) -> None:
+        """Let the workers forget this job."""
+        self._closing = True
+        self.stop(np.arange(self.n))
+        self._shared.leave(self)
 
 
 class PartialEvaluation:

@@ -34,7 +34,7 @@ QUESTION_SECONDS = 1e-3  # that a question is expected to take, where nothing is
 class SharingView(JobView, Protocol):
     """A job that shares the ranks with others."""
 
-    share: Share | None
+    share: Share
 
 
 class QueuedRanks(Ranks):
