@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # of the modules with *, all public names
     from mpi_ata.script.minimize import minimize as minimize
     from mpi_ata.script.ranks import cluster as cluster
     from mpi_ata.script.run import run as run
+    from mpi_ata.script.run_jobs import run_jobs as run_jobs
     from mpi_ata.script.trainer import Trainer as Trainer
     from mpi_ata.times import *
     from mpi_ata.torch import TorchProblem as TorchProblem
@@ -76,6 +77,7 @@ _NAMES = {  # by module, which is imported when a name is first used: a thousand
     "script.ranks": "cluster",
     "script.minimize": "Result minimize",
     "script.run": "run",
+    "script.run_jobs": "run_jobs",
     "script.trainer": "Trainer",
     "times": (
         "Constant DrawnTimes Exponential Law Linear Lognormal Mix Recorded Sqrt "

@@ -96,10 +96,10 @@ def run_shared(
     with printed_notes(line, once=True):  # about a worker, all jobs have the same
         try:
             execute = simulate_jobs if virtual else run_jobs_on_ranks
-            manager = execute(runs, at_once, JobsProgress(line, runs))
+            stop_request = execute(runs, at_once, JobsProgress(line, runs))
         finally:
             line.clear()
-    if not manager:
+    if stop_request is None:
         return
     rows = [run.summary() for run in runs]
     show(json.dumps(rows) if as_json else jobs_table(rows))

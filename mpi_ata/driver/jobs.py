@@ -264,9 +264,9 @@ def check_shareable(method: Method) -> None:
 
 def simulate_jobs(
     runs: Sequence[JobRun], at_once: int | None = None, observer: Observer | None = None
-) -> bool:
-    """Run several jobs on simulated workers; how each ended is noted in it."""
-    workers = {run.start.job.run.workers for run in runs}
+) -> StopRequest | None:
+    """Run several jobs on simulated workers, and return the signal that came; how each ended is in it."""
+    workers = {run.start.job.run.workers for run in runs}  # of scripts too
     if len(workers) > 1:
         raise UsageError(
             f"jobs that share workers must have the same number of them, not {sorted(workers, key=str)}"
@@ -275,13 +275,13 @@ def simulate_jobs(
         raise UsageError("number of workers not set: set workers in [run], or use --workers")
     with StopRequest(max(run.start.job.run.grace for run in runs)) as stop_request:
         run_in_turns(runs, SimulatedStage(n, observer or Observer()), stop_request, at_once)
-    return True
+    return stop_request
 
 
 def run_jobs_on_ranks(
     runs: Sequence[JobRun], at_once: int | None = None, observer: Observer | None = None
-) -> bool:
-    """Run several jobs on the ranks of this MPI world, and return whether this is the manager's."""
+) -> StopRequest | None:
+    """Run several jobs on the ranks of this MPI world; the same on the manager's rank, None on a worker's."""
     from mpi_ata.clusters.mpi.world import queued_ranks, workers_in_world
 
     n = workers_in_world()
@@ -291,11 +291,11 @@ def run_jobs_on_ranks(
     stopping = StopRequest(grace, on_ranks=True, is_worker=rank() != MANAGER)
     with stopping as stop_request, queued_ranks(digest, lambda number: runs[number].build(n)[1]) as ranks:
         if ranks is None:
-            return False
+            return None
         run_in_turns(runs, RankStage(ranks, runs, observer or Observer()), stop_request, at_once)
         if stop_request:
             ranks.abort(CONTINUE)
-    return True
+    return stop_request
 
 
 def run_in_turns(
