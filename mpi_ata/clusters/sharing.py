@@ -20,7 +20,8 @@ from mpi_ata.turns import TurnThread
 MEMORY_TASKS = 256.0  # of each worker that count in its mean: speeds change
 LEAST_SECONDS = 1e-9  # of a task, to compare speeds
 LEAST_REST = 0.5  # of what an order was expected to take is left of it, however late it is
-ITERATIONS = 5  # to tell how slow a worker is from how long a problem's tasks are
+ITERATIONS = 3  # to tell how slow a worker is from how long a problem's tasks are
+FIRST_ITERATIONS = 30  # the same, for a problem that is new
 LEAST_AT_ONCE = 4  # jobs
 MOST_SPEED = 0.95  # of all workers together, have those that decide how many jobs run at once
 
@@ -83,6 +84,7 @@ class PairSpeeds:
     def __init__(self, n: int) -> None:
         self._n = n
         self._sums: dict[Hashable, Array] = {}  # by problem: tasks, seconds and their squares, by worker
+        self._costs: dict[Hashable, float] = {}  # by problem: how long its tasks are, as last estimated
 
     def learn(self, problem: Hashable, sums: Array) -> None:
         """Add tasks, seconds and squares of these; older ones are forgotten little by little."""
@@ -108,15 +110,16 @@ class PairSpeeds:
     def _separated(self) -> tuple[Array, dict[Hashable, float]]:
         """Return how slow each worker is, and how long a task of each problem, the product being seconds."""
         known = {problem: sums for problem, sums in self._sums.items() if sums[0].any()}
-        costs = {problem: float(sums[1].sum() / sums[0].sum()) for problem, sums in known.items()}
-        slowness: Array = np.ones(self._n)
-        for _ in range(ITERATIONS):
+        first = {problem: float(sums[1].sum() / sums[0].sum()) for problem, sums in known.items()}
+        costs, slowness = first | self._costs, np.ones(self._n)
+        for _ in range(ITERATIONS if self._costs.keys() == known.keys() else FIRST_ITERATIONS):
             tasks = sum((costs[p] * sums[0] for p, sums in known.items()), np.zeros(self._n))
             seconds = sum((sums[1] for sums in known.values()), np.zeros(self._n))
             tried = tasks > 0
             slowness = np.full(self._n, seconds[tried].sum() / tasks[tried].sum() if tried.any() else 1.0)
             slowness[tried] = np.maximum(seconds[tried] / tasks[tried], LEAST_SECONDS)
             costs = {p: float(sums[1].sum() / (sums[0] @ slowness)) for p, sums in known.items()}
+        self._costs = costs
         return slowness, costs
 
 

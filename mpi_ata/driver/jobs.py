@@ -27,11 +27,13 @@ from mpi_ata.driver.restore import track_regret
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, RunError, UsageError, describe_error
 from mpi_ata.job import Parts, build_parts, load_job
-from mpi_ata.job.schema import RunDescription
+from mpi_ata.job.build import COPIES
+from mpi_ata.job.schema import Job, RunDescription
 from mpi_ata.job.tables import parse_setting, split_values
-from mpi_ata.launch import allocated_cores, rank
+from mpi_ata.launch import allocated_cores, host_name, rank
 from mpi_ata.launch.signals import FollowedStopRequest, GraceExpired, StopRequest
 from mpi_ata.layout import MANAGER, ranks_for
+from mpi_ata.limits import machine_memory
 from mpi_ata.methods import Method, Round
 from mpi_ata.methods.interface import MethodAbilities, is_greedy
 from mpi_ata.runfile.checkpoints import fresh_path
@@ -85,9 +87,21 @@ def resolve_jobs(specs: Sequence[JobSpec], output: OutputOptions) -> list["JobRu
         )
     folder.mkdir(parents=True, exist_ok=True)
     outs = [replace(output, out=folder / f"{spec.name}.h5") for spec in specs]
-    return [
-        job_run(spec, resolve(spec.path, spec.settings, own)) for spec, own in zip(specs, outs, strict=True)
-    ]
+    plans = [resolve(spec.path, spec.settings, own) for spec, own in zip(specs, outs, strict=True)]
+    check_modules([plan.job for plan in plans])
+    return [job_run(spec, plan) for spec, plan in zip(specs, plans, strict=True)]
+
+
+def check_modules(jobs: Sequence[Job]) -> None:
+    """Reject jobs that import different modules of the same name: in one process there is room for one."""
+    known: dict[str, tuple[Job, str]] = {}
+    for job in jobs:
+        for name, text in job.files.items():
+            module = name.partition("/")[2]
+            other, first = known.setdefault(module, (job, text)) if module else (job, text)
+            if first != text:
+                way_out = "rename one of them, or run the jobs one after another"
+                raise UsageError(f"{other.path} and {job.path} import different files {module}; {way_out}")
 
 
 def job_run(spec: JobSpec, plan: Plan) -> "JobRun":
@@ -128,6 +142,7 @@ class JobRun:
     trace: Trace = field(default_factory=Trace)
     outcome: Outcome | None = None
     error: str = ""  # why it failed
+    memory: float = 0.0  # bytes that it takes on this machine, at least
     share: Share | None = None  # while it runs
 
     @property
@@ -184,6 +199,7 @@ class SimulatedStage:
         """Drive a job to its end; called in its thread."""
         parts, cluster = run.simulate(self._time, share)
         check_shareable(parts.method)
+        run.memory = COPIES * _bytes_of(parts.method.x)
         track_regret(run.trace, parts.method, parts.times)
         given = cluster, run.trace, [*run.observers, self._observer], stop_request
         return Drive(run.start, parts.method, parts.problem, *given).outcome()
@@ -239,6 +255,8 @@ class RankStage:
         ranks, number = self._ranks, next(i for i, other in enumerate(self._runs) if other is run)
         parts, settings = run.build(ranks.n)
         check_shareable(parts.method)
+        workers = sum(rank.host == host_name() for rank in ranks.ranks) - 1
+        run.memory = (COPIES * (1 + workers) + ranks.n) * _bytes_of(parts.method.x)
         cluster = SharedMPICluster(ranks, share, number, settings, stop_request.grace_expired)
         with closing(cluster):
             start_billing(run.trace, cluster)
@@ -254,9 +272,9 @@ class RankStage:
 def check_shareable(method: Method) -> None:
     """Reject a method that cannot share workers: one that stops tasks, or keeps all workers busy."""
     abilities = MethodAbilities.of(method)
-    if abilities.allocator is None or abilities.point_per_worker:
-        rule = "keeps all workers busy, so nothing is left to be shared"
-        raise UsageError(f"this method {rule}; use sgd, heterogeneous-data-sgd or map, or run it alone")
+    if abilities.allocator is None or not abilities.shares_workers:
+        rule = "keeps all workers busy, or stops tasks, so that they cannot be shared"
+        raise UsageError(f"this method {rule}; use sgd, heterogeneous-data-sgd or map, or run the job alone")
     if is_greedy(abilities.allocator):
         rule = "orders more tasks than it uses, but jobs that share workers use all that they order"
         raise UsageError(f"this allocator {rule}; use another one, such as ata-auto, or run the job alone")
@@ -304,14 +322,14 @@ def run_in_turns(
     """Drive all jobs that are not finished, some at once, until they are, or a signal comes."""
     waiting = deque(run for run in runs if not run.start.finished)
     running: list[JobRun] = []
-    count = len(waiting)
+    admission = Admission(stage, len(waiting), at_once)
     try:
         with stop_request.enforced():
             while running or (waiting and not stop_request):
-                limit = at_once or _at_once(stage, running, waiting, count)
-                while waiting and len(running) < limit and not stop_request:
-                    running.append(_begin(waiting.popleft(), stage, stop_request))
-                run = stage.next(running)
+                if waiting and not stop_request and len(running) < admission.limit(running, waiting[0]):
+                    running.append(run := _begin(waiting.popleft(), stage, stop_request))
+                else:
+                    run = stage.next(running)
                 assert run.share is not None
                 run.share.thread.take_turn()
                 if run.share.thread.over:
@@ -320,11 +338,31 @@ def run_in_turns(
         log.warning("%s did not end their rounds in time", ", ".join(run.name for run in running))
 
 
-def _at_once(stage: Stage, running: Sequence[JobRun], waiting: Sequence[JobRun], count: int) -> int:
-    """Return how many jobs should run at once."""
-    run = running[0] if running else waiting[0]
-    budget = run.start.job.tables.get("allocator", {}).get("budget", 1)
-    return stage.sharing.at_once(problem_of(run.start.job), budget, count)
+class Admission:
+    """Says how many jobs may run at once: as many as keep the workers busy, and fit into memory."""
+
+    def __init__(self, stage: Stage, count: int, at_once: int | None) -> None:
+        self._sharing, self._count, self._at_once = stage.sharing, count, at_once
+        self._warned = False
+
+    def limit(self, running: Sequence[JobRun], following: JobRun) -> int:
+        """Return how many jobs may run; after these, `following` would be the next."""
+        job, most = following.start.job, self._at_once
+        if most is None:
+            budget = job.tables.get("allocator", {}).get("budget", 1)
+            most = self._sharing.at_once(problem_of(job), budget, self._count)
+        largest = max((run.memory for run in running), default=0.0)
+        room = int(machine_memory() / largest) if largest else most
+        if max(room, 1) < most and not self._warned:
+            self._warned = True
+            text = "%s jobs run at once, not %s: each takes at least %.1f GB of this machine's memory"
+            log.warning(text, max(room, 1), most, largest / 1e9)
+        return min(most, max(room, 1))
+
+
+def _bytes_of(x: Any) -> int:
+    size: int = getattr(x, "nbytes", 0)
+    return size
 
 
 def problem_of(job: RunDescription) -> str:

@@ -68,6 +68,7 @@ class MethodAbilities(NamedTuple):
     update: Any = None
     any_x: bool = False  # whether x is any value, which may contain NaN, and need not be an array
     owns_data: bool = False  # whether each worker, by its index, has data that no other has
+    shares_workers: bool = False  # whether rounds use all that they order, so that workers can be shared
     point_per_worker: bool = False  # whether workers go on from round to round, each with a point of its own
     greedy_instead: str = ""  # the name of the greedy method of this kind, where it rejects greedy allocators
     B: float | None = None  # tasks per round, where there is no allocator

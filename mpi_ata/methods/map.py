@@ -25,6 +25,7 @@ class Map(AllocatorMethod):
     """
 
     x: Any
+    shares_workers = True
     any_x = True  # x is whatever combine() returns: it may contain NaN, and need not be an array
 
     def __init__(self, x0: Any, allocator: Allocator, combine: Combine | None = None) -> None:

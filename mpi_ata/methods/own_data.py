@@ -15,6 +15,7 @@ class HeterogeneousDataSGD(AllocatorMethod):
     """Algorithm SGD-ATA (heterogeneous): everyone computes a_i + 1 gradients; the mean of means moves x."""
 
     owns_data = True  # each worker, by its index
+    shares_workers = True
 
     greedy_instead = "malenia"
 

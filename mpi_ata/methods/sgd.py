@@ -8,6 +8,8 @@ from mpi_ata.methods.interface import AllocatorMethod, Round
 class SGD(AllocatorMethod):
     """Algorithms SGD-ATA and SGD-GTA (homogeneous): the mean of B gradients moves x."""
 
+    shares_workers = True
+
     def step(self, cluster: Cluster) -> Round:
         """Allocate, collect B gradients at x, learn the times, update x."""
         B, x, k = self.allocator.budget, self.x, self.k + 1

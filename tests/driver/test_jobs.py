@@ -1,0 +1,174 @@
+"""Several jobs on one set of simulated workers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpi_ata.arrays import Array
+from mpi_ata.driver.jobs import JobRun, JobSpec, job_run, resolve_jobs, simulate_jobs, specify_jobs
+from mpi_ata.driver.plan import OutputOptions, resolve
+from mpi_ata.errors import UsageError
+from mpi_ata.runfile.schema import to_tree
+from tests.driver.driven import driven, logged
+from tests.faults.scene import METHODS, own_problem, record_of, written
+
+OUT = OutputOptions(Path("runs"))
+SEEDS = "run.seed=" + ",".join(map(str, range(10)))
+
+
+def shared(job: Path, *arrays: str, settings: Sequence[str] = (), at_once: int | None = None) -> list[JobRun]:
+    """Run the members of a sweep on the same simulated workers."""
+    specs = specify_jobs([job], settings, arrays)
+    runs = [job_run(spec, resolve(spec.path, spec.settings)) for spec in specs]
+    simulate_jobs(runs, at_once)
+    return runs
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return written(tmp_path / "job.toml")
+
+
+@pytest.mark.parametrize("method", ["sgd ata-empirical", "sgd uta", "sgd ofta", "heterogeneous-data-sgd"])
+def test_one_job_is_the_run_that_it_would_be_alone(tmp_path: Path, method: str) -> None:
+    job = written(tmp_path / "job.toml", method)
+    (alone,), run = shared(job, "run.seed=5"), driven(job)
+    assert alone.outcome is not None
+    assert np.array_equal(alone.outcome.x, run.x)
+    assert alone.trace.clock == run.trace.clock
+
+
+def drawn_means(job: Path, settings: Sequence[str]) -> Array:
+    """Return the mean task time of each worker."""
+    times = resolve(job, settings).parts().times
+    assert times is not None
+    return times.means
+
+
+def makespan(runs: Sequence[JobRun], means: Array) -> float:
+    """Return when the last job was done, over the least time in which all could be."""
+    tasks = sum(run.trace.used for run in runs)
+    return max(run.trace.clock for run in runs) / (tasks / np.sum(1 / means))
+
+
+def test_ten_jobs_are_done_nearly_as_soon_as_if_no_worker_was_ever_idle(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.toml", rounds=150, workers=30)
+    settings = ["allocator.budget=23", "allocator.name=ata-auto", "run.evaluate_every=1000"]
+    runs = shared(job, SEEDS, settings=settings)
+    means = drawn_means(job, settings)
+    assert makespan(runs, means) < 1.15  # 1.02 with 600 rounds; what is learned first costs a few per cent
+    assert sum(run.trace.wasted + run.trace.lost for run in runs) == 0
+    alone = driven(job, settings).trace.clock * 10 / (sum(run.trace.used for run in runs) / np.sum(1 / means))
+    assert alone > 2.0  # one after another
+
+
+def test_the_same_jobs_give_the_same_runs_bit_for_bit(job: Path) -> None:
+    first, second = shared(job, SEEDS), shared(job, SEEDS)
+    for one, other in zip(first, second, strict=True):
+        assert one.outcome is not None
+        assert other.outcome is not None
+        assert np.array_equal(one.outcome.x, other.outcome.x)
+        assert one.trace.clock == other.trace.clock
+
+
+def test_a_job_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
+    body = "if task.round == 5: raise ValueError('no')"
+    bad = written(tmp_path / "bad.toml", problem=own_problem(tmp_path, body))
+    good = written(tmp_path / "good.toml")
+    runs = [job_run(JobSpec(path, (), path.stem), resolve(path)) for path in (good, bad)]
+    simulate_jobs(runs)
+    assert [run.state for run in runs] == ["finished", "failed"]
+    assert "ValueError: no" in runs[1].error
+    assert runs[0].trace.round == 40
+
+
+def test_different_problems_share_workers(tmp_path: Path) -> None:
+    jobs = [written(tmp_path / f"{unit}.toml", times=f"unit = {unit}") for unit in (1.0, 20.0)]
+    runs = [job_run(JobSpec(path, (), path.stem), resolve(path)) for path in jobs]
+    simulate_jobs(runs)
+    assert [run.state for run in runs] == ["finished", "finished"]
+    assert runs[0].trace.clock < 0.5 * runs[1].trace.clock  # short tasks do not always wait for long ones
+
+
+def test_at_most_so_many_jobs_run_at_once(job: Path) -> None:
+    one_by_one = shared(job, SEEDS, at_once=1)
+    alone = shared(job, "run.seed=0")[0]
+    assert one_by_one[0].trace.clock == alone.trace.clock
+    both = shared(job, SEEDS, at_once=2)
+    assert all(run.state == "finished" for run in both)
+    assert both[0].trace.clock > one_by_one[0].trace.clock
+
+
+def test_each_job_has_a_run_file_of_its_own_which_is_resumed_if_it_is_unfinished(job: Path) -> None:
+    first = resolve_jobs(specify_jobs([job], ["stop.rounds=20"], ["run.seed=1,2"]), OUT)
+    simulate_jobs(first)
+    names = [f"job-seed={seed}.h5" for seed in (1, 2)]
+    assert sorted(path.name for path in Path("runs").iterdir()) == names
+    with pytest.raises(UsageError, match="exists; continue it with --resume"):
+        resolve_jobs(specify_jobs([job], [], ["run.seed=1,2"]), OUT)
+    again = OutputOptions(Path("runs"), resume=True)
+    runs = resolve_jobs(specify_jobs([job], ["stop.rounds=40"], ["run.seed=1,2,3"]), again)
+    simulate_jobs(runs)
+    assert [run.trace.round for run in runs] == [40, 40, 40]
+    finished = resolve_jobs(specify_jobs([job], ["stop.rounds=40"], ["run.seed=1,2,3"]), again)
+    before = {path: path.stat().st_mtime_ns for path in Path("runs").iterdir()}
+    simulate_jobs(finished)
+    assert {path: path.stat().st_mtime_ns for path in Path("runs").iterdir()} == before
+    assert [run.summary()["rounds"] for run in finished] == [40, 40, 40]
+
+
+def test_a_file_of_a_shared_run_is_like_that_of_a_run_alone(job: Path) -> None:
+    simulate_jobs(resolve_jobs(specify_jobs([job], [], ["run.seed=5"]), OUT))
+    driven(job, ["run.seed=5"], output=OutputOptions(Path("alone.h5")))
+    shared_groups, alone_groups = (
+        to_tree(record_of(path))[1] for path in (Path("runs/job-seed=5.h5"), Path("alone.h5"))
+    )
+    assert shared_groups.keys() == alone_groups.keys()
+    for name in ("method", "allocator"):
+        for key, value in alone_groups[name].items():
+            assert np.array_equal(shared_groups[name][key], value), (name, key)
+
+
+@pytest.mark.parametrize("method", ["sgd gta", "sgd m-sync", "ringmaster", "malenia", "mindflayer"])
+def test_a_method_that_leaves_nothing_to_others_is_rejected(tmp_path: Path, method: str) -> None:
+    assert method in METHODS
+    runs = shared(written(tmp_path / "job.toml", method), "run.seed=1,2")
+    assert all("or run the job alone" in run.error and run.state == "failed" for run in runs)
+
+
+def test_jobs_for_different_numbers_of_workers_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the same number of them, not"):
+        shared(written(tmp_path / "job.toml"), "run.workers=3,4")
+
+
+def test_two_jobs_of_the_same_name_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="two of the jobs are called job"):
+        specify_jobs([tmp_path / "a" / "job.toml", tmp_path / "b" / "job.toml"], (), ())
+
+
+def test_jobs_that_import_different_modules_of_the_same_name_are_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    jobs = []
+    for name in ("a", "b"):
+        (folder := tmp_path / name).mkdir()
+        (folder / "neighbour.py").write_text(f"NAME = {name!r}\n")
+        jobs.append(written(folder / f"{name}.toml", problem=own_problem(folder, "")))
+        (source,) = folder.glob("*[!r].py")
+        source.write_text(f"import neighbour\n{source.read_text()}")
+    with pytest.raises(UsageError, match=r"import different files neighbour\.py; rename one of them"):
+        resolve_jobs(specify_jobs(jobs, (), ()), OUT)
+
+
+def test_a_machine_with_little_memory_runs_fewer_jobs_at_once(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpi_ata.driver.jobs.machine_memory", lambda: 1000)  # bytes: a point has 80
+    with logged() as texts:
+        runs = shared(job, SEEDS)
+    assert all(run.state == "finished" for run in runs)
+    assert any("3 jobs run at once, not 4" in text for text in texts)
