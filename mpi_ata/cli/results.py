@@ -13,7 +13,7 @@ from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view import plots
 from mpi_ata.view.explain import explain, explanation_text
-from mpi_ata.view.live import Display, saved_run, snapshot_text, watch
+from mpi_ata.view.live import folder_text, saved_run, saved_runs, snapshot_text, watch, watch_folder
 from mpi_ata.view.report import write_report
 from mpi_ata.view.summaries import format_run
 from mpi_ata.view.what_if import what_if, what_if_table
@@ -151,16 +151,17 @@ def watch_command(run: Path, once: bool, follow: bool) -> None:
     """Show a run while it runs elsewhere, until it ends.
 
     Reads the run file again each time that the run saves it; Ctrl-C ends watching, not the run.  A run that
-    is not running is printed once.
+    is not running is printed once.  Of a folder, all runs are shown in one table.
 
     \b
     Examples:
       mpi-ata watch runs/mine.h5
       mpi-ata watch runs/mine.h5 --once
       mpi-ata watch runs/mine.h5 --follow
+      mpi-ata watch runs/sweep
     """
     if once:
-        show(snapshot_text(saved_run(run)))
+        show(folder_text(saved_runs(run)) if run.is_dir() else snapshot_text(saved_run(run)))
         return
     with suppress(KeyboardInterrupt):
-        watch(run, sys.stdout, follow)
+        (watch_folder if run.is_dir() else watch)(run, sys.stdout, follow)

@@ -19,6 +19,7 @@ from mpi_ata.clusters import Back, Cluster, Lost, WorkerIdentity
 from mpi_ata.clusters.interface import named
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
+from mpi_ata.errors import UsageError
 from mpi_ata.job.schema import Stop
 from mpi_ata.job.tables import Tables
 from mpi_ata.launch.environment import TERMINAL
@@ -30,7 +31,7 @@ from mpi_ata.runfile.progress import job_title
 from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.learned import available_workers, measured
-from mpi_ata.view.text import aligned, duration, rate, share, significant, when
+from mpi_ata.view.text import aligned, duration, rate, share, significant, table, when
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -223,6 +224,47 @@ def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_S
         saved, run = _saved_at(path), saved_run(path)
     display.clear()
     stream.write(f"{snapshot_text(run)}\n")
+
+
+FOLDER_HEADER = ["job", "state", "round", "clock [s]", "loss", "to go"]
+
+
+def watch_folder(folder: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> None:
+    """Show all runs in a folder, such as those of jobs that share workers, until all have ended."""
+    display = Display(stream)
+    while not all(run.at_rest(for_good=follow) for run in (runs := saved_runs(folder)).values()):
+        if display.due():
+            display.show(folder_text(runs))
+        time.sleep(look)
+    display.clear()
+    stream.write(f"{folder_text(runs)}\n")
+
+
+def saved_runs(folder: Path) -> dict[str, Snapshot]:
+    """Return the runs in a folder by name; UsageError if there are none."""
+    found = {path.stem: saved_run(path) for path in sorted(folder.glob("*.h5"))}
+    if not found:
+        raise UsageError(f"{folder}: there are no run files in this folder")
+    return found
+
+
+def folder_text(runs: Mapping[str, Snapshot]) -> str:
+    """Return a table of runs."""
+    rows = []
+    for name, run in runs.items():
+        left = math.inf if run.at_rest() else time_left(run.summary, run.stop)
+        loss = dict(_loss(run.summary))
+        rows.append(
+            [
+                _printable(name),
+                run.state.split()[0].rstrip(":;") if run.at_rest() else "running",
+                _rounds(run.summary, run.stop),
+                significant(run.summary["clock"], 4),
+                loss.get("loss", next(iter(loss.values()), "")),
+                "" if left == math.inf else duration(left),
+            ]
+        )
+    return table(rows, FOLDER_HEADER)
 
 
 def saved_run(path: Path) -> Snapshot:
