@@ -13,7 +13,7 @@ from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view import plots
 from mpi_ata.view.explain import explain, explanation_text
-from mpi_ata.view.live import folder_text, saved_run, saved_runs, snapshot_text, watch, watch_folder
+from mpi_ata.view.live import Display, folder_text, saved_run, saved_runs, snapshot_text, watch, watch_folder
 from mpi_ata.view.report import write_report
 from mpi_ata.view.summaries import format_run
 from mpi_ata.view.what_if import what_if, what_if_table

@@ -231,11 +231,12 @@ FOLDER_HEADER = ["job", "state", "round", "clock [s]", "loss", "to go"]
 
 def watch_folder(folder: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> None:
     """Show all runs in a folder, such as those of jobs that share workers, until all have ended."""
-    display = Display(stream)
-    while not all(run.at_rest(for_good=follow) for run in (runs := saved_runs(folder)).values()):
+    display, runs = Display(stream), saved_runs(folder)
+    while not all(run.at_rest(for_good=follow) for run in runs.values()):
         if display.due():
             display.show(folder_text(runs))
         time.sleep(look)
+        runs = saved_runs(folder)
     display.clear()
     stream.write(f"{folder_text(runs)}\n")
 
