@@ -81,10 +81,8 @@ def specify_jobs(paths: Sequence[Path], settings: Sequence[str], arrays: Sequenc
 def resolve_jobs(specs: Sequence[JobSpec], output: OutputOptions) -> list["JobRun"]:
     """Decide what is to be run; each job has a run file of its own in the folder `output.out`."""
     folder = output.out or fresh_path(specs[0].path).with_suffix("")
-    if folder.is_file():
-        raise UsageError(
-            f"{folder} is a file; several jobs need a folder, for a run file each: use --out FOLDER"
-        )
+    if folder.is_file() or folder.suffix == ".h5":
+        raise UsageError(f"--out {folder}: several jobs need a folder, for a run file each")
     folder.mkdir(parents=True, exist_ok=True)
     outs = [replace(output, out=folder / f"{spec.name}.h5") for spec in specs]
     plans = [resolve(spec.path, spec.settings, own) for spec, own in zip(specs, outs, strict=True)]
@@ -238,6 +236,7 @@ class RankStage:
 
     def __init__(self, ranks: "QueuedRanks", runs: Sequence[JobRun], observer: Observer) -> None:
         self.sharing, self._ranks, self._runs = ranks.sharing, ranks, runs
+        self._noted = False  # whether notes about the ranks were logged
         self._observers = observer, Billing(runs, allocated_cores() or ranks_for(ranks.n))
 
     def new_thread(self, name: str, function: Callable[[], None]) -> TurnThread:
@@ -259,6 +258,9 @@ class RankStage:
         run.memory = (COPIES * (1 + workers) + ranks.n) * _bytes_of(parts.method.x)
         cluster = SharedMPICluster(ranks, share, number, settings, stop_request.grace_expired)
         with closing(cluster):
+            if not self._noted:
+                self._noted = True
+                cluster.log_notes(sleeping=parts.times is not None)
             start_billing(run.trace, cluster)
             track_regret(run.trace, parts.method, parts.times)
             given = cluster, run.trace, [*run.observers, *self._observers], stop_request
@@ -334,8 +336,8 @@ def run_in_turns(
                 run.share.thread.take_turn()
                 if run.share.thread.over:
                     running.remove(run)
-    except GraceExpired:  # the latest saves are what is left
-        log.warning("%s did not end their rounds in time", ", ".join(run.name for run in running))
+    except (GraceExpired, KeyboardInterrupt):  # the latest saves are what is left
+        log.warning("not waiting for the rounds of %s", ", ".join(run.name for run in running))
 
 
 class Admission:
@@ -373,7 +375,7 @@ def problem_of(job: RunDescription) -> str:
 
 def _begin(run: JobRun, stage: Stage, stop_request: StopRequest) -> JobRun:
     """Return a job with the thread that will drive it."""
-    followed = FollowedStopRequest(stop_request)
+    followed, run.trace = FollowedStopRequest(stop_request), Trace()
 
     def drive() -> None:
         assert run.share is not None
