@@ -41,7 +41,7 @@ class ModelMean:
         self._model, self._parameters = model, trained(model)
         found = running_statistics(torch, model)
         self._statistics = sorted(found, key=lambda buffer: not buffer.is_floating_point())
-        templates = [buffer if buffer.is_floating_point() else buffer.float() for buffer in self._statistics]
+        templates = [_summable(buffer) for buffer in self._statistics]
         self._buckets: list[tuple[Any, list[Any]]] = []  # arrays, and their views, one for each tensor
         for tensors in _divided([*self._parameters, *templates]):
             flat = tensors[0].detach().new_empty(sum(tensor.numel() for tensor in tensors))
@@ -54,7 +54,7 @@ class ModelMean:
     def start(self, weight: float, total: float) -> list[Any]:
         """Begin to average; statistics of this rank have its weight, gradients are sums that have it."""
         gradients = [parameter.grad for parameter in self._parameters]
-        values = iter([*gradients, *(buffer * weight for buffer in self._statistics)])
+        values = iter([*gradients, *(_summable(buffer) * weight for buffer in self._statistics)])
         running = []
         for flat, views in self._buckets:
             for view, value in zip(views, values, strict=False):
@@ -71,6 +71,11 @@ class ModelMean:
             parameter.grad = mean if anywhere else None
         for buffer, mean in zip(self._statistics, means, strict=True):
             buffer.copy_(mean if buffer.is_floating_point() else mean.round())
+
+
+def _summable(buffer: Any) -> Any:
+    """Return a buffer as it is averaged; float32 would round the counters of long trainings."""
+    return buffer if buffer.is_floating_point() else buffer.double()
 
 
 def trained(model: Any) -> list[Any]:

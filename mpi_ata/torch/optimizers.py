@@ -10,7 +10,14 @@ import numpy.typing as npt
 from mpi_ata.arrays import Array, State, entry
 from mpi_ata.errors import RunError, UsageError, describe_error
 from mpi_ata.torch.devices import check_at_least_1, import_torch, on_device
-from mpi_ata.torch.model import GRADIENT_NORM, Layout, trained_parameters, views_like
+from mpi_ata.torch.model import (
+    GRADIENT_NORM,
+    Layout,
+    join_digits,
+    split_integers,
+    trained_parameters,
+    views_like,
+)
 from mpi_ata.updates import GradientUpdate, Update
 
 if TYPE_CHECKING:
@@ -368,7 +375,7 @@ def _saved(name: str, value: Any) -> npt.NDArray[Any]:
 class TailUpdate:
     """Moves the weights by another update, by the mean of gradients weighted as their tasks are.
 
-    Buffers and counters change by the weighted mean of how tasks changed them; logs are weighted means.
+    Buffers change by the weighted mean of how tasks changed them, integers rounded; logs are weighted means.
     Where a task has overflowed in half precision, the weights stay as they are and the loss scale is halved.
     """
 
@@ -397,9 +404,9 @@ class TailUpdate:
     def _move_tail(self, x: Array, g: Array, overflow: bool) -> None:
         """Turn what follows the gradient in g into what follows the weights in the next point."""
         layout = self.layout
-        changed, counters = slice(layout.weights, layout.weight), layout.of_counters
-        g[changed] += x[changed]
-        np.round(g[counters], out=g[counters])
+        g[layout.of_buffers] += x[layout.of_buffers]
+        before, changes = (import_torch().tensor(values[layout.of_digits]) for values in (x, g))
+        g[layout.of_digits] = split_integers(join_digits(before) + join_digits(changes)).numpy()
         g[layout.weight] = 1.0
         if GRADIENT_NORM in layout.logs:
             place = layout.first_log + layout.logs.index(GRADIENT_NORM)

@@ -92,6 +92,30 @@ def test_a_cumulative_mean_counts_rounds() -> None:
     assert means[2] == pytest.approx(means[0], rel=1e-4)
 
 
+class Numbered(nn.Module):  # type: ignore[misc]  # PyTorch has no types here
+    """Adds a step to its integers in each pass."""
+
+    def __init__(self, integers: list[int], step: int) -> None:
+        super().__init__()
+        self.linear, self.step = nn.Linear(3, 2), step
+        self.register_buffer("integers", torch.tensor(integers))
+
+    def forward(self, inputs: Any) -> Any:
+        self.integers += self.step
+        return self.linear(inputs)
+
+
+@pytest.mark.parametrize("step", [0, 1, -3, 20_000_001, -(2**40) - 1, 2**61 + 1])
+def test_integers_of_any_size_are_exact_after_each_round(step: int) -> None:
+    """The float32 numbers of x alone would be exact up to 2**24."""
+    integers = [0, 20_000_001, -20_000_001, 2**53 + 1, -(2**60) - 1]
+    problem = a_problem(lambda: Numbered(integers, step), buffers=["integers"])
+    update, x = problem.bind(Plain(0.1)), problem.x0
+    for k in range(3):
+        assert problem.state_dict(x)["integers"].tolist() == [value + k * step for value in integers]
+        x = update(x, mean_result(problem, x))
+
+
 def test_a_result_depends_on_the_point_and_the_task_alone() -> None:
     problem = a_problem(logs=["loss"])
     wanted = [np.array(problem.gradient(problem.x0, task(number))) for number in range(3)]
