@@ -20,8 +20,8 @@ class Epochs:
     """Minibatches in a sequence that all workers share, one pass over the data after the other.
 
     A minibatch may end one pass and begin the next.  `drawn(epoch)` returns the samples of a pass, in their
-    order.  What a minibatch consists of, and the seed with which it is read, depend on its index and on
-    `seed` alone: all ranks find the same.
+    order.  What a minibatch consists of, and the seeds of all that is drawn for it, depend on its index and
+    on `seed` alone: all ranks find the same.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Epochs:
         places = range(index * self._batch_size, (index + 1) * self._batch_size)
         return np.array([self._drawn(place // self._size)[place % self._size] for place in places])
 
-    def request(self, index: int) -> ReadRequest:
-        """Return how one minibatch is read."""
-        seed = int(self._streams.at(index, number=1).integers(2**63))
-        return ReadRequest(TRAINING, seed, self.minibatch(index))
+    def request(self, index: int) -> tuple[ReadRequest, int]:
+        """Return how one minibatch is read, and a seed for its model."""
+        seed, model_seed = self._streams.at(index, number=1).integers(2**63, size=2).tolist()
+        return ReadRequest(TRAINING, seed, self.minibatch(index)), model_seed
 
 
 class BatchSamplerEpochs(Epochs):
@@ -155,13 +155,16 @@ class Minibatches:
         return shard(size, worker, self._n) if self._sharded else (0, size)
 
     def of_task(self, task: Task) -> tuple[Any, int]:
-        """Return the minibatch of a task, and a seed for its model; both depend on the task alone."""
+        """Return the minibatch of a task, and a seed for its model.
+
+        Both depend on its place in the sequence alone, whoever does it, or else on the task alone.
+        """
         request, model_seed = self._drawn(task)
         return self.loaders.get(request), model_seed
 
     def _drawn(self, task: Task) -> tuple[ReadRequest, int]:
         if self._sequence is not None and task.index is not None:
-            return self._sequence.request(task.index), int(task.rng.integers(2**63))
+            return self._sequence.request(task.index)
         samples = task.rng.integers(*self._draws_from(task.worker), self._batch_size)
         seed, model_seed = task.rng.integers(2**63, size=2).tolist()
         return ReadRequest(TRAINING, seed, samples), model_seed

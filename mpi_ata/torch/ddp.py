@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.torch.data import Epochs, set_epoch
-from mpi_ata.torch.devices import import_torch
+from mpi_ata.torch.devices import import_torch, seed_model
 from mpi_ata.torch.loaders import Loaders, Reader
 from mpi_ata.torch.model import running_statistics, trained_parameters, views_like
 
@@ -224,7 +224,7 @@ def _endless(loader: Any, epoch: int) -> Generator[Any, None, None]:
 class SharedDraws:
     """Minibatches of a loader's dataset in one sequence for all ranks, each sample once per epoch.
 
-    A minibatch, and what is drawn while it is read, depend on its place in the sequence alone.
+    A minibatch, and what is drawn for it, depend on its place in the sequence alone.
     """
 
     def __init__(self, loader: Any, seed: int) -> None:
@@ -245,9 +245,12 @@ class SharedDraws:
 
     def take(self, first: int, count: int) -> Iterator[Any]:
         """Yield `count` minibatches, from this place of the sequence on."""
-        requests = [self._epochs.request(index) for index in range(first, first + count)]
-        self._loaders.expect(requests)
-        yield from map(self._loaders.get, requests)
+        drawn = [self._epochs.request(index) for index in range(first, first + count)]
+        self._loaders.expect(request for request, _ in drawn)
+        for request, model_seed in drawn:
+            minibatch = self._loaders.get(request)
+            seed_model(model_seed)  # whichever process has read it
+            yield minibatch
 
     def close(self) -> None:
         """End the loader processes, if there are any."""

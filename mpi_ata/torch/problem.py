@@ -15,7 +15,7 @@ from mpi_ata.arrays import Array
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.problems.interface import Task
 from mpi_ata.torch.data import Minibatches, sequence
-from mpi_ata.torch.devices import check_at_least_1, device_of, import_torch, on_device
+from mpi_ata.torch.devices import check_at_least_1, device_of, import_torch, on_device, seed_model
 from mpi_ata.torch.loaders import TRAINING, Reader
 from mpi_ata.torch.model import GRADIENT_NORM, FlatModel, Layout, load_weights, write_weights
 from mpi_ata.torch.optimizers import TailUpdate, TorchUpdate
@@ -261,9 +261,7 @@ class TorchProblem:
         The random numbers of the model depend on the seed alone, whichever process has read the minibatch.
         """
         torch, device = self._torch, self.device
-        torch.default_generator.manual_seed(seed)
-        if device.type == "cuda":
-            torch.cuda.manual_seed(seed)
+        seed_model(seed)
         moved = on_device(device, minibatch, self._pinned)
         with torch.autocast(device.type, getattr(torch, self._half)) if self._half else nullcontext():
             return function(*forward(self.model, moved))

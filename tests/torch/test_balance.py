@@ -201,6 +201,17 @@ def test_ranks_that_share_a_sequence_draw_each_sample_once_per_epoch() -> None:
     draws[2].close()
 
 
+def test_dropout_on_a_shared_batch_does_not_depend_on_who_has_read_it() -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(12.0))
+    drawn = []
+    for processes in (0, 1):
+        torch.rand(1 + processes)  # ranks have done other things before
+        draws = SharedDraws(torch.utils.data.DataLoader(data, 2, num_workers=processes), seed=5)
+        drawn.append([torch.rand(1).item() for _ in draws.take(3, 2)])
+        draws.close()
+    assert drawn[0] == drawn[1]
+
+
 def test_a_shared_sequence_needs_samples_by_number() -> None:
     with pytest.raises(mpi_ata.UsageError, match="shuffle='epoch' needs a DataLoader with a dataset"):
         SharedDraws([1, 2], seed=0)

@@ -35,6 +35,24 @@ def a_trainer(**options: Any) -> Trainer:
     return Trainer(model, loss, samples(90), batch_size, **settings)
 
 
+@pytest.mark.parametrize(
+    "draws", [{"shuffle": "epoch"}, {"sampler": torch.utils.data.RandomSampler(range(90))}]
+)
+def test_dropout_depends_on_the_batch_and_not_on_who_does_it(draws: dict[str, Any]) -> None:
+    """So that quotas that depend on measured times do not change a run; but for the order of its sums."""
+
+    def losses(workers: int) -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 50), nn.Dropout(0.5), nn.Linear(50, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options: dict[str, Any] = {"budget": 6, "optimizer": optimizer, "times": Sqrt(workers)} | draws
+        arguments = model, nn.CrossEntropyLoss(), samples(90), 5
+        with Trainer(*arguments, rounds=4, allocator="uta", **options) as trainer:
+            return [round.logs["loss"] for round in trainer]
+
+    assert losses(3) == pytest.approx(losses(2), rel=1e-5)
+
+
 def loss_of(model: Any, data: Any) -> float:
     inputs, targets = data.tensors
     return float(nn.functional.cross_entropy(model.eval()(inputs), targets).detach())
