@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -142,6 +142,7 @@ def completed(
     return {**found, **added}, [name for name in missing if name not in base]
 
 
+SAMPLED = 1000  # numbers of a tensor, at most, that a run file keeps to recognise it
 FIRST_SCALE = 2.0**16  # of the loss in half precision, as in torch.amp.GradScaler
 
 
@@ -174,7 +175,30 @@ class FlatModel:
         self._staging = self._values.cpu()  # the values themselves, if they are in main memory
         self._host = self._staging.numpy()
         self._moving, self._parts = moving, [*weights, *floats, *integers]
-        self._constants: dict[str, tuple[Any, int]] | None = _versions(model)
+        self._before: dict[str, tuple[Any, int]] | None = _versions(model)  # the first task
+
+    def constants(self) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield the bytes of weights and buffers that are not part of x, and take over changes in them."""
+        for tensor in self._untrained():
+            copy = tensor.detach().cpu().clone(memory_format=self._torch.contiguous_format)
+            yield copy.reshape(-1).view(self._torch.uint8).numpy()
+            if not self._torch.equal(copy, tensor.detach().cpu()):
+                tensor.data = copy.to(tensor.device)
+
+    def _untrained(self) -> list[Any]:
+        """Return all dense tensors that are not part of x."""
+        own, strided = set(map(id, self._parts)), self._torch.strided
+        found = (*self.model.parameters(), *self.model.buffers())
+        return [tensor for tensor in found if id(tensor) not in own and tensor.layout == strided]
+
+    def sample(self) -> Array:
+        """Return some of the numbers of frozen weights and constant buffers, by which they are recognised."""
+        found = []
+        for tensor in self._untrained():
+            few = tensor.detach().reshape(-1)[:: 1 + tensor.numel() // SAMPLED].cpu()
+            few = self._torch.view_as_real(few) if few.is_complex() else few
+            found.append(few.double().reshape(-1).numpy())
+        return np.concatenate([np.zeros(0), *found])
 
     def description(self) -> npt.NDArray[np.bytes_]:
         """Return name, type, shape and place in x of each tensor of a state_dict, as JSON, for run files.
@@ -260,9 +284,9 @@ class FlatModel:
 
     def check_buffers(self) -> None:
         """Raise RunError if the first task has changed a buffer that is not part of x."""
-        if self._constants is None:
+        if self._before is None:
             return
-        before, self._constants = self._constants, None
+        before, self._before = self._before, None
         for name, (buffer, version) in _versions(self.model).items():
             if name in self._moving and buffer is not before[name][0]:
                 raise RunError(f"a task has replaced the model's buffer {name!r}; it must change it in place")

@@ -379,9 +379,12 @@ class TailUpdate:
     Where a task has overflowed in half precision, the weights stay as they are and the loss scale is halved.
     """
 
-    def __init__(self, inner: Update, layout: Layout, model: npt.NDArray[np.bytes_]) -> None:
+    def __init__(
+        self, inner: Update, layout: Layout, model: npt.NDArray[np.bytes_], constants: Array
+    ) -> None:
         self.inner, self.layout = inner, layout
         self._model = model  # which part of x is which tensor, for who reads the run file
+        self._constants = constants  # a sample of what is not in x
         self.notes: dict[str, Any] = {}  # numbers and arrays of the user's own, saved with the update
         self._fine = 0  # updates since the loss scale changed
 
@@ -438,7 +441,7 @@ class TailUpdate:
 
     def state(self) -> State:
         """Return the state of the inner update, how long the loss scale has been fine, and the notes."""
-        own: State = {"model": self._model}
+        own: State = {"model": self._model, "constants": self._constants}
         if self.layout.scaled:
             own["loss_scale_age"] = np.array(self._fine)
         notes = {f"{NOTE}{name}": _saved(name, value) for name, value in self.notes.items()}
@@ -448,9 +451,21 @@ class TailUpdate:
         """Resume from an earlier state."""
         if self.layout.scaled:
             self._fine = int(entry(state, "loss_scale_age", self._fine))
+        self._check_constants(state.get("constants", self._constants))  # older runs have none
         self.notes.clear()
-        rest = {name: array for name, array in state.items() if name not in ("model", "loss_scale_age")}
+        known = "model", "constants", "loss_scale_age"
+        rest = {name: array for name, array in state.items() if name not in known}
         for name in [name for name in rest if name.startswith(NOTE)]:
             array = rest.pop(name)
             self.notes[name.removeprefix(NOTE)] = np.array(array) if array.ndim else array.item()
         self.inner.restore(rest)
+
+    def _check_constants(self, saved: Array) -> None:
+        """Reject other frozen weights than those of the run; another processor may have rounded them."""
+        own = self._constants
+        size = np.abs(own[np.isfinite(own)]).max(initial=0.0)
+        if saved.shape != own.shape or not np.allclose(saved, own, 1e-3, 1e-6 * size, equal_nan=True):
+            raise ValueError(
+                "the model has other frozen weights or constant buffers than in that run; build it from the "
+                "same seed or file, as after torch.manual_seed(0)"
+            )

@@ -1,7 +1,7 @@
 """A PyTorch model as a problem: what a training script does between two steps of its optimizer."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import accumulate, pairwise
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mpi_ata.arrays import Array
 from mpi_ata.errors import RunError, UsageError
@@ -205,7 +206,7 @@ class TorchProblem:
         """Return an update that moves the weights of this model by another one, and averages what follows."""
         if isinstance(update, TorchUpdate):
             update.bind(self.model)
-        return TailUpdate(update, self.layout, self._flat.description())
+        return TailUpdate(update, self.layout, self._flat.description(), self._flat.sample())
 
     def training_settings(self) -> dict[str, str | int]:
         """Return what the run file of a script keeps, so that a resumed run notices another training."""
@@ -221,6 +222,11 @@ class TorchProblem:
         if self._threads is not None or "OMP_NUM_THREADS" not in os.environ:
             self._torch.set_num_threads(self._threads or 1)
         self._minibatches.open(worker, n)
+
+    def shared_arrays(self) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield what must be the same on all ranks: frozen weights, constant buffers, a hash of samples."""
+        yield from self._flat.constants()
+        yield from self._minibatches.shared_arrays()
 
     def expect(self, tasks: Iterable[Task]) -> None:
         """Read the minibatches of these tasks ahead, if there are loader processes."""

@@ -98,6 +98,29 @@ def test_a_run_is_resumed_bit_for_bit_with_the_users_own_state() -> None:
     assert resumed.x.tobytes() == whole.x.tobytes()
 
 
+def test_a_run_is_resumed_only_with_its_own_frozen_weights() -> None:
+    """Another processor may have rounded them differently."""
+
+    def trained(rounds: int, seed: int, factor: float = 1.0) -> int:
+        torch.manual_seed(seed)
+        frozen, last = nn.Linear(3, 5000).requires_grad_(False), nn.Linear(5000, 2)
+        frozen.weight *= factor
+        optimizer = torch.optim.SGD(last.parameters(), lr=0.01)
+        options: dict[str, Any] = {"optimizer": optimizer, "times": Sqrt(2), "out": "run.h5", "resume": True}
+        model = nn.Sequential(frozen, last)
+        with Trainer(
+            model, nn.CrossEntropyLoss(), samples(), 4, budget=2, rounds=rounds, **options
+        ) as trainer:
+            return int(drained(trainer).method.k)
+
+    assert trained(2, seed=0) == 2
+    with pytest.raises(
+        UsageError, match="other frozen weights or constant buffers than in that run; build it"
+    ):
+        trained(4, seed=1)
+    assert trained(4, seed=0, factor=1 + 1e-6) == 4
+
+
 def test_a_run_is_resumed_with_another_loss_only_if_that_is_accepted() -> None:
     def resume(loss: Any, rounds: int, **options: Any) -> int:
         with a_trainer(loss=loss, rounds=rounds, out="run.h5", resume=True, **options) as trainer:
