@@ -374,10 +374,19 @@ def write_weights(state: "dict[str, Any]", path: str | Path) -> None:
         partial.unlink(missing_ok=True)
 
 
+SAFE = "2.10"  # the first PyTorch whose weights_only holds, as far as is known
+
+
 def read_weights(path: str | Path) -> "dict[str, Any]":
     """Return the state_dict in a file."""
+    torch = import_torch()
+    if torch.__version__ < SAFE:  # a TorchVersion, which is compared by its numbers
+        raise UsageError(
+            f"PyTorch {torch.__version__} may run code that is hidden in {str(path)!r}; use {SAFE} or newer "
+            f"(pip install 'torch>={SAFE}'), or, if you trust the file, load it into the model yourself"
+        )
     try:
-        state: dict[str, Any] = import_torch().load(path, map_location="cpu", weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UsageError(f"{str(path)!r} cannot be read: {error.strerror}") from None
     except Exception:
