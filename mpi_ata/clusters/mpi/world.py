@@ -13,7 +13,13 @@ import numpy as np
 
 from mpi_ata.clusters.bfloat16 import exchange_of
 from mpi_ata.clusters.interface import ClusterSettings
-from mpi_ata.clusters.mpi.handshake import allgather_text, check_same, exchange_ranks, said_by
+from mpi_ata.clusters.mpi.handshake import (
+    allgather_text,
+    check_same,
+    exchange_ranks,
+    said_by,
+    share_arrays,
+)
 from mpi_ata.clusters.mpi.library import (
     MPI,
     all_ranks_needed,
@@ -77,6 +83,7 @@ def mpi_cluster(
         log.warning("exchange='chain' is not used: it would round what travels as bfloat16 at every worker")
     with all_ranks_needed():
         comm = MPI.COMM_WORLD.Dup()
+        share_arrays(comm, settings.problem)
     if comm.Get_rank() != MANAGER:
         worker = Worker(comm, settings)
         if _served(worker, comm):
