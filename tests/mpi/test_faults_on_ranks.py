@@ -149,7 +149,6 @@ def test_a_worker_that_hangs_at_its_exit_is_ended_also_if_others_were_killed() -
 
 HALF_SENT = """
 import signal
-import sys
 from mpi_ata.clusters.mpi import buffers, channel
 
 def share_nothing(name, create):
