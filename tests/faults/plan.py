@@ -28,6 +28,7 @@ WAYS = {  # how x moves
     "ringmaster": 'name = "ringmaster"\ndelay = 20\nbudget = {budget}',
     "owned": 'name = "heterogeneous-data-sgd"\n[allocator]\nname = "uta"\nbudget = {budget}',
 }
+CHAINED = ["sgd ata-empirical", "sgd uta"]  # in which x and results may travel by the chain
 REISSUE = 'on_task_error = "reissue"\non_bad_result = "reissue"\nmax_failures = 1000'
 JOB = """
 [problem]
@@ -155,12 +156,10 @@ def drawn(
     chosen += [(NOBODY, rng.randint(5, most), "terminate") for _ in range(ends)]
     chosen.sort(key=itemgetter(1))
     found = tuple(_fault(rng, number, *fault) for number, fault in enumerate(chosen))
-    ways = ["farm"] if farm else [way for way in WAYS if way != "owned"]
-    way, exchange = (
-        rng.choice(ways),
-        rng.choice(["star", "chain"]),
-    )  # not used by greedy and asynchronous ones
+    exchange = "star" if farm else rng.choice(["star", "star", "chain"])
     dimension = 2000 if exchange == "chain" else rng.choice([10, 2000])  # small arrays go by the star
+    ways = CHAINED if exchange == "chain" else [way for way in WAYS if way != "owned"]
+    way = "farm" if farm else rng.choice(ways)
     return Plan(seed, workers, rounds, way, rng.randint(9, 20), dimension, found, exchange)
 
 
