@@ -139,7 +139,7 @@ _OTHERS = ("<", f"{os.path.dirname(__file__)}/", *(f"{sysconfig.get_path(name)}/
 
 
 def explained(error: Exception) -> str:
-    """Return in one sentence what has happened to this process from outside; empty if it is something else."""
+    """Return in one sentence what has happened to this process from outside; empty if nothing has."""
     if isinstance(error, MemoryError):
         return (
             "there is not enough memory; use fewer workers, a smaller problem, or a higher limit (ulimit -v)"

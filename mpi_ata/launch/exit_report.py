@@ -4,7 +4,6 @@ The exit code of a launcher says little once a rank has died: it may be 0, or th
 ranks know which signal the user has sent: the launcher passes on another one.
 """
 
-import atexit
 import os
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from mpi_ata.layout import MANAGER
 REPORT_VARIABLE = "MPI_ATA_EXIT_REPORT"  # names the file
 FAILURE_VARIABLE = "MPI_ATA_FAILURE"  # names another one for the reason why a run cannot be resumed
 KINDS = EXIT, LEAVING, STARTED, LOST, SIGNAL = "exit", "leaving", "started", "lost", "signal"  # first words
+BEGIN, END = "begin", "end"
 
 
 class LostWorker(NamedTuple):
@@ -34,7 +34,7 @@ class ExitReport(NamedTuple):
     code: int | None = None  # the manager's exit code; None if it was killed
     lost: tuple[LostWorker, ...] = ()  # in the order in which they were noticed
     signals: tuple[str, ...] = ()  # that the process that started the ranks has passed on
-    leaving: bool = False  # whether nothing is left for the manager to do but to leave MPI
+    leaving: bool = False  # whether the manager has nothing to do but to wait for others to leave
 
 
 def read_report(path: Path) -> ExitReport:
@@ -50,7 +50,7 @@ def read_report(path: Path) -> ExitReport:
         code=int(notes[EXIT][0]) if notes[EXIT] else None,  # a signal while it leaves MPI changes nothing
         lost=tuple(LostWorker(host, text) for host, _, text in lost),
         signals=tuple(notes[SIGNAL]),
-        leaving=bool(notes[LEAVING]),
+        leaving=notes[LEAVING][-1:] == [BEGIN],
     )
 
 
@@ -65,10 +65,20 @@ def note_start() -> None:
 
 
 def note_exit(code: int) -> None:
-    """Record the exit code of this process, if it is the manager, and later that its threads are done."""
+    """Record the exit code of this process, if it is the manager."""
     if rank() == MANAGER:
         _append(f"{EXIT} {code}")
-        atexit.register(_append, LEAVING)
+
+
+@contextmanager
+def leaving() -> Iterator[None]:
+    """Record that the manager, if this is it, only waits for others to leave: one may hang at its exit."""
+    if rank() != MANAGER:
+        yield
+        return
+    _append(f"{LEAVING} {BEGIN}")
+    yield
+    _append(f"{LEAVING} {END}")
 
 
 def note_lost_worker(host: str, text: str) -> None:

@@ -278,9 +278,9 @@ class RankWatch:
             overdue = now - self._since > (EXIT_SECONDS if report.manager else START_GRACE_SECONDS)
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(LATER_LOOK_SECONDS if report.manager else LOOK_SECONDS)
-        if overdue and report.leaving:
+        if overdue and (report.leaving or report.code is not None):
             log.warning("some ranks were still there %.0f s after the run; they were ended", EXIT_SECONDS)
-        if overdue or self._child.returncode < 0:
+        if overdue or self._child.returncode < 0 or self._is_any_left():
             self._end()
         remove_files(self._files)
         return abs(self._child.returncode) if overdue else self._child.returncode
@@ -294,6 +294,10 @@ class RankWatch:
         if (alive := len(_alive_ranks(self._seen))) > self._most:
             self._most, self._since = alive, math.inf
         return report.leaving or (self._most > 0 and alive < self._ranks)
+
+    def _is_any_left(self) -> bool:
+        """Return whether mpirun has left a rank behind, as Open MPI's may do if others were killed."""
+        return bool(_alive_ranks(pid for pid in self._seen if in_run(pid, self._path)))
 
     def _end(self) -> None:
         """End mpirun, which ends its ranks, and kill what is left."""

@@ -48,7 +48,9 @@ class Owner:
         requeued = self.slurm_job == here.slurm_job != "" and self.restarts != here.restarts
         if self == here or requeued:
             return True
-        return _began(self.process) != self.began if self.table == here.table else None
+        if self.table != here.table or _is_hidden(self.process):
+            return None
+        return _began(self.process) != self.began
 
 
 def this_process() -> Owner:
@@ -67,13 +69,24 @@ def _began(process: int) -> str:
     return "" if state in "ZX" else numbers[18]
 
 
+def _is_hidden(process: int) -> bool:
+    """Return whether a process is another user's, of which /proc may show nothing."""
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return not _began(process)
+    except OSError:
+        return False
+    return False
+
+
 class RunLock:
     """The right of this process to write a run file."""
 
     def __init__(self, run: Path) -> None:
         target = Path(os.path.realpath(run))
         self._run, self._path = run, target.with_name(f"{target.name}.lock")
-        self._token, self._over = secrets.token_hex(8), threading.Event()
+        self._token, self._over, self._process = secrets.token_hex(8), threading.Event(), os.getpid()
         self._aside = self._path.with_name(f"{self._path.name}-{self._token}")
 
     def check(self) -> None:
@@ -105,7 +118,7 @@ class RunLock:
         """Create the lock, whole at once, and return whether there was none."""
         try:
             self._aside.write_text(self._text(0))
-            os.link(self._aside, self._path)
+            _link(self._aside, self._path)
         except (FileExistsError, FileNotFoundError):  # the latter: swept away by another process
             return False
         finally:
@@ -118,7 +131,7 @@ class RunLock:
         """Let others run this file."""
         self._over.set()
         atexit.unregister(self.release)
-        if self._is_own():
+        if os.getpid() == self._process and self._is_own():  # not in a child that was forked
             with suppress(OSError):
                 self._path.unlink()
 
@@ -133,7 +146,7 @@ class RunLock:
         beat = 0
         while not self._over.wait(BEAT_SECONDS):
             beat += 1
-            with suppress(OSError), self._path.open("r+") as file:
+            with suppress(OSError), self._path.open("r+", errors="replace") as file:
                 if self._token not in file.read():
                     return
                 file.seek(0)
@@ -164,9 +177,20 @@ class RunLock:
         with suppress(OSError):
             self._path.rename(self._aside)
             if self._aside.read_text(errors="replace") != text:
-                os.link(self._aside, self._path)
+                _link(self._aside, self._path)
         with suppress(OSError):
             self._aside.unlink()
+
+
+def _link(file: Path, name: Path) -> None:
+    """Give a file a second name, if that is free; where links are not possible, copy it."""
+    try:
+        os.link(file, name)
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError:
+        with name.open("x") as copy:
+            copy.write(file.read_text())
 
 
 def _parse(text: str) -> Owner | None:

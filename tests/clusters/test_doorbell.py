@@ -73,6 +73,21 @@ def test_other_nodes_cannot_reach_a_port_that_is_for_this_node_alone() -> None:
         assert found.getsockname()[0] == LOOPBACK
 
 
+def test_without_ipv6_a_rank_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(bound_socket(socket.SOCK_STREAM, alone=False)) as both:
+        both.listen()
+        socket.create_connection((LOOPBACK, both.getsockname()[1])).close()
+    monkeypatch.setattr(socket, "IPV6_V6ONLY", -1)  # an option that no kernel has
+    with closing(bound_socket(socket.SOCK_STREAM, alone=False)) as found:
+        assert found.family == socket.AF_INET
+
+
+def test_the_choice_of_an_interface_is_for_ranks_on_several_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(INTERFACE_VARIABLE, "ib7")
+    with closing(Doorbell(1, HOSTS[:2])) as found:
+        assert found.address == LOOPBACK
+
+
 @pytest.mark.parametrize("wanted", ["lo", "127.0.0.0/8"])
 def test_the_user_chooses_an_interface_by_its_name_or_its_network(
     wanted: str, monkeypatch: pytest.MonkeyPatch

@@ -10,8 +10,9 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from mpi_ata.clusters.mpi.introductions import LOOPBACK, PENDING, Address
+from mpi_ata.clusters.mpi.introductions import LOOPBACK, PENDING, Address, Introduction
 from mpi_ata.clusters.mpi.liveness import Lifeline, Lifelines
+from mpi_ata.layout import MANAGER
 
 SECRET = b"only ranks know "
 
@@ -33,6 +34,10 @@ def child(action: Callable[[], object]) -> Iterator[int]:
             os.waitpid(pid, 0)
         except (ProcessLookupError, ChildProcessError):
             pass
+
+
+def manager_ends(workers: int = 2) -> Lifelines:
+    return Lifelines(SECRET, alone=True, workers=workers)
 
 
 def connected(port: int, rank: int) -> Lifeline:
@@ -67,7 +72,7 @@ def test_the_manager_finds_out_which_worker_was_killed() -> None:
         _held.append(connected(lines.port, rank))
         time.sleep(60)
 
-    with closing(Lifelines(SECRET, alone=True)) as lines:
+    with closing(manager_ends()) as lines:
         rank = 3
         with child(serve) as victim:
             rank = 4
@@ -81,7 +86,10 @@ def test_the_manager_finds_out_which_worker_was_killed() -> None:
 
 @pytest.mark.parametrize("dismissed", [True, False])
 def test_a_worker_that_leaves_learns_whether_all_ranks_leave_in_order(dismissed: bool) -> None:
-    with closing(Lifelines(SECRET, alone=True)) as lines, child(lambda: leave(lines.port)) as leaving:
+    with (
+        closing(manager_ends()) as lines,
+        child(lambda: leave(lines.port)) as leaving,
+    ):
         accepted(lines, 1)
         time.sleep(0.2)
         if dismissed:
@@ -110,7 +118,7 @@ def stopped(port: int) -> None:
 
 @pytest.mark.parametrize("worker", [busy, stopped])
 def test_a_worker_ends_with_its_manager_whatever_it_is_doing(worker: Callable[[int], None]) -> None:
-    with closing(Lifelines(SECRET, alone=True)) as lines, child(lambda: worker(lines.port)) as pid:
+    with closing(manager_ends()) as lines, child(lambda: worker(lines.port)) as pid:
         accepted(lines, 1)
         time.sleep(0.2)
         lines.close()
@@ -131,7 +139,7 @@ def admitting(lines: Lifelines) -> threading.Thread:
 
 
 def test_who_does_not_know_the_secret_is_turned_away() -> None:
-    with closing(Lifelines(SECRET, alone=True)) as lines:
+    with closing(manager_ends()) as lines:
         thread = admitting(lines)
         stranger = Lifeline(Address(LOOPBACK, lines.port), b"nor can it guess", 1)
         assert not stranger.connected
@@ -144,7 +152,7 @@ def test_who_does_not_know_the_secret_is_turned_away() -> None:
 
 def test_silent_strangers_hold_nobody_up() -> None:
     with ExitStack() as stack:
-        lines = stack.enter_context(closing(Lifelines(SECRET, alone=True)))
+        lines = stack.enter_context(closing(manager_ends()))
         for _ in range(2 * PENDING):
             stack.enter_context(socket.create_connection((LOOPBACK, lines.port)))
         began = time.monotonic()
@@ -153,8 +161,20 @@ def test_silent_strangers_hold_nobody_up() -> None:
         assert time.monotonic() - began < 3.0
 
 
+def test_workers_that_all_connect_at_once_are_all_admitted() -> None:
+    with ExitStack() as stack:
+        lines = stack.enter_context(closing(manager_ends(3 * PENDING)))
+        address = LOOPBACK, lines.port
+        links = [stack.enter_context(socket.create_connection(address)) for _ in range(3 * PENDING)]
+        for _ in links:
+            lines.admit(0.0)  # before any of them has introduced itself
+        for rank, link in enumerate(links, 1):
+            link.sendall(Introduction.new(rank, MANAGER).signed(SECRET))
+        accepted(lines, *range(1, len(links) + 1))
+
+
 def test_nobody_listens_once_all_workers_are_there() -> None:
-    with closing(Lifelines(SECRET, alone=True)) as lines, child(lambda: busy(lines.port)):
+    with closing(manager_ends()) as lines, child(lambda: busy(lines.port)):
         accepted(lines, 1)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((LOOPBACK, lines.port))

@@ -9,6 +9,7 @@ from mpi_ata.errors import RunError
 from mpi_ata.launch.exit_report import (
     ExitReport,
     LostWorker,
+    leaving,
     note_exit,
     note_lost_worker,
     note_signal,
@@ -33,6 +34,15 @@ def test_the_manager_leaves_its_exit_code_and_whom_it_lost() -> None:
         assert report_so_far() == read_report(path)
     assert not path.exists()
     note_exit(0)  # nobody asks: nothing is written
+
+
+def test_a_manager_is_leaving_only_while_it_waits_for_others() -> None:
+    with report_file() as path:
+        note_exit(0)
+        assert not read_report(path).leaving, "its own code may take long at its exit"
+        with leaving():
+            assert read_report(path).leaving
+        assert not read_report(path).leaving
 
 
 @pytest.mark.parametrize("mpirun", [0, 3, 137])

@@ -1,5 +1,7 @@
 """Sends messages of many sizes to its own rank, and asserts that they arrive as they were."""
 
+from collections import deque
+
 import numpy as np
 from mpi4py import MPI
 
@@ -56,6 +58,32 @@ def send_to_the_dead() -> None:
         box.close()
 
 
+class Failed:
+    """The request for what a dead rank has not sent: Test() raises an error once, and is then true."""
+
+    def __init__(self) -> None:
+        self._tested = False
+
+    def Test(self) -> bool:  # noqa: N802
+        """Return whether it is complete."""
+        if not self._tested:
+            self._tested = True
+            raise MPI.Exception(MPI.ERR_PROC_FAILED)
+        return True
+
+
+def receive_half_of_the_dead() -> None:
+    """Receive a header whose sender dies before it sends the rest."""
+    losses: list[None] = []
+    box = channel.Channel(MPI.COMM_SELF, 0, np.zeros(1), lambda: losses.append(None))
+    half = channel.Message(7, channel.ARRIVAL, 1, 1, 1, 0, 0, 0, [0.1], channel.EMPTY)
+    box.incoming[7] = deque([channel._Incoming(half, deque([Failed()]), 0.0)])
+    assert box.completed() is box.completed() is None
+    assert len(losses) == 1
+    box.close()
+
+
 send_messages()
 send_to_the_dead()
+receive_half_of_the_dead()
 print('"all arrived"')

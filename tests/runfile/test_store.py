@@ -494,6 +494,46 @@ def test_a_living_lock_of_another_host_is_kept(quick: None) -> None:
     assert not LOCK.exists()
 
 
+def test_a_process_that_this_user_may_not_see_is_watched(
+    quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forbid(process: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", forbid)  # as for a process of another user
+    left_lock(process=1 << 22)  # larger than any, as if /proc did not show it
+    RunLock(Path("run.h5")).check()
+    assert "watching for 1 s" in caplog.text
+    left_lock(process=1, began=lock._began(1))
+    with pytest.raises(UsageError, match=r"process 1 on .* is running it"):
+        RunLock(Path("run.h5")).check()
+
+
+def test_a_forked_child_does_not_give_up_the_run_of_its_parent() -> None:
+    held = RunLock(Path("run.h5"))
+    held.acquire()
+    if not (child := os.fork()):
+        held.release()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert LOCK.exists()
+    held.release()
+    assert not LOCK.exists()
+
+
+def test_there_is_a_lock_where_the_file_system_has_no_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    held = RunLock(Path("run.h5"))
+    assert held._create()
+    assert not RunLock(Path("run.h5"))._create()
+    assert json.loads(LOCK.read_text())["process"] == os.getpid()
+    held.release()
+    assert names(Path.cwd()) == []
+
+
 def test_an_unreadable_lock_is_watched_too(quick: None) -> None:
     LOCK.write_text("{")
     RunLock(Path("run.h5")).check()

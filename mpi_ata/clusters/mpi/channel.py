@@ -118,9 +118,8 @@ class Channel:
         self._shape, self._dtype, self._bytes = template.shape, template.dtype, template.nbytes
         self.buffers = BufferPool(template)  # for arrays too large to come with the header
         self._sending: list[_Sending] = []
-        self.incoming: dict[
-            int, deque[_Incoming]
-        ] = {}  # by sender: what has not come whole, and what follows
+        # By sender: what has not come whole, and what follows.
+        self.incoming: dict[int, deque[_Incoming]] = {}
         self._abandoned: list[_Sending | _Incoming] = []  # nobody may ever receive or send the rest of these
         self.capacity = HEADER.size + INLINE  # bytes of a header and what is sent with it, at most
         self.buffer = bytearray(self.capacity)  # the next message is received here
@@ -271,20 +270,21 @@ class Channel:
 
     def completed(self) -> Message | None:
         """Return a message that has come whole since its header was read, if there is one."""
-        for sender, entries in self.incoming.items():
-            if self._has_come(entries[0].rest):
+        for sender, entries in list(self.incoming.items()):
+            if self._has_come(sender, entries[0].rest):
                 message = entries.popleft().whole()
                 if not entries:
                     del self.incoming[sender]
                 return message
         return None
 
-    def _has_come(self, rest: deque[Any]) -> bool:
-        """Return whether the rest of a message is there; not if its sender has died meanwhile."""
+    def _has_come(self, sender: int, rest: deque[Any]) -> bool:
+        """Return whether the rest of a message is there; if its sender has died, it never will be."""
         try:
             while rest and rest[0].Test():
                 rest.popleft()
         except Exception as error:
+            self.forget(sender)  # a request that has failed counts as complete from now on
             self.note_loss(error)
             return False
         return not rest

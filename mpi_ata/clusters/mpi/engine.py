@@ -167,7 +167,7 @@ class Ranks:
             with opening(comm):
                 self._bell = Doorbell(MANAGER, hosts)
                 self._bell.share_flags(f"{memory}-flags", len(hosts))
-                self._lifelines = Lifelines(secret, alone=len(set(hosts)) == 1)
+                self._lifelines = Lifelines(secret, len(set(hosts)) == 1, self.n)
                 self.links = open_links(exchange, template, hosts)
                 self.shared = shared_buffers(hosts[MANAGER], f"{memory}-slots", template, owner=True)
             doors = exchange_doors(comm, self._bell, self.links, self._lifelines.port, memory, secret)

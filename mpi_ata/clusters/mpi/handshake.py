@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpi_ata.clusters.identity import HARDWARE_BYTES, WorkerIdentity, drawn_identity, hardware
-from mpi_ata.clusters.mpi.introductions import LOOPBACK, SECRET_BYTES, Address, chosen_address
+from mpi_ata.clusters.mpi.introductions import LOOPBACK, SECRET_BYTES, Address
 from mpi_ata.clusters.mpi.library import MPI, all_ranks_needed, end_all_ranks
 from mpi_ata.clusters.mpi.links import Links
 from mpi_ata.clusters.mpi.liveness import Doorbell
@@ -41,7 +41,7 @@ class Rank(NamedTuple):
 class Doors(NamedTuple):
     """Where one rank can be reached."""
 
-    address: str  # of the interface that the user has chosen; empty: all
+    address: str  # of the interface on which it listens; empty: all
     bell: str  # name of its doorbell
     memory: str  # the manager's: the name with which those of files in shared memory begin
     bell_port: int  # where its doorbell listens on the network
@@ -73,7 +73,7 @@ def exchange_doors(
     secret: bytes = b"",
 ) -> list[Doors]:
     """Exchange where the ranks can be reached and return it, by rank."""
-    names, port = map(_encoded, (chosen_address(), bell.name, memory)), 0 if links is None else links.port
+    names, port = map(_encoded, (bell.address, bell.name, memory)), 0 if links is None else links.port
     own = DOORS.pack(*names, bell.port, lifelines, port, secret)
     rows = _allgather(comm, DOORS, own)
     return [Doors._make([*map(_text, row[:3]), *row[3:]]) for row in rows]

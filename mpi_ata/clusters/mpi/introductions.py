@@ -27,7 +27,7 @@ INTERFACE_VARIABLE = "MPI_ATA_INTERFACE"  # names the network interface, or the 
 LOOPBACK = "127.0.0.1"
 ANSWER_SECONDS = 10.0  # within which the other side of a new connection has to answer
 INTRODUCTION_SECONDS = 5.0  # within which one that connects has to introduce itself
-PENDING = 64  # connections without an introduction; the oldest one makes room for the next
+PENDING = 64  # strangers who may be connected; the oldest connection makes room for the next
 SECRET_BYTES = 16
 _WORDS = struct.Struct("<iiq16s")  # sender, receiver, generation, and a number that is used once
 _PROOF_BYTES = 32
@@ -58,16 +58,31 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
+def own_address(alone: bool) -> str:
+    """Return where this rank listens, `alone` if all ranks are on this node; empty: on all interfaces."""
+    return LOOPBACK if alone else chosen_address()
+
+
 def bound_socket(kind: socket.SocketKind, alone: bool) -> socket.socket:
     """Return a socket on a free port, which other nodes can reach unless all ranks are on this one."""
-    address = LOOPBACK if alone else chosen_address()
-    both = not address and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both or ":" in address else socket.AF_INET
+    if address := own_address(alone):
+        return _bound(kind, socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+    try:
+        return _bound(kind, socket.AF_INET6)  # for IPv4 too
+    except OSError:  # this node has no IPv6
+        return _bound(kind, socket.AF_INET)
+
+
+def _bound(kind: socket.SocketKind, family: socket.AddressFamily, address: str = "") -> socket.socket:
     found = socket.socket(family, kind)
-    if both:
-        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    found.setblocking(False)
-    found.bind((address, 0))
+    try:
+        if family == socket.AF_INET6:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        found.setblocking(False)
+        found.bind((address, 0))
+    except OSError:
+        found.close()
+        raise
     return closed_in_children(found)
 
 
@@ -151,9 +166,10 @@ def _proof(secret: bytes, what: bytes, words: bytes) -> bytes:
 
 
 class Listener:
-    """Accepts connections from ranks; who cannot introduce itself is turned away."""
+    """Accepts connections, from so many ranks at once; who cannot introduce itself is turned away."""
 
-    def __init__(self, alone: bool) -> None:
+    def __init__(self, alone: bool, ranks: int = 1) -> None:
+        self._room = PENDING + ranks
         self._socket = bound_socket(socket.SOCK_STREAM, alone)
         self._socket.listen(socket.SOMAXCONN)
         self.port: int = self._socket.getsockname()[1]
@@ -175,10 +191,10 @@ class Listener:
     def _accept(self) -> None:
         """Take in new connections, as many as may be pending."""
         with suppress(OSError):  # there is none, or it has gone again
-            for _ in range(PENDING):
+            for _ in range(self._room):
                 link, _ = self._socket.accept()
                 link.setblocking(False)
-                if len(self._pending) == PENDING:
+                if len(self._pending) == self._room:
                     oldest = next(iter(self._pending))
                     del self._pending[oldest]
                     oldest.close()

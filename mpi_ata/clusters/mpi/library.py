@@ -14,6 +14,7 @@ import mpi4py
 from mpi_ata.errors import RunError
 from mpi_ata.launch import local_size, step_tasks, world_size
 from mpi_ata.launch.environment import FAULT_TOLERANT
+from mpi_ata.launch.exit_report import leaving
 
 LOST = "a rank has died, and a run needs all ranks; restart the job"
 INIT_SECONDS = 600  # the ranks of a large job may be minutes apart
@@ -67,7 +68,8 @@ def ranks_lost() -> bool:
 def finalize() -> None:
     """Leave MPI, unless a rank has died."""
     if not _ranks_lost and MPI.Is_initialized() and not MPI.Is_finalized():
-        MPI.Finalize()
+        with leaving():
+            MPI.Finalize()
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from mpi_ata.clusters.mpi.introductions import (
     closed_in_children,
     connect,
     datagram_address,
+    own_address,
 )
 from mpi_ata.layout import MANAGER
 
@@ -42,14 +43,14 @@ KEEP_ALIVE_SECONDS = 300  # of silence, after which the kernel probes: firewalls
 
 
 class Lifelines:
-    """The manager's ends of all lifelines; `secret` is what only the ranks know."""
+    """The manager's ends of the lifelines of so many workers; `secret` is what only the ranks know."""
 
-    def __init__(self, secret: bytes, alone: bool) -> None:
+    def __init__(self, secret: bytes, alone: bool, workers: int) -> None:
         _allow_descriptors()
         self._secret = secret
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, socket.socket] = {}  # by rank
-        self._listener = Listener(alone)
+        self._listener = Listener(alone, workers)
         self.port = self._listener.port
 
     def admit(self, seconds: float) -> None:
@@ -189,6 +190,7 @@ class Doorbell:
         ringing = {MANAGER} if rank != MANAGER else set(range(len(hosts))) - {MANAGER}
         self._rank = rank
         self._alone = len(set(hosts)) == 1  # whether all ranks are on this node
+        self.address = own_address(self._alone)
         # Ranks that will ring, but have not been heard yet.
         self._silent = {NEAR if hosts[other] == hosts[rank] else other for other in ringing}
         self._spin, self._long_spin = SPIN_SECONDS, LONG_SPIN_SECONDS

@@ -33,6 +33,7 @@ from mpi_ata.clusters.mpi.manager import MPICluster
 from mpi_ata.clusters.mpi.worker import Worker
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import step_tasks
+from mpi_ata.launch.exit_report import leaving
 from mpi_ata.layout import MANAGER, workers_in
 from mpi_ata.version import __version__
 
@@ -165,7 +166,7 @@ def leave() -> None:
     if _parted or ranks_lost() or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1:
         return
     _parted = True
-    with suppress(RunError):  # another rank has died: nobody waits
+    with suppress(RunError), leaving():  # another rank has died: nobody waits
         allgather_text(MPI.COMM_WORLD, "\0".join(Call(ENDED)))
 
 
