@@ -14,7 +14,13 @@ import numpy as np
 
 from mpi_ata.clusters.bfloat16 import exchange_of
 from mpi_ata.clusters.interface import ClusterSettings
-from mpi_ata.clusters.mpi.handshake import allgather_text, check_same, exchange_ranks, said_by
+from mpi_ata.clusters.mpi.handshake import (
+    allgather_text,
+    check_same,
+    exchange_ranks,
+    said_by,
+    share_arrays,
+)
 from mpi_ata.clusters.mpi.library import (
     MPI,
     all_ranks_needed,
@@ -102,6 +108,7 @@ def _opened(
     """Yield what the manager opens; a worker's rank serves it first, then yields None."""
     with all_ranks_needed():
         comm = MPI.COMM_WORLD.Dup()
+        share_arrays(comm, settings.problem)
     if comm.Get_rank() != MANAGER:
         if _served(worker(comm), comm):
             sys.exit(0)  # the manager prints why
