@@ -36,6 +36,7 @@ from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.limits import machine_memory
 from mpi_ata.methods import Method, Round
 from mpi_ata.methods.interface import MethodAbilities, is_greedy
+from mpi_ata.problems import AnyProblem, ProblemAbilities
 from mpi_ata.runfile.checkpoints import fresh_path
 from mpi_ata.runfile.load import summary_of
 from mpi_ata.turns import TurnThread
@@ -254,6 +255,7 @@ class RankStage:
         ranks, number = self._ranks, next(i for i, other in enumerate(self._runs) if other is run)
         parts, settings = run.build(ranks.n)
         check_shareable(parts.method)
+        check_arrays(parts.problem)
         workers = sum(rank.host == host_name() for rank in ranks.ranks) - 1
         run.memory = (COPIES * (1 + workers) + ranks.n) * _bytes_of(parts.method.x)
         cluster = SharedMPICluster(ranks, share, number, settings, stop_request.grace_expired)
@@ -280,6 +282,14 @@ def check_shareable(method: Method) -> None:
     if is_greedy(abilities.allocator):
         rule = "orders more tasks than it uses, but jobs that share workers use all that they order"
         raise UsageError(f"this allocator {rule}; use another one, such as ata-auto, or run the job alone")
+
+
+def check_arrays(problem: AnyProblem) -> None:
+    """Reject a problem with arrays that all ranks need before a run: jobs that share ranks begin at any time."""
+    shared_arrays = ProblemAbilities.of(problem).shared_arrays
+    if shared_arrays is not None and next(iter(shared_arrays()), None) is not None:
+        rule = "has frozen weights or constant buffers, which jobs that share ranks cannot send to workers"
+        raise UsageError(f"this problem {rule}; run the job alone")
 
 
 def simulate_jobs(
