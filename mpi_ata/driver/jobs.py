@@ -285,7 +285,7 @@ def check_shareable(method: Method) -> None:
 
 
 def check_arrays(problem: AnyProblem) -> None:
-    """Reject a problem with arrays that all ranks need before a run: jobs that share ranks begin at any time."""
+    """Reject a problem with arrays that are sent before a run: jobs that share ranks begin at any time."""
     shared_arrays = ProblemAbilities.of(problem).shared_arrays
     if shared_arrays is not None and next(iter(shared_arrays()), None) is not None:
         rule = "has frozen weights or constant buffers, which jobs that share ranks cannot send to workers"
