@@ -84,16 +84,23 @@ class PairSpeeds:
     def __init__(self, n: int) -> None:
         self._n = n
         self._sums: dict[Hashable, Array] = {}  # by problem: tasks, seconds and their squares, by worker
+        self._means: dict[Hashable, Array] = {}  # by problem: as estimated since something was learned
         self._costs: dict[Hashable, float] = {}  # by problem: how long its tasks are, as last estimated
 
     def learn(self, problem: Hashable, sums: Array) -> None:
         """Add tasks, seconds and squares of these; older ones are forgotten little by little."""
+        self._means.clear()
         known = self._sums.setdefault(problem, np.zeros((3, self._n)))
         known += sums
         known *= np.minimum(MEMORY_TASKS / np.maximum(known[0], 1.0), 1.0)
 
     def means(self, problem: Hashable) -> Array:
         """Return the seconds per task; what is not known of a pair is guessed from others."""
+        if problem not in self._means:
+            self._means[problem] = self._estimated(problem)
+        return self._means[problem]
+
+    def _estimated(self, problem: Hashable) -> Array:
         tasks, seconds, squares = self._sums.get(problem, np.zeros((3, self._n)))
         tried = np.flatnonzero(tasks)
         if len(self._sums) > 1:
