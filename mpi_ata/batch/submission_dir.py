@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -169,7 +170,15 @@ class JobCopy:
         """Copy all files."""
         for source, target in self.targets.items():
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+            copy_file(source, target)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file with its permissions; until it has these, only its owner can open the copy."""
+    target.unlink(missing_ok=True)  # one that is read-only could not be overwritten
+    with source.open("rb") as original, open(target, "xb", opener=partial(os.open, mode=0o600)) as copy:
+        shutil.copyfileobj(original, copy)
+        os.fchmod(copy.fileno(), 0o777 & os.fstat(original.fileno()).st_mode)
 
 
 def path_settings(files: dict[str, str], folder: Path, copies: dict[str, Path]) -> tuple[str, ...]:

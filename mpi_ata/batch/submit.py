@@ -12,7 +12,7 @@ from typing import Any
 
 from mpi_ata.batch.bad_nodes import without_bad_hosts
 from mpi_ata.batch.interface import LEAD_SECONDS, SIGNAL, Resources, Script, check_text, scheduler
-from mpi_ata.batch.submission_dir import JobCopy, SubmissionDir
+from mpi_ata.batch.submission_dir import JobCopy, SubmissionDir, copy_file
 from mpi_ata.driver.plan import OutputOptions, Plan, plan_run
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import build_parts, load_job
@@ -310,7 +310,7 @@ def write_files(asked: Submission, copy: JobCopy, script: str) -> None:
     shutil.rmtree(asked.dir.files, ignore_errors=True)
     copy.make()
     if asked.source is not None:
-        shutil.copyfile(asked.source, asked.dir.source)
+        copy_file(asked.source, asked.dir.source)
     asked.dir.script.write_text(script)
     for run in asked.runs:
         asked.dir.clear(run)

@@ -65,7 +65,7 @@ class RunFile:
         try:
             if not self._swept:
                 self._sweep()
-            _write(self._new, data)
+            _write(self._new, data, _permissions(self._target))
             if (found := _seal_of(self._target)) not in (None, self._seal):
                 raise self.taken()
             if self._intact and found is not None:
@@ -200,8 +200,16 @@ def _unsealed(data: bytes) -> bytes:
     return image
 
 
-def _write(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+def _permissions(path: Path) -> int:
+    """Return the permissions of a file, which whatever replaces it must not exceed; all if there is none."""
+    try:
+        return 0o666 & path.stat().st_mode
+    except OSError:
+        return 0o666
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         rest = memoryview(data)
         while rest:

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -119,6 +120,14 @@ def test_what_could_not_be_read_again_is_not_written(
     assert str(caught.value).startswith(f"method: {name!r} cannot be saved: ")
     assert fragment in str(caught.value)
     assert x_of(RunFile(file.path).load()[1]) == 1.0
+
+
+def test_a_file_that_its_owner_made_private_stays_private_when_it_is_saved_again(file: RunFile) -> None:
+    file.save(ATTRIBUTES, GROUPS)
+    file.path.chmod(0o600)
+    for _ in range(2):
+        file.save(ATTRIBUTES, GROUPS)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (file.path, file.previous)] == [0o600] * 2
 
 
 @pytest.mark.parametrize("value", [3, 2.5, True, [1, 2], b"bytes", np.float32(1.5), []])
