@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from mpi_ata.errors import RunError, UsageError
 
-Phase = Literal["waiting", "running", "held", "over", "unknown"]  # held: has its nodes, but does not run
+# held: has its nodes, but does not run, since it is about to start or to end
+Phase = Literal["waiting", "running", "suspended", "held", "over", "unknown"]
 
 SIGNAL = "USR1"  # asks a run to save and leave
 LEAD_SECONDS = 60  # between that signal and the time limit, until something has been measured
@@ -130,6 +131,7 @@ class Scheduler(Protocol):
     def submit_command(self, script: Path, after: str = "") -> list[str]: ...
 
     def submit(self, script: Path, after: str = "") -> str: ...  # the id; `after` is that of the one before
+    def find_obstacle(self, resources: Resources) -> str: ...  # why no nodes could be used now, or empty
     def jobs(self, id: str) -> list[QueuedJob]: ...  # all members of an array; none if it is forgotten
     def queued_ids(self) -> list[str]: ...  # of this user, one per array
     def signal(self, id: str, name: str) -> None: ...  # to the script alone

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from mpi_ata.errors import RunError
 from mpi_ata.job import Job
 from mpi_ata.job.tables import user_files
 from mpi_ata.job.user_code import local_imports
@@ -115,8 +116,14 @@ class SubmissionDir:
 
     def record_attempt(self, run: Path, attempt: Attempt) -> None:
         """Record a start of a run, or the same start again once it has ended."""
-        with suppress(OSError), self._attempts_file(run).open("a") as file:
-            file.write(json.dumps(asdict(attempt)) + "\n")
+        file = self._attempts_file(run)
+        try:
+            with file.open("a") as lines:
+                lines.write(json.dumps(asdict(attempt)) + "\n")
+        except OSError as error:
+            why = "a run whose starts are not recorded could be requeued without end"
+            way_out = f"{why}; make room or make it writable, and submit it again with --resume"
+            raise RunError(f"{file} cannot be written: {error.strerror}: {way_out}") from None
 
 
 def find_submissions(folder: Path) -> list[SubmissionDir]:

@@ -294,6 +294,19 @@ def test_copies_of_the_users_files_have_their_permissions_also_when_submitted_ag
         assert {name: stat.S_IMODE(copies[name].stat().st_mode) for name in modes} == modes
 
 
+def test_a_job_that_no_nodes_can_hold_is_reported_before_it_waits_for_ever(job: Path, slurm: Slurm) -> None:
+    failure = "allocation failure: Requested node configuration is not available"
+    slurm(sbatch=f"case $* in *--test-only*--ntasks=4000*) echo '{failure}' >&2; exit 1;; *) echo 7;; esac")
+    for more in ([], ["--dry-run"]):
+        result = submit(job, "-n", 4000, "--no-check", *more)
+        assert result.exit_code == 0, result.output
+        assert result.stderr == (
+            "Slurm cannot start this job on any nodes as they are now (Requested node configuration is not "
+            "available): ask for less, or it waits until nodes are added or return to service\n"
+        )
+        assert submit(job, "-n", 4, *more).stderr == ""
+
+
 def test_a_chain_that_breaks_off_names_the_jobs_that_slurm_accepted(job: Path, slurm: Slurm) -> None:
     gone = "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1"
     slurm(sbatch=f"case $2 in --dep*) {gone} ;; esac; echo 7")
