@@ -19,6 +19,7 @@ from mpi_ata.runfile.hdf5 import Attributes, Tree, from_image, read_tree, to_ima
 FORMAT = 1
 BLOCK = 512  # bytes before the HDF5 file proper, which HDF5 leaves to us (its user block)
 TITLE = "mpi_ata run file"
+SMALL_BYTES = 1 << 26  # of a group that is read without the rest; a file with holes is larger than its data
 
 
 class RunFile:
@@ -121,7 +122,7 @@ def peek(path: Path, group: str) -> tuple[dict[str, Any], State]:
     with prefix_errors(f"{path}: "), path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size - BLOCK
         _check_format(_check_size(file.read(BLOCK), size))
-        attributes, groups = read_tree(file, size, group)
+        attributes, groups = read_tree(file, min(size, SMALL_BYTES), group)
         return attributes, groups[group]
 
 
