@@ -75,7 +75,7 @@ def prefix_errors(prefix: str) -> Iterator[None]:
 
 def in_users_code(what: str, error: BaseException) -> RunError:
     """Return the error for a failure in the user's code, with the traceback from there on."""
-    if isinstance(error, MemoryError):
+    if lacks_memory(error):
         return RunError(f"{what}: it needs more memory than there is ({one_line(error)})")
     inside = error.__traceback__ and error.__traceback__.tb_next
     if inside is None or isinstance(error, SystemExit):  # it was called in a wrong way, or has left
@@ -138,12 +138,17 @@ _LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
 _OTHERS = ("<", f"{os.path.dirname(__file__)}/", *(f"{sysconfig.get_path(name)}/" for name in _LIBRARIES))
 
 
-def explained(error: Exception) -> str:
-    """Return in one sentence what has happened to this process from outside; empty if it is something else."""
-    if isinstance(error, MemoryError):
-        return (
-            "there is not enough memory; use fewer workers, a smaller problem, or a higher limit (ulimit -v)"
-        )
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether memory is exhausted, which libraries and threads that cannot start report otherwise."""
+    texts = ("can't start new thread", "failed to map segment", "annot allocate memory")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+
+
+def explained(error: BaseException) -> str:
+    """Return in one sentence what has happened to this process from outside; empty if nothing has."""
+    if lacks_memory(error):
+        way_out = "use fewer workers, a smaller problem, or a higher limit (ulimit -v)"
+        return f"there is not enough memory; {way_out}"
     if isinstance(error, FileNotFoundError):
         try:
             os.getcwd()

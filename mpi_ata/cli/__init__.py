@@ -59,7 +59,7 @@ def one_sentence_errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from None
     except RunError as error:
         raise reported((StoppedEarly if error.resumable else click.ClickException)(str(error))) from None
-    except (FileNotFoundError, MemoryError) as error:
+    except Exception as error:
         if not (what := explained(error)):
             raise
         raise reported(click.ClickException(what)) from None
@@ -95,6 +95,7 @@ class LazyGroup(click.Group):
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run a command; a manager reports its exit code to the process that started the ranks."""
+        launch.open_closed_streams()
         try:
             return super().main(*args, **options)
         except SystemExit as end:

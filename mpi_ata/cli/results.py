@@ -159,8 +159,5 @@ def watch_command(run: Path, once: bool, follow: bool) -> None:
       mpi-ata watch runs/mine.h5 --once
       mpi-ata watch runs/mine.h5 --follow
     """
-    if once:
-        show(snapshot_text(saved_run(run)))
-        return
     with suppress(KeyboardInterrupt):
-        watch(run, sys.stdout, follow)
+        show(snapshot_text(saved_run(run)) if once else watch(run, sys.stdout, follow))

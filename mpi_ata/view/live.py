@@ -195,8 +195,8 @@ def view_of(tables: Tables, stop: Stop, stream: TextIO | None, label: str = "") 
 LOOK_SECONDS = 1.0  # between looks at a run file
 
 
-def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> None:
-    """Show a run whenever it is saved, until it has ended; with `follow`, until nobody would resume it."""
+def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> str:
+    """Show a run whenever it is saved, until it has ended, and return how; `follow` awaits who resumes it."""
     display, saved, run = Display(stream), _saved_at(path), saved_run(path)
     while not run.at_rest(for_good=follow):
         display.show(run_panel(run) if display.has_room else progress_text(run.summary, run.stop))
@@ -204,7 +204,7 @@ def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_S
             time.sleep(look)
         saved, run = _saved_at(path), saved_run(path)
     display.clear()
-    stream.write(f"{snapshot_text(run)}\n")
+    return snapshot_text(run)
 
 
 def saved_run(path: Path) -> Snapshot:

@@ -1,4 +1,4 @@
-"""The progress line on a terminal, and signals from it."""
+"""The progress line on a terminal, and signals from it; streams, folders and memory that are missing."""
 
 import json
 import logging
@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -120,3 +121,51 @@ def test_a_run_under_nohup_outlives_its_terminal(job: str) -> None:
         process.send_signal(signal.SIGHUP)
         out, _ = process.communicate(timeout=60)
     assert (process.returncode, "at elapsed 2" in out) == (0, True)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_give_no_traceback(job: str, closed: str) -> None:
+    assert call("run", job, "--virtual", "--out", "runs/mine.h5").exit_code == 0
+    for words, code in ((["watch", "runs/mine.h5"], 0), (["runs", "--keep", "0"], 1), (["show", "no.h5"], 2)):
+        command = ["sh", "-c", f'exec "$@" {closed}', "sh", str(MPI_ATA), *words]
+        done = subprocess.run(command, input="", capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+
+
+DELETED = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", "mine.h5"],
+        ["watch", "mine.h5"],
+        ["run", "JOB", "--virtual"],
+        ["run", "JOB", "--out", "OUT"],  # no ranks are started
+        ["submit", "JOB", "--ntasks", "3"],
+        ["status", "mine.h5"],
+    ],
+)
+def test_a_working_directory_that_was_deleted_is_named(job: str, words: list[str]) -> None:
+    paths = {"JOB": job, "OUT": str(Path(job).with_name("mine.h5"))}
+    command = ["sh", "-c", DELETED, "sh", str(MPI_ATA), *(paths.get(word, word) for word in words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    sentence = "Error: the working directory was deleted; change to one that exists\n"
+    assert (done.returncode, done.stderr) == (1, sentence)
+
+
+LITTLE_MEMORY = """
+import re, resource, sys
+from mpi_ata.cli import main, results
+used = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1])
+resource.setrlimit(resource.RLIMIT_AS, (1024 * used + 2**20,) * 2)
+main(["show", sys.argv[1]])
+"""
+
+
+def test_too_little_memory_is_reported_in_one_sentence(job: str) -> None:
+    assert call("run", job, "--virtual", "--out", "mine.h5").exit_code == 0
+    command = [sys.executable, "-c", LITTLE_MEMORY, "mine.h5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.splitlines()[0][:34]) == (1, "Error: there is not enough memory;")
+    assert len(done.stderr.splitlines()) == 1
