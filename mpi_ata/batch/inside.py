@@ -18,7 +18,7 @@ from mpi_ata.batch.interface import LEAD_SECONDS, SIGNAL, Allocation, QueuedJob,
 from mpi_ata.batch.submission_dir import Attempt, JobCopy, SubmissionDir, write_atomically
 from mpi_ata.batch.submit import check_signal, output_args, setting_args
 from mpi_ata.driver.plan import OutputOptions
-from mpi_ata.errors import CONTINUE, RunError, UsageError
+from mpi_ata.errors import CONTINUE, RunError, UsageError, command_line, printable
 from mpi_ata.job import load_job
 from mpi_ata.launch.environment import STARTED, job_start
 from mpi_ata.launch.exit_report import FAILURE_VARIABLE, REPORT_VARIABLE, read_report
@@ -114,7 +114,7 @@ def should_requeue(batch: BatchJob, job: QueuedJob) -> bool:
 
 def note(text: str) -> None:
     """Print a line to the log of the batch job."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 POLL_SECONDS = 0.2  # between two checks of the launcher and the signals
@@ -208,7 +208,7 @@ class Watch:
             error = scheduler().requeue(job.id)
             self._requeued = not error
             if error:
-                again = " ".join(scheduler().submit_command(job.script))
+                again = command_line(*scheduler().submit_command(job.script))
                 note(f"{scheduler().NAME} does not requeue this job: {error}; resume it with {again}")
         elif job is None and not self._requeued and self._batch.requeue:
             name = scheduler().NAME

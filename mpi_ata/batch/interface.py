@@ -5,13 +5,12 @@ Another one than Slurm is a module beside slurm.py with the functions of `Schedu
 
 import math
 import time
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from mpi_ata.errors import RunError, UsageError
+from mpi_ata.errors import RunError, UsageError, is_code
 
 # held: has its nodes, but does not run, since it is about to start or to end
 Phase = Literal["waiting", "running", "suspended", "held", "over", "unknown"]
@@ -27,7 +26,7 @@ class SchedulerUnreachableError(RunError):
 def check_text(text: str) -> str:
     """Return what goes into a script; reject characters that could end a line or hide something."""
     for character in text:
-        if unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp"):
+        if is_code(character):
             raise UsageError(f"{text!r} has a control character, which a batch script must not contain")
     return text
 

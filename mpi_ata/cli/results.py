@@ -23,7 +23,7 @@ def load_run(path: Path) -> Record:
     """Return the record of a run that the user named; a damaged newest save is reported."""
     record, complaint = load_named(RunFile(path))
     if complaint:
-        click.echo(f"Note: {complaint}", err=True)
+        show(f"Note: {complaint}", err=True)
     return record
 
 

@@ -38,6 +38,13 @@ def test_a_suspended_job_is_not_said_to_run(slurm: Slurm) -> None:
     assert (row["state"], row["why"]) == ("suspended", "asked to stop")
 
 
+def test_codes_for_terminals_in_the_reason_of_a_failure_are_not_printed(slurm: Slurm) -> None:
+    record_submission("a.job", ["7"], "a.h5")
+    Path("runs/a.job/a.failed").write_text("it has\x1b[2Jfailed")
+    slurm(scontrol="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert r"a: it has\u001b[2Jfailed" in CliRunner().invoke(main, ["status", "7"]).output
+
+
 @pytest.fixture
 def unreachable_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Provide Slurm's commands without a cluster that answers them."""

@@ -11,9 +11,15 @@ import time
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
+from mpi_ata import cli
 from mpi_ata.cli.runs import printed_notes
+from mpi_ata.job.schema import RunDescription
+from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.schema import to_tree
+from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.live import Display
 from tests.cli.commands import ENDLESS, MPI_ATA, TIMED, call, on_terminal, use_own_problem
 
@@ -121,6 +127,62 @@ def test_a_run_under_nohup_outlives_its_terminal(job: str) -> None:
         process.send_signal(signal.SIGHUP)
         out, _ = process.communicate(timeout=60)
     assert (process.returncode, "at elapsed 2" in out) == (0, True)
+
+
+EVIL = "\x1b]0;owned\x07\x9b2J\u202e\rx\x7f"
+
+
+def forge(path: Path) -> None:
+    """Write codes for terminals wherever a run file has a text."""
+    record = load_record(RunFile(path))[0]
+    record.run = record.failure = EVIL
+    record.identities = tuple(each._replace(host=EVIL, hardware=EVIL) for each in record.identities)
+    for kind in ("lost", EVIL):
+        record.event(0.0, kind, f"one line{EVIL}\nand another{EVIL}", worker=1)
+    name = f"name = {json.dumps('quadratic' + EVIL)}  # \u202e"
+    text = record.job.text.replace('name = "quadratic"', name)
+    record.job = RunDescription(text, (f"run.note={EVIL}",))
+    record.metrics |= {EVIL: record.trace["clock"], f"latest.{EVIL}": np.array(1.0)}
+    RunFile(path.with_name("forged.h5")).save(*to_tree(record))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show forged.h5",
+        "explain forged.h5",
+        "explain forged.h5 --worker 1",
+        "watch forged.h5",
+        "what-if forged.h5",
+        "export forged.h5",
+        "runs .",
+        "run job.toml --virtual --resume --out forged.h5",
+        "run job.toml --virtual --warm-start forged.h5",
+        "submit job.toml --dry-run --ntasks 6 --warm-start forged.h5",
+    ],
+)
+def test_codes_for_terminals_in_a_run_file_are_not_printed(job: str, words: str) -> None:
+    assert call("run", job, "--virtual", "--out", "mine.h5").exit_code == 0
+    forge(Path("mine.h5"))
+    done = call(*words.split())
+    assert done.output.strip()
+    assert [letter for letter in done.output if not letter.isprintable() and letter != "\n"] == []
+
+
+def test_codes_in_json_are_those_of_the_file(job: str) -> None:
+    assert call("run", job, "--virtual", "--out", "mine.h5").exit_code == 0
+    forge(Path("mine.h5"))
+    done = call("show", "forged.h5", "--json")
+    assert done.stdout.isascii()
+    assert json.loads(done.stdout)["failure"] == EVIL
+
+
+def test_everything_that_commands_print_goes_through_the_function_that_escapes_codes() -> None:
+    folder = Path(cli.__file__).parent
+    printing = [
+        path.name for path in folder.glob("*.py") if re.search(r"click\.s?echo|print\(", path.read_text())
+    ]
+    assert printing == ["options.py"]
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
