@@ -23,7 +23,7 @@ def load_run(path: Path) -> Record:
     """Return the record of a run that the user named; a damaged newest save is reported."""
     record, complaint = load_named(RunFile(path))
     if complaint:
-        click.echo(f"Note: {complaint}", err=True)
+        show(f"Note: {complaint}", err=True)
     return record
 
 
@@ -159,8 +159,5 @@ def watch_command(run: Path, once: bool, follow: bool) -> None:
       mpi-ata watch runs/mine.h5 --once
       mpi-ata watch runs/mine.h5 --follow
     """
-    if once:
-        show(snapshot_text(saved_run(run)))
-        return
     with suppress(KeyboardInterrupt):
-        watch(run, sys.stdout, follow)
+        show(snapshot_text(saved_run(run)) if once else watch(run, sys.stdout, follow))
