@@ -2,27 +2,45 @@
 
 import difflib
 import os
+import shlex
 import signal
 import sysconfig
 import traceback
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 _EXTRAS = ("torch", "sklearn")  # libraries that our extras of the same name install
 LONGEST_SHORT = 300  # characters of a message that is shown in a list
 CONTINUE = 85  # exit code of a run that was stopped early and can be resumed
+CODES = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories of characters that control a terminal, or are none
 
 
-def encodable(text: str) -> str:
-    """Return a text that can be printed, sent and saved: Python decodes odd bytes to what UTF-8 lacks."""
-    return text.encode(errors="backslashreplace").decode()
+def is_code(character: str) -> bool:
+    """Return whether a character is a code for terminals, or half of one that UTF-8 lacks."""
+    return unicodedata.category(character) in CODES
+
+
+def printable(text: str) -> str:
+    """Return a text that can be printed, sent and saved: codes are escaped as in JSON; lines, tabs stay."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join(line if line.isprintable() else _escaped(line) for line in lines)
+
+
+def _escaped(line: str) -> str:
+    return "".join(f"\\u{ord(c):04x}" if is_code(c) and c != "\t" else c for c in line)
+
+
+def command_line(*words: object) -> str:
+    """Return a command as it is typed, whatever characters are in the names of its files."""
+    return shlex.join(map(str, words))
 
 
 class UsageError(ValueError):
     """The user asked for something invalid: a wrong key, value or combination."""
 
     def __str__(self) -> str:
-        return encodable(super().__str__())
+        return printable(super().__str__())
 
 
 class RunError(RuntimeError):
@@ -31,7 +49,7 @@ class RunError(RuntimeError):
     resumable = False  # whether the same command resumes it
 
     def __str__(self) -> str:
-        return encodable(super().__str__())
+        return printable(super().__str__())
 
 
 class StopNow(BaseException):  # it is not an error, and no `except Exception` of a user may stop it
@@ -75,7 +93,7 @@ def prefix_errors(prefix: str) -> Iterator[None]:
 
 def in_users_code(what: str, error: BaseException) -> RunError:
     """Return the error for a failure in the user's code, with the traceback from there on."""
-    if isinstance(error, MemoryError):
+    if lacks_memory(error):
         return RunError(f"{what}: it needs more memory than there is ({one_line(error)})")
     inside = error.__traceback__ and error.__traceback__.tb_next
     if inside is None or isinstance(error, SystemExit):  # it was called in a wrong way, or has left
@@ -138,12 +156,17 @@ _LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
 _OTHERS = ("<", f"{os.path.dirname(__file__)}/", *(f"{sysconfig.get_path(name)}/" for name in _LIBRARIES))
 
 
-def explained(error: Exception) -> str:
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether memory is exhausted, which libraries and threads that cannot start report otherwise."""
+    texts = ("can't start new thread", "failed to map segment", "annot allocate memory")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+
+
+def explained(error: BaseException) -> str:
     """Return in one sentence what has happened to this process from outside; empty if nothing has."""
-    if isinstance(error, MemoryError):
-        return (
-            "there is not enough memory; use fewer workers, a smaller problem, or a higher limit (ulimit -v)"
-        )
+    if lacks_memory(error):
+        way_out = "use fewer workers, a smaller problem, or a higher limit (ulimit -v)"
+        return f"there is not enough memory; {way_out}"
     if isinstance(error, FileNotFoundError):
         try:
             os.getcwd()
@@ -162,7 +185,7 @@ def diverged(round: int, loss: float | None = None) -> DivergedError:
 
 def one_line(error: BaseException) -> str:
     """Return the message of an exception without line breaks."""
-    return encodable(" ".join(str(error).split()))
+    return printable(" ".join(str(error).split()))
 
 
 def in_short(error: BaseException) -> str:

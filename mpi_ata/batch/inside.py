@@ -18,7 +18,7 @@ from mpi_ata.batch.interface import LEAD_SECONDS, SIGNAL, Allocation, QueuedJob,
 from mpi_ata.batch.submission_dir import Attempt, JobCopy, SubmissionDir, write_atomically
 from mpi_ata.batch.submit import check_signal, output_args, setting_args
 from mpi_ata.driver.plan import OutputOptions
-from mpi_ata.errors import CONTINUE, RunError, UsageError
+from mpi_ata.errors import CONTINUE, RunError, UsageError, command_line, printable
 from mpi_ata.job import load_job
 from mpi_ata.launch.environment import STARTED, job_start
 from mpi_ata.launch.exit_report import FAILURE_VARIABLE, REPORT_VARIABLE, read_report
@@ -114,10 +114,11 @@ def should_requeue(batch: BatchJob, job: QueuedJob) -> bool:
 
 def note(text: str) -> None:
     """Print a line to the log of the batch job."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 POLL_SECONDS = 0.2  # between two checks of the launcher and the signals
+LOOK_SECONDS = 5.0  # between two looks for the stop file, on a file system that others use too
 EARLIEST_SECONDS = 2.0 * LEAD_SECONDS + 30  # before the end: at the default lead, Slurm warns no earlier
 SAVE_MARGIN_SECONDS = 10.0  # to end all ranks and to requeue, on top of a round and a save
 
@@ -139,6 +140,7 @@ class Watch:
         self._came: set[int] = set()  # signals since the last poll
         self._forwarded = False  # whether the ranks have been asked to save
         self._next_check = 0.0  # when to compare the time left with what a save needs
+        self._next_look = 0.0  # when to look for the stop file
         self._latest: QueuedJob | None = None
         self._requeued = False  # whether this job has been requeued already
         for number in (self._signal, signal.SIGTERM):  # before anything else: they may come at any time
@@ -177,11 +179,18 @@ class Watch:
     def _poll(self) -> None:
         """Ask the ranks to save and leave if a signal says so, or if little time is left."""
         came, self._came = self._came, set()
-        if signal.SIGTERM in came or (came and not self._warned_too_early()):
+        if signal.SIGTERM in came or (came and not self._warned_too_early()) or self._stop_found():
             self._forward()
         elif not self._forwarded and time.monotonic() >= self._next_check and self._time_is_up():
             note(f"the time of this {scheduler().NAME} job is nearly up")
             self._forward()
+
+    def _stop_found(self) -> bool:
+        """Return whether `mpi-ata stop` has ended the run, whose signal does not reach a suspended job."""
+        if self._forwarded or time.monotonic() < self._next_look:
+            return False
+        self._next_look = time.monotonic() + LOOK_SECONDS
+        return self._batch.stopped
 
     def _forward(self) -> None:
         if not self._forwarded:
@@ -199,7 +208,7 @@ class Watch:
             error = scheduler().requeue(job.id)
             self._requeued = not error
             if error:
-                again = " ".join(scheduler().submit_command(job.script))
+                again = command_line(*scheduler().submit_command(job.script))
                 note(f"{scheduler().NAME} does not requeue this job: {error}; resume it with {again}")
         elif job is None and not self._requeued and self._batch.requeue:
             name = scheduler().NAME
@@ -236,16 +245,21 @@ class Watch:
 
 
 MAX_STALLED = 3  # starts in a row that begin at the same round
+MAX_RESTARTS = 1000  # of one batch job, by the scheduler's own count, whatever is recorded here
 
 
 def run_batch(batch: BatchJob) -> int:
     """Run until the run is finished or its time is up, and return the exit code of the batch script."""
     RunLock(batch.run).check()  # first: what is recorded below belongs to the run that has the lock
-    batch = batch.prepared()
+    try:
+        batch = batch.prepared()
+    except OSError as error:
+        raise UsageError(f"{batch.dir.path} cannot be written: {error.strerror}; use another --out") from None
     try:
         return start(batch)
     except (RunError, UsageError) as error:
-        batch.failure_file.write_text(str(error))
+        with suppress(OSError):
+            batch.failure_file.write_text(str(error))
         raise
 
 
@@ -260,21 +274,25 @@ def start(batch: BatchJob) -> int:
     if batch.stopped:
         note(f"{batch.run} was stopped; to resume it, submit it again with --resume")
         return CONTINUE
-    check_progress(batch, before, inside.id)
-    batch.failure_file.unlink(missing_ok=True)
+    check_progress(batch, before, inside)
     attempt = Attempt(inside.id or "", time.time(), inside.cores, before.rounds, inside.nodes)
     batch.dir.record_attempt(batch.run, attempt)
+    batch.failure_file.unlink(missing_ok=True)
     code = watch.run()
     end, exit_code = conclude(batch, watch, code, attempt.began)
-    batch.dir.record_attempt(batch.run, replace(attempt, ended=time.time(), end=end))
+    with suppress(RunError):  # if the run was requeued, its next start is rejected for the same reason
+        batch.dir.record_attempt(batch.run, replace(attempt, ended=time.time(), end=end))
     return exit_code
 
 
-def check_progress(batch: BatchJob, before: Progress, id: str | None) -> None:
-    """Reject one more start at a round that several starts in a row did not get beyond."""
-    submitted = batch.dir.manifest().jobs
-    attempts = batch.dir.attempts(batch.run)
-    latest = [a for a in attempts if a.job == id or scheduler().array_id(a.job) in submitted][-MAX_STALLED:]
+def check_progress(batch: BatchJob, before: Progress, inside: Allocation) -> None:
+    """Reject one more start after very many, or at a round that several in a row did not get beyond."""
+    if inside.restarts > MAX_RESTARTS:
+        often = f"this {scheduler().NAME} job was restarted {inside.restarts:,} times"
+        raise RunError(f"{often}, which is too often: see the log for why, and submit it again with --resume")
+    submitted, attempts = batch.dir.manifest().jobs, batch.dir.attempts(batch.run)
+    own = [each for each in attempts if each.job == inside.id or scheduler().array_id(each.job) in submitted]
+    latest = own[-MAX_STALLED:]
     if len(latest) == MAX_STALLED and all(attempt.rounds == before.rounds for attempt in latest):
         stalled = f"{MAX_STALLED} starts in a row got no further than round {before.rounds:,}"
         advice = "see the log for why; if a round takes longer than the time limit, ask for more time"

@@ -5,15 +5,15 @@ Another one than Slurm is a module beside slurm.py with the functions of `Schedu
 
 import math
 import time
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from mpi_ata.errors import RunError, UsageError
+from mpi_ata.errors import RunError, UsageError, is_code
 
-Phase = Literal["waiting", "running", "held", "over", "unknown"]  # held: has its nodes, but does not run
+# held: has its nodes, but does not run, since it is about to start or to end
+Phase = Literal["waiting", "running", "suspended", "held", "over", "unknown"]
 
 SIGNAL = "USR1"  # asks a run to save and leave
 LEAD_SECONDS = 60  # between that signal and the time limit, until something has been measured
@@ -26,7 +26,7 @@ class SchedulerUnreachableError(RunError):
 def check_text(text: str) -> str:
     """Return what goes into a script; reject characters that could end a line or hide something."""
     for character in text:
-        if unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp"):
+        if is_code(character):
             raise UsageError(f"{text!r} has a control character, which a batch script must not contain")
     return text
 
@@ -130,6 +130,7 @@ class Scheduler(Protocol):
     def submit_command(self, script: Path, after: str = "") -> list[str]: ...
 
     def submit(self, script: Path, after: str = "") -> str: ...  # the id; `after` is that of the one before
+    def find_obstacle(self, resources: Resources) -> str: ...  # why no nodes could be used now, or empty
     def jobs(self, id: str) -> list[QueuedJob]: ...  # all members of an array; none if it is forgotten
     def queued_ids(self) -> list[str]: ...  # of this user, one per array
     def signal(self, id: str, name: str) -> None: ...  # to the script alone

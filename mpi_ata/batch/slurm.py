@@ -136,7 +136,8 @@ def quote_directive(option: str) -> str:
 PHASES: dict[str, Phase] = {
     **dict.fromkeys(("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"), "waiting"),
     "RUNNING": "running",
-    **dict.fromkeys(("COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "RESIZING"), "held"),
+    "SUSPENDED": "suspended",
+    **dict.fromkeys(("COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING", "RESIZING"), "held"),
     **dict.fromkeys(("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"), "over"),
     **dict.fromkeys(("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"), "over"),
 }
@@ -282,6 +283,12 @@ def submit(script: Path, after: str = "") -> str:
     if result.code != 0 or id is None:
         raise UsageError(f"Slurm rejected the job: {error_line(result) or 'no id came'}")
     return id[1]
+
+
+def find_obstacle(resources: Resources) -> str:
+    """Return why Slurm could start such a job on no nodes as they are now; empty if it could, or is away."""
+    test = ["sbatch", "--test-only", "--wrap=true", *sbatch_args(resources)]
+    return run_command(test, SHORT_SECONDS).err.partition("allocation failure: ")[2].strip()
 
 
 def jobs(id: str) -> list[QueuedJob]:

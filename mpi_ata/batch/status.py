@@ -27,7 +27,7 @@ class SubmittedRun(NamedTuple):
     @property
     def job(self) -> QueuedJob | None:
         """Return the batch job that says most: an active one, else a waiting one, else the last."""
-        weights = {"running": 2, "held": 2, "waiting": 1}
+        weights = {"running": 2, "suspended": 2, "held": 2, "waiting": 1}
         return max(reversed(self.jobs), key=lambda job: weights.get(job.phase, 0), default=None)
 
     def member_id(self, id: str) -> str:
@@ -128,7 +128,10 @@ def stop(which: str) -> list[dict[str, Any]]:
 
 
 def stop_jobs(found: SubmittedRun) -> None:
-    """Cancel the waiting batch jobs of a run, and ask the running one to save and leave."""
+    """Cancel the waiting batch jobs of a run, and ask the running one to save and leave.
+
+    One that is suspended, which no signal reaches, finds the stop file once it is resumed.
+    """
     for job in found.jobs:
         if job.phase == "waiting":
             scheduler().cancel(found.member_id(job.id))
@@ -166,8 +169,9 @@ def state_of(found: SubmittedRun, progress: Progress) -> tuple[str, str]:
     failure = found.submission_dir.failure_file(found.run)
     if progress.finished:
         return "finished", ""
-    if job is not None and job.phase in ("running", "held"):
-        return "running", "asked to stop" if stopped else progress.trouble
+    if job is not None and job.phase in ("running", "suspended", "held"):
+        state = "suspended" if job.phase == "suspended" else "running"
+        return state, "asked to stop" if stopped else progress.trouble
     if job is not None and job.phase == "waiting":
         return "queued", "" if job.reason == "None" else job.reason
     if failure.exists():

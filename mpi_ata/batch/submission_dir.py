@@ -10,9 +10,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from mpi_ata.errors import RunError
 from mpi_ata.job import Job
 from mpi_ata.job.tables import user_files
 from mpi_ata.job.user_code import local_imports
@@ -114,8 +116,14 @@ class SubmissionDir:
 
     def record_attempt(self, run: Path, attempt: Attempt) -> None:
         """Record a start of a run, or the same start again once it has ended."""
-        with suppress(OSError), self._attempts_file(run).open("a") as file:
-            file.write(json.dumps(asdict(attempt)) + "\n")
+        file = self._attempts_file(run)
+        try:
+            with file.open("a") as lines:
+                lines.write(json.dumps(asdict(attempt)) + "\n")
+        except OSError as error:
+            why = "a run whose starts are not recorded could be requeued without end"
+            way_out = f"{why}; make room or make it writable, and submit it again with --resume"
+            raise RunError(f"{file} cannot be written: {error.strerror}: {way_out}") from None
 
 
 def find_submissions(folder: Path) -> list[SubmissionDir]:
@@ -169,7 +177,15 @@ class JobCopy:
         """Copy all files."""
         for source, target in self.targets.items():
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+            copy_file(source, target)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file with its permissions; until it has these, only its owner can open the copy."""
+    target.unlink(missing_ok=True)  # one that is read-only could not be overwritten
+    with source.open("rb") as original, open(target, "xb", opener=partial(os.open, mode=0o600)) as copy:
+        shutil.copyfileobj(original, copy)
+        os.fchmod(copy.fileno(), 0o777 & os.fstat(original.fileno()).st_mode)
 
 
 def path_settings(files: dict[str, str], folder: Path, copies: dict[str, Path]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mpi_ata.batch.bad_nodes import without_bad_hosts
 from mpi_ata.batch.interface import LEAD_SECONDS, SIGNAL, Resources, Script, check_text, scheduler
-from mpi_ata.batch.submission_dir import JobCopy, SubmissionDir
+from mpi_ata.batch.submission_dir import JobCopy, SubmissionDir, copy_file
 from mpi_ata.driver.jobs import combinations
 from mpi_ata.driver.plan import OutputOptions, Plan, plan_run
 from mpi_ata.errors import RunError, UsageError
@@ -119,8 +119,9 @@ def submit(asked: Submission, dry_run: bool = False) -> dict[str, Any]:
     asked = replace(asked, resources=resources)
     copy = copy_of(asked, plans)
     script = script_text(batch_script(asked, copy))
+    notes += [*more, *obstacle_notes(resources)]
     ids = [] if dry_run else write_and_submit(asked, copy, script)
-    return describe(asked, ids, [*notes, *more]) | {"script": script if dry_run else str(asked.dir.script)}
+    return describe(asked, ids, notes) | {"script": script if dry_run else str(asked.dir.script)}
 
 
 def check_paths(asked: Submission) -> None:
@@ -188,6 +189,13 @@ def check_plans(asked: Submission, plans: Sequence[Plan]) -> None:
         except UsageError as error:
             raise UsageError(f"{error} (to check it on the nodes only, use --no-check)") from None
         built_from = key
+
+
+def obstacle_notes(resources: Resources) -> list[str]:
+    """Return a note if the batch job would wait for nodes that do not exist, or are out of service."""
+    why, name = scheduler().find_obstacle(resources), scheduler().NAME
+    wait = "ask for less, or it waits until nodes are added or return to service"
+    return [f"{name} cannot start this job on any nodes as they are now ({why}): {wait}"] if why else []
 
 
 def copy_of(asked: Submission, plans: Sequence[Plan]) -> JobCopy:
@@ -295,7 +303,7 @@ def write_files(asked: Submission, copy: JobCopy, script: str) -> None:
     shutil.rmtree(asked.dir.files, ignore_errors=True)
     copy.make()
     if asked.source is not None:
-        shutil.copyfile(asked.source, asked.dir.source)
+        copy_file(asked.source, asked.dir.source)
     asked.dir.script.write_text(script)
     for run in asked.runs:
         asked.dir.clear(run)

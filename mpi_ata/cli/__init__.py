@@ -9,7 +9,16 @@ from typing import Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.errors import CONTINUE, LossError, RunError, UsageError, did_you_mean, explained
+from mpi_ata.errors import (
+    CONTINUE,
+    LossError,
+    RunError,
+    UsageError,
+    command_line,
+    did_you_mean,
+    explained,
+    printable,
+)
 from mpi_ata.launch.exit_report import exit_code_of, note_exit
 from mpi_ata.layout import MANAGER
 from mpi_ata.version import __version__
@@ -59,7 +68,7 @@ def one_sentence_errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from None
     except RunError as error:
         raise reported((StoppedEarly if error.resumable else click.ClickException)(str(error))) from None
-    except (FileNotFoundError, MemoryError) as error:
+    except Exception as error:
         if not (what := explained(error)):
             raise
         raise reported(click.ClickException(what)) from None
@@ -95,6 +104,7 @@ class LazyGroup(click.Group):
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run a command; a manager reports its exit code to the process that started the ranks."""
+        launch.open_closed_streams()
         try:
             return super().main(*args, **options)
         except SystemExit as end:
@@ -107,7 +117,7 @@ def _meant(word: str) -> str:
     """Return what to type instead of a word that is no command, if that can be guessed."""
     for ending, command in ((".toml", "run"), (".h5", "show")):
         if word.endswith(ending):
-            return f"; did you mean mpi-ata {command} {word}?"
+            return printable(f"; did you mean {command_line('mpi-ata', command, word)}?")
     return did_you_mean(word, COMMANDS)
 
 

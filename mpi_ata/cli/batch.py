@@ -88,7 +88,7 @@ def submit_command(
     submission = Submission(job, resources, sweep=sweep, check=not no_check, **options)
     result = submit(submission, dry_run)
     for note in result["notes"]:
-        click.echo(note, err=True)
+        show(note, err=True)
     show(json.dumps(result) if as_json else submission_text(result))
 
 

@@ -90,7 +90,7 @@ def compare_command(
         for variant in variants:
             variant.plan.parts()  # rejects a wrong one before time is spent on the others
     if counterpart and launch.rank() == MANAGER:
-        click.echo(f"Note: gta is left out: its counterpart here is the method {counterpart}", err=True)
+        show(f"Note: gta is left out: its counterpart here is the method {counterpart}", err=True)
     launch.take_job_age()  # no run of a comparison pays for the start of all
     outcomes = list(run_variants(variants, virtual))
     if outcomes:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from mpi_ata import launch
-from mpi_ata.cli.options import json_option
+from mpi_ata.cli.options import json_option, show
 from mpi_ata.doctor.checks import Finding
 from mpi_ata.layout import MANAGER
 
@@ -36,9 +36,9 @@ def doctor_command(as_json: bool) -> None:
     for finding in examine():
         findings.append(finding)
         if not as_json:
-            click.echo(finding_text(finding))
+            show(finding_text(finding))
     if as_json:
-        click.echo(json.dumps([asdict(finding) for finding in findings]))
+        show(json.dumps([asdict(finding) for finding in findings]))
     if not all(finding.ok for finding in findings):
         sys.exit(1)
 

@@ -2,12 +2,11 @@
 
 from importlib.resources import files
 from pathlib import Path
-from shlex import quote
 
 import click
 
 from mpi_ata.cli.options import show
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, command_line
 from mpi_ata.view.text import aligned
 
 TEMPLATES = {".toml": "job.toml", ".py": "problem.txt"}  # by the ending of the file that is written
@@ -28,9 +27,9 @@ def new_command(name: Path) -> None:
     job, problem = write_job(name.with_suffix("") if name.suffix in TEMPLATES else name)
     rows = [
         ("wrote", f"{job} and {problem}"),
-        ("run it", f"mpi-ata run {quote(str(job))}"),
+        ("run it", command_line("mpi-ata", "run", job)),
         ("then", f"replace x0, gradient(x, task) and loss(x) in {problem} by your own"),
-        ("compare", f"mpi-ata compare {quote(str(job))} --allocators own,gta,uta"),
+        ("compare", command_line("mpi-ata", "compare", job, "--allocators", "own,gta,uta")),
         ("all keys", "docs/job-file.md"),
     ]
     show(aligned(rows))

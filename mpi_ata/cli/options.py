@@ -10,7 +10,7 @@ import click
 
 from mpi_ata import launch
 from mpi_ata.driver.plan import OutputOptions
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, printable
 from mpi_ata.launch.signals import hold_stop_signals
 
 Command = Callable[..., Any]
@@ -121,9 +121,11 @@ def where_options(command: Command) -> Command:
     return wrapped
 
 
-def show(text: str) -> None:
-    """Print a result."""
+def show(text: str, err: bool = False) -> None:
+    """Print a result, or a note if `err`; nothing else prints, so that no file can control the terminal."""
     try:
-        click.echo(text)
+        click.echo(printable(text), err=err)
     except OSError as error:
+        if err:  # a note that nobody can read ends nothing
+            return
         raise click.ClickException(f"cannot write the result: {error.strerror}") from None

@@ -23,7 +23,7 @@ def load_run(path: Path) -> Record:
     """Return the record of a run that the user named; a damaged newest save is reported."""
     record, complaint = load_named(RunFile(path))
     if complaint:
-        click.echo(f"Note: {complaint}", err=True)
+        show(f"Note: {complaint}", err=True)
     return record
 
 
@@ -160,8 +160,8 @@ def watch_command(run: Path, once: bool, follow: bool) -> None:
       mpi-ata watch runs/mine.h5 --follow
       mpi-ata watch runs/sweep
     """
-    if once:
-        show(folder_text(saved_runs(run)) if run.is_dir() else snapshot_text(saved_run(run)))
-        return
     with suppress(KeyboardInterrupt):
-        (watch_folder if run.is_dir() else watch)(run, sys.stdout, follow)
+        if run.is_dir():
+            show(folder_text(saved_runs(run)) if once else watch_folder(run, sys.stdout, follow))
+        else:
+            show(snapshot_text(saved_run(run)) if once else watch(run, sys.stdout, follow))

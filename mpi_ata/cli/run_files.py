@@ -65,11 +65,11 @@ def existing(folder: Path | None) -> Path:
 def remove_old(old: Sequence[ListedRun], yes: bool) -> list[ListedRun]:
     """Remove runs, if the user agrees, and print what is removed; return those that were."""
     if not old:
-        click.echo("nothing to remove", err=True)
+        show("nothing to remove", err=True)
         return []
-    click.echo(runs_table(old), err=True)
+    show(runs_table(old), err=True)
     if not yes and not click.confirm(f"Remove these {len(old):,}?", err=True):
-        click.echo("nothing was removed", err=True)
+        show("nothing was removed", err=True)
         return []
     return [run for run in old if removed(run)]
 
@@ -80,7 +80,7 @@ def removed(run: ListedRun) -> bool:
         done = remove_run(run)
     except OSError as error:
         raise RunError(f"{run.path} cannot be removed: {error.strerror}") from None
-    click.echo(f"removed {run.path}" if done else f"kept {run.path}, which was saved just now", err=True)
+    show(f"removed {run.path}" if done else f"kept {run.path}, which was saved just now", err=True)
     return done
 
 
@@ -159,10 +159,10 @@ def export_weights(run: Path, target: Path, averaged: bool, base: Path | None) -
     if base is not None:
         found, missing = completed(found, missing, read_weights(base))
     write_weights(found, target)
-    click.echo(f"wrote {target}", err=True)
+    show(f"wrote {target}", err=True)
     if missing:
         names = ", ".join(missing[:SHOWN]) + (f" and {len(missing) - SHOWN} more" if missing[SHOWN:] else "")
-        click.echo(
+        show(
             f"note: {run} does not have what the run did not train: {names}; add it with --base FILE.pt, or "
             "use load_state_dict(..., strict=False)",
             err=True,
@@ -229,4 +229,4 @@ def write(path: Path, data: bytes) -> None:
         path.write_bytes(data)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}; choose another file") from None
-    click.echo(f"wrote {path}", err=True)
+    show(f"wrote {path}", err=True)

@@ -116,7 +116,7 @@ def show_finished(record: Record, out: Path, reason: str, as_json: bool) -> None
     """Print the result of a run that needs no more rounds, and how to give it more."""
     limit = "rounds" if " round" in reason else reason.split()[0]
     more = f"to continue, set another limit, such as --set stop.{limit}=..."
-    click.echo(f"Note: {out} is already finished, at {reason}; {more}", err=True)
+    show(f"Note: {out} is already finished, at {reason}; {more}", err=True)
     summary = summary_of(record, out) | {"finished": True}
     show(json.dumps(summary) if as_json else summary_table(f"at {reason}", summary))
 
@@ -145,7 +145,7 @@ class Notes(logging.Handler):
         whose = f"{record.threadName}: " if in_turn_thread() else ""
         with suppress(OSError, RuntimeError):
             self._line.clear()
-            click.echo(f"Note: {whose}{text}", err=True)
+            show(f"Note: {whose}{text}", err=True)
 
 
 @contextmanager

@@ -171,9 +171,11 @@ def can_wake(address: str) -> bool:
 def shared_memory(folder: Path = Path("/dev/shm")) -> Finding:  # noqa: S108  (it is only measured)
     """Check the free shared memory, through which ranks on one node exchange messages."""
     try:
-        usage = shutil.disk_usage(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            usage = shutil.disk_usage(folder)
     except OSError as error:
-        return Finding("shared memory", f"{folder}: {error.strerror}", True, "mount a tmpfs there")
+        remedy = "some MPIs cannot start without it: mount a tmpfs there that everyone can write to"
+        return Finding("shared memory", f"{folder}: {error.strerror}", True, remedy)
     found = f"{bytes_text(usage.free)} of {bytes_text(usage.total)} free in {folder}"
     remedy = (
         "too little for many ranks: remove leftovers of killed jobs, or enlarge it (docker --shm-size=1g)"

@@ -13,7 +13,7 @@ from typing import Any
 from mpi_ata import launch
 from mpi_ata.doctor import checks
 from mpi_ata.doctor.checks import Finding, compatible, threads_per_rank
-from mpi_ata.errors import RunError
+from mpi_ata.errors import RunError, command_line
 from mpi_ata.launch import host_name
 from mpi_ata.launch.mpirun import Library, loaded_library
 from mpi_ata.layout import workers_in
@@ -109,7 +109,7 @@ def tiny_job() -> Finding:
         seconds = time.perf_counter() - began
     if real is not None:
         return compare(real, simulated or {}, seconds)
-    command = f"{launch.find_mpirun()} -n 2 {sys.executable} -m mpi4py.bench helloworld"
+    command = command_line(launch.find_mpirun(), "-n", 2, sys.executable, "-m", "mpi4py.bench", "helloworld")
     return Finding("exchange", f"two ranks failed: {error}", False, f"see what MPI itself says: {command}")
 
 

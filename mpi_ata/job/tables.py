@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpi_ata.errors import UsageError, one_line
+from mpi_ata.errors import UsageError, command_line, one_line
 from mpi_ata.job.user_code import imported_texts
 
 Table = dict[str, Any]
@@ -70,9 +70,8 @@ def read_text(path: Path) -> str:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         if HDF5 in content[:1024]:
-            raise UsageError(
-                f"{path}: is an HDF5 file; name a job file, or use mpi-ata show {path}"
-            ) from None
+            show = command_line("mpi-ata", "show", path)
+            raise UsageError(f"{path}: is an HDF5 file; name a job file, or use {show}") from None
         raise UsageError(f"{path}: is not valid TOML: it is not text in UTF-8; save it as such") from None
 
 

@@ -8,6 +8,7 @@ from mpi_ata.launch.environment import is_script_rank as is_script_rank
 from mpi_ata.launch.environment import local_rank as local_rank
 from mpi_ata.launch.environment import local_size as local_size
 from mpi_ata.launch.environment import one_thread_per_rank as one_thread_per_rank
+from mpi_ata.launch.environment import open_closed_streams as open_closed_streams
 from mpi_ata.launch.environment import rank as rank
 from mpi_ata.launch.environment import slurm_job as slurm_job
 from mpi_ata.launch.environment import slurm_tasks as slurm_tasks

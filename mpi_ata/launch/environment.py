@@ -36,6 +36,16 @@ _starter = os.environ.pop(STARTED, "")
 _taken: list[bool] = []
 
 
+def open_closed_streams() -> None:
+    """Open /dev/null for a closed stdin, stdout or stderr: another file would take its number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+
+
 def under_launcher() -> bool:
     """Return whether mpirun or srun started this process as a rank."""
     return any(name in os.environ for name in WORLD_SIZE) or step_tasks() > 1

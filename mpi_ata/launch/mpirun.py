@@ -361,6 +361,7 @@ def rank_environment() -> dict[str, str]:
     """Return the environment for ranks, with output flushed so that they do not print it again."""
     sys.stdout.flush()
     sys.stderr.flush()
+    os.getcwd()  # raises an error that says so where the folder was deleted; launchers just fail
     environment = dict(os.environ) | {STARTED: str(job_start())}
     set_mpi_defaults(environment)
     return environment

@@ -6,7 +6,7 @@ anything.
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -60,23 +60,21 @@ def from_image(image: bytes) -> tuple[dict[str, Any], dict[str, State]]:
 
 
 def read_tree(
-    source: BinaryIO, size: int, only: str | None = None
+    source: BinaryIO, most: int, only: str | None = None
 ) -> tuple[dict[str, Any], dict[str, State]]:
-    """Return the attributes and groups, or `only` one of them, of an HDF5 file of this size, checked."""
+    """Return the attributes and groups, or `only` one of them, of an HDF5 file with at most so many bytes."""
     import h5py
 
     try:
         with h5py.File(source, "r") as file:
-            attributes = {name: _attribute(file, name) for name in file.attrs}
-            names = file if only is None else [only]
-            own = {name: _own(file, name, h5py.Group) for name in names}
+            names = _unfiltered(file["/"]) if only is None else [only]
+            attributes = {name: _attribute(file, name, most) for name in file.attrs}
+            own = {name: _unfiltered(_own(file, name, h5py.Group)) for name in names}
             arrays = {
                 name: {member: _checked(_own(group, member, h5py.Dataset)) for member in group}
                 for name, group in own.items()
             }
-            claimed = sum(_bytes(array) for group in arrays.values() for array in group.values())
-            if claimed > size:
-                raise DamagedError(f"claims to hold arrays of {claimed:,} bytes, but has {size:,}")
+            _check_claims([array for group in arrays.values() for array in group.values()], most)
             groups = {
                 name: {member: np.asarray(array[()]) for member, array in group.items()}
                 for name, group in arrays.items()
@@ -88,9 +86,9 @@ def read_tree(
     return attributes, groups
 
 
-def _attribute(file: "h5py.File", name: str) -> Any:
+def _attribute(file: "h5py.File", name: str, most: int) -> Any:
     kind = file.attrs.get_id(name)
-    if kind.dtype.kind not in KINDS or kind.shape != ():
+    if kind.dtype.kind not in KINDS or kind.shape != () or kind.dtype.itemsize > most:
         raise DamagedError(f"has an attribute {name} that is not a plain number or string")
     value = file.attrs[name]
     return value.decode().rstrip("\0") if isinstance(value, bytes) else value.item()
@@ -123,6 +121,25 @@ def _checked(array: "h5py.Dataset") -> "h5py.Dataset":
     return array
 
 
-def _bytes(array: "h5py.Dataset") -> int:
-    shape: tuple[int, ...] = array.shape
+FILTERS = 11  # the number of the message by which an HDF5 object is filtered
+
+
+def _unfiltered(group: "h5py.Group") -> "h5py.Group":
+    """Return a group whose names are not compressed: these are read before anything can be checked."""
+    import h5py
+
+    if h5py.h5o.get_info(group.id).hdr.mesg.present >> FILTERS & 1:
+        raise DamagedError(f"has a group {group.name} that is filtered")
+    return group
+
+
+def _check_claims(arrays: "Sequence[h5py.Dataset]", most: int) -> None:
+    """Reject arrays that are larger than their file; as lists, also rows without columns take memory."""
+    claimed = sum(_bytes(array.shape, array) for array in arrays)
+    rows = [_bytes([length or 1 for length in array.shape], array) for array in arrays]
+    if (claimed := max([claimed, *rows])) > most:
+        raise DamagedError(f"claims to hold arrays of {claimed:,} bytes, but can have at most {most:,}")
+
+
+def _bytes(shape: Sequence[int], array: "h5py.Dataset") -> int:
     return math.prod(shape) * int(array.dtype.itemsize)  # in Python's integers, which never overflow

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpi_ata.arrays import Array, State
-from mpi_ata.errors import DamagedError, UsageError, prefix_errors
+from mpi_ata.errors import DamagedError, UsageError, command_line, prefix_errors
 from mpi_ata.job.schema import RunDescription
 from mpi_ata.packing import from_state
 from mpi_ata.runfile.hosts import report_hosts
@@ -115,7 +115,7 @@ def load_named(file: RunFile) -> tuple[Record, str]:
     except DamagedError as error:
         way_out = "restore a copy of it, or start a new run in another file"
         if file.path.suffix == ".toml":
-            way_out = f"run a job file with mpi-ata run {file.path}"
+            way_out = f"run a job file with {command_line('mpi-ata', 'run', file.path)}"
         raise DamagedError(f"{error}; {way_out}") from None
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpi_ata.arrays import State
-from mpi_ata.errors import UsageError
 from mpi_ata.job.schema import RunDescription
 from mpi_ata.job.tables import Tables
-from mpi_ata.runfile.schema import untexts
+from mpi_ata.runfile.schema import MALFORMED, untexts
 from mpi_ata.runfile.store import RunFile, is_run_file, peek, verify
 
 
@@ -46,7 +45,7 @@ def read_progress(run: Path, verified: bool = False) -> Progress:
             return _progress(*peek(path, "job"), saved=path.stat().st_mtime, trouble=trouble)
         except FileNotFoundError:
             continue
-        except (UsageError, OSError, KeyError, ValueError, TypeError) as error:
+        except (OSError, *MALFORMED) as error:
             trouble = trouble or str(error)
     return Progress(trouble=trouble)
 

@@ -102,6 +102,10 @@ _OTHER = ("format", "run", "package", "finished", "reason", "failure", "slurm_jo
 _IDENTITY_COLUMNS = ("host", "slot", "ranks", "hardware", "hardware_names")
 
 
+# What reading a record raises where arrays or attributes are not what a run writes.
+MALFORMED = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
+
+
 def to_tree(record: Record) -> tuple[Attributes, dict[str, State]]:
     """Return the record as attributes and groups of arrays."""
     attributes = {
@@ -160,7 +164,7 @@ def from_tree(attributes: Mapping[str, Any], groups: Mapping[str, State]) -> Rec
         )
         _check_complete(record)
         return record
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+    except MALFORMED as error:
         raise DamagedError(f"is not a complete run file: {error}") from None
 
 

@@ -19,6 +19,7 @@ from mpi_ata.runfile.hdf5 import Attributes, Tree, from_image, read_tree, to_ima
 FORMAT = 1
 BLOCK = 512  # bytes before the HDF5 file proper, which HDF5 leaves to us (its user block)
 TITLE = "mpi_ata run file"
+SMALL_BYTES = 1 << 26  # of a group that is read without the rest; a file with holes is larger than its data
 
 
 class RunFile:
@@ -65,7 +66,7 @@ class RunFile:
         try:
             if not self._swept:
                 self._sweep()
-            _write(self._new, data)
+            _write(self._new, data, _permissions(self._target))
             if (found := _seal_of(self._target)) not in (None, self._seal):
                 raise self.taken()
             if self._intact and found is not None:
@@ -121,7 +122,7 @@ def peek(path: Path, group: str) -> tuple[dict[str, Any], State]:
     with prefix_errors(f"{path}: "), path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size - BLOCK
         _check_format(_check_size(file.read(BLOCK), size))
-        attributes, groups = read_tree(file, size, group)
+        attributes, groups = read_tree(file, min(size, SMALL_BYTES), group)
         return attributes, groups[group]
 
 
@@ -200,8 +201,16 @@ def _unsealed(data: bytes) -> bytes:
     return image
 
 
-def _write(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+def _permissions(path: Path) -> int:
+    """Return the permissions of a file, which whatever replaces it must not exceed; all if there is none."""
+    try:
+        return 0o666 & path.stat().st_mode
+    except OSError:
+        return 0o666
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         rest = memoryview(data)
         while rest:

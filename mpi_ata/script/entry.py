@@ -67,6 +67,7 @@ def entry_point(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def call(*args: P.args, **given: P.kwargs) -> T:
+        launch.open_closed_streams()
         report_errors_in_one_sentence()
         for word in given:
             if word in REMOVED:

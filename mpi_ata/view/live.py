@@ -19,7 +19,7 @@ from mpi_ata.clusters import Back, Cluster, Lost, WorkerIdentity
 from mpi_ata.clusters.interface import named
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, printable
 from mpi_ata.job.schema import Stop
 from mpi_ata.job.tables import Tables
 from mpi_ata.launch.environment import TERMINAL
@@ -74,7 +74,7 @@ class Display:
     def show(self, text: "RenderableType") -> None:
         """Replace what is shown by this text, or write it as a line of its own."""
         if self._console is None:
-            self._stream.write(f"{text}\n")
+            self._stream.write(f"{printable(str(text))}\n")
             self._stream.flush()
             return
         from rich.console import Group
@@ -214,8 +214,8 @@ def view_of(tables: Tables, stop: Stop, stream: TextIO | None, label: str = "") 
 LOOK_SECONDS = 1.0  # between looks at a run file
 
 
-def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> None:
-    """Show a run whenever it is saved, until it has ended; with `follow`, until nobody would resume it."""
+def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> str:
+    """Show a run whenever it is saved, until it has ended, and return how; `follow` awaits who resumes it."""
     display, saved, run = Display(stream), _saved_at(path), saved_run(path)
     while not run.at_rest(for_good=follow):
         display.show(run_panel(run) if display.has_room else progress_text(run.summary, run.stop))
@@ -223,14 +223,14 @@ def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_S
             time.sleep(look)
         saved, run = _saved_at(path), saved_run(path)
     display.clear()
-    stream.write(f"{snapshot_text(run)}\n")
+    return snapshot_text(run)
 
 
 FOLDER_HEADER = ["job", "state", "round", "clock [s]", "loss or gap", "to go"]
 
 
-def watch_folder(folder: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> None:
-    """Show all runs in a folder, such as those of jobs that share workers, until all have ended."""
+def watch_folder(folder: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> str:
+    """Show all runs in a folder, until all have ended; return the text to be left."""
     display, runs = Display(stream), saved_runs(folder)
     while not all(run.at_rest(for_good=follow) for run in runs.values()):
         if display.due():
@@ -238,7 +238,7 @@ def watch_folder(folder: Path, stream: TextIO, follow: bool = False, look: float
         time.sleep(look)
         runs = saved_runs(folder)
     display.clear()
-    stream.write(f"{folder_text(runs)}\n")
+    return folder_text(runs)
 
 
 def saved_runs(folder: Path) -> dict[str, Snapshot]:
@@ -257,7 +257,7 @@ def folder_text(runs: Mapping[str, Snapshot]) -> str:
         loss = [value for _, value in _loss(run.summary)]
         rows.append(
             [
-                _printable(name),
+                name,
                 run.state.split()[0].rstrip(":;") if run.at_rest() else "running",
                 _rounds(run.summary, run.stop),
                 significant(run.summary["clock"], 4),
@@ -391,7 +391,7 @@ def snapshot_text(run: Snapshot) -> str:
 
 
 def _title(run: Snapshot) -> str:
-    return _printable(f"{run.title} on {counted(len(run.workers.identities), 'worker')}")
+    return _line(f"{run.title} on {counted(len(run.workers.identities), 'worker')}")
 
 
 def snapshot_rows(run: Snapshot) -> Rows:
@@ -400,12 +400,12 @@ def snapshot_rows(run: Snapshot) -> Rows:
     events = [("" if i else "events", text) for i, text in enumerate(run.events)]
     loss = [(name, f"{value}  {curve(run.losses, CURVE_COLUMNS)}") for name, value in _loss(run.summary)]
     rows = [*state, ("round", _round(run)), *loss, *_times(run.summary), *_worker_rows(run.workers), *events]
-    return [(name, _printable(text)) for name, text in rows]
+    return [(name, _line(text)) for name, text in rows]
 
 
-def _printable(line: str) -> str:
-    """Return a line without codes for terminals, which names in a run file might contain."""
-    return "".join(letter if letter.isprintable() else "?" for letter in line)
+def _line(text: str) -> str:
+    """Return a text as one line that rich can draw."""
+    return " ".join(printable(text).split("\n"))
 
 
 def _round(run: Snapshot) -> str:

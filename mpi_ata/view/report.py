@@ -14,7 +14,7 @@ import numpy as np
 
 from mpi_ata.arrays import Array, BoolArray, IntArray, State
 from mpi_ata.clusters.identity import VIRTUAL
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, command_line
 from mpi_ata.layout import ranks_for
 from mpi_ata.runfile.hosts import flagged, report_hosts
 from mpi_ata.runfile.load import SLURM_ENERGY, describe, latest_metrics
@@ -222,13 +222,13 @@ def commands(record: Record, path: Path) -> list[tuple[str, str]]:
         return []
     workers = len(record.identities) - len(not_worth_using(record))
     ranks, limit = ranks_for(max(workers, 1)), time_limit(record)
-    submit = f"mpi-ata submit JOB.toml --ntasks {ranks} --time {limit} --warm-start {path}"
-    sbatch = f"sbatch --ntasks={ranks} --time={limit}"
+    submit = ["mpi-ata", "submit", "JOB.toml", "--ntasks", ranks, "--time", limit, "--warm-start", path]
+    sbatch = ["sbatch", f"--ntasks={ranks}", f"--time={limit}"]
     if bad := [host.host for host in flagged(report_hosts(record))]:
-        submit, sbatch = f"{submit} --exclude-slow {path}", f"{sbatch} --exclude={','.join(bad)}"
+        submit, sbatch = [*submit, "--exclude-slow", path], [*sbatch, f"--exclude={','.join(bad)}"]
     return [
-        ("To run this job again on the workers that were worth it:", submit),
-        ("Or with a batch script of your own:", f"{sbatch} SCRIPT.sh"),
+        ("To run this job again on the workers that were worth it:", command_line(*submit)),
+        ("Or with a batch script of your own:", command_line(*sbatch, "SCRIPT.sh")),
     ]
 
 

@@ -1,6 +1,5 @@
 """A run as text: the table printed at its end, and the contents of its run file."""
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from mpi_ata.arrays import State
+from mpi_ata.errors import command_line
 from mpi_ata.launch.signals import signal_word
 from mpi_ata.layout import ranks_for
 from mpi_ata.runfile.hosts import HostReport
@@ -201,7 +201,7 @@ STATUS_HEADER = [
 def submission_text(result: dict[str, Any]) -> str:
     """Return what was submitted and how to watch it, or what a dry run would submit."""
     if result["job"] is None:
-        return "\n".join([result["script"], *(f"$ {shlex.join(words)}" for words in result["commands"])])
+        return "\n".join([result["script"], *(f"$ {command_line(*words)}" for words in result["commands"])])
     job, runs, following = result["job"], result["runs"], len(result["jobs"]) - 1
     rows = [
         ("submitted", f"Slurm job {job}" + (f" and {following} that continue it" if following > 0 else "")),

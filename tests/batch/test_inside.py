@@ -1,15 +1,20 @@
 """What runs inside a batch job: when it is requeued, when it is given up, when it is asked to save."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from mpi_ata.batch.inside import BatchJob, check_progress, save_warning, should_requeue
-from mpi_ata.batch.interface import QueuedJob
+from mpi_ata.batch.interface import Allocation, QueuedJob
 from mpi_ata.batch.submission_dir import Attempt
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import RunError
 from mpi_ata.runfile.progress import Progress
+from tests.batch.test_submit import Slurm, job, slurm
+from tests.cli.commands import MPI_ATA, start
+
+__all__ = ["job", "slurm"]
 
 
 def batch(folder: Path, requeue: bool = True) -> BatchJob:
@@ -19,12 +24,44 @@ def batch(folder: Path, requeue: bool = True) -> BatchJob:
 
 def test_a_fourth_start_at_the_same_round_is_rejected(tmp_path: Path) -> None:
     for number, rounds in enumerate([0, 40, 40, 40]):
-        check_progress(batch(tmp_path), Progress(rounds=rounds), "7")
+        check_progress(batch(tmp_path), Progress(rounds=rounds), Allocation("7"))
         batch(tmp_path).dir.record_attempt(tmp_path / "run.h5", Attempt("7", number, 8, rounds))
     with pytest.raises(RunError, match="3 starts in a row got no further than round 40"):
-        check_progress(batch(tmp_path), Progress(rounds=40), "7")
-    check_progress(batch(tmp_path), Progress(rounds=41), "7")
-    check_progress(batch(tmp_path), Progress(rounds=40), "8")  # submitted again
+        check_progress(batch(tmp_path), Progress(rounds=40), Allocation("7"))
+    check_progress(batch(tmp_path), Progress(rounds=41), Allocation("7"))
+    check_progress(batch(tmp_path), Progress(rounds=40), Allocation("8"))  # submitted again
+
+
+def test_a_slurm_job_is_not_restarted_without_end_whatever_was_recorded(tmp_path: Path) -> None:
+    check_progress(batch(tmp_path), Progress(), Allocation("7", restarts=1000))
+    with pytest.raises(RunError, match="this Slurm job was restarted 1,001 times, which is too often"):
+        check_progress(batch(tmp_path), Progress(), Allocation("7", restarts=1001))
+
+
+def test_a_start_that_cannot_be_recorded_runs_nothing_and_is_not_requeued(
+    job: Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm(scontrol=f"touch {job.with_name('asked')}; exit 1")
+    for name, value in (("SLURM_JOB_ID", "7"), ("SLURM_RESTART_COUNT", "5")):
+        monkeypatch.setenv(name, value)
+    Path("run.job").mkdir()
+    words = ["--out", "run.h5", "--submission-dir", "run.job", "--set", "run.workers=2"]
+    full = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh"]  # as over a quota: no file can be written
+    command = [*full, str(MPI_ATA), "batch", str(job), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: run.job/run.attempts cannot be written: File too large: a run whose starts are not recorded "
+        "could be requeued without end; make room or make it writable, and submit it again with --resume\n"
+    )
+    assert not any(Path(name).exists() for name in ("run.h5", "asked"))
+
+
+def test_a_script_of_the_users_own_says_where_it_cannot_write(job: Path) -> None:
+    Path("run.job").touch()
+    done = start("batch", str(job), "--out", "run.h5")
+    sentence = "Error: run.job cannot be written: Not a directory; use another --out\n"
+    assert (done.returncode, done.stderr) == (2, sentence)
 
 
 @pytest.mark.parametrize(

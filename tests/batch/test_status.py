@@ -11,9 +11,9 @@ from mpi_ata.batch.interface import QueuedJob
 from mpi_ata.batch.status import matching_jobs
 from mpi_ata.batch.submission_dir import SubmissionDir
 from mpi_ata.cli import main
-from tests.batch.test_submit import job, run_to_end, submit
+from tests.batch.test_submit import Slurm, job, run_to_end, slurm, submit
 
-__all__ = ["job"]
+__all__ = ["job", "slurm"]
 
 
 def test_an_id_matches_one_job_or_all_members_of_an_array() -> None:
@@ -22,6 +22,27 @@ def test_an_id_matches_one_job_or_all_members_of_an_array() -> None:
     assert matching_jobs(jobs, "12") == jobs[1:]
     assert matching_jobs(jobs, "12_1") == jobs[1:2]
     assert matching_jobs(jobs, "1") == []
+
+
+SUSPENDED = (
+    "JobId=7 JobState=SUSPENDED Reason=None Restarts=0 RunTime=00:01:18 NodeList=n1 Command=/b WorkDir=/"
+)
+
+
+def test_a_suspended_job_is_not_said_to_run(slurm: Slurm) -> None:
+    record_submission("a.job", ["7"], "a.h5")
+    slurm(scontrol=f"echo '{SUSPENDED}'")
+    (row,) = json.loads(CliRunner().invoke(main, ["status", "7", "--json"]).stdout)
+    assert (row["state"], row["why"], row["expected_end"]) == ("suspended", "", None)
+    (row,) = json.loads(CliRunner().invoke(main, ["stop", "7", "--json"]).stdout)
+    assert (row["state"], row["why"]) == ("suspended", "asked to stop")
+
+
+def test_codes_for_terminals_in_the_reason_of_a_failure_are_not_printed(slurm: Slurm) -> None:
+    record_submission("a.job", ["7"], "a.h5")
+    Path("runs/a.job/a.failed").write_text("it has\x1b[2Jfailed")
+    slurm(scontrol="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert r"a: it has\u001b[2Jfailed" in CliRunner().invoke(main, ["status", "7"]).output
 
 
 @pytest.fixture

@@ -5,7 +5,9 @@ import os
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ PRINT = ("printf", "%s\\0")
 HOURS = Resources(nodes=4, ntasks_per_node=8, time="02:00:00")
 SCRIPT = Script("job", HOURS, Path("/w d"), Path("/log"), PRINT)
 NASTY = ["", "a b", "it's", '"', "$HOME", "$(id)", "`id`", ";id", "#", "*", "\\", "--", "ä", "!!", "a=b"]
+Slurm = Callable[..., None]
 ARGUMENTS = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), max_size=20)
 
 
@@ -259,14 +262,54 @@ def test_without_slurm_the_error_says_so(job: Path, monkeypatch: pytest.MonkeyPa
         assert "there is no scontrol here" in result.output
 
 
-def test_a_chain_that_breaks_off_names_the_jobs_that_slurm_accepted(
-    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """Return what gives Slurm's commands their answers: lines of shell; those that are not set fail."""
+    folder = tmp_path_factory.mktemp("slurm")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def answer(**lines: str) -> None:
+        for name in ("sbatch", "scancel", "scontrol", "sinfo", "squeue"):
+            (folder / name).write_text(f"#!/bin/sh\n{lines.get(name, 'exit 1')}\n")
+            (folder / name).chmod(0o755)
+
+    return answer
+
+
+def test_copies_of_the_users_files_have_their_permissions_also_when_submitted_again(
+    job: Path, tmp_path: Path, slurm: Slurm
 ) -> None:
+    slurm(sbatch="echo 7", scontrol="echo slurm_load_jobs error: Invalid job id >&2; exit 1")
+    job.write_text(MEASURED.format(rounds=3, seconds=0.0))
+    modes = {"job.toml": 0o600, "own.py": 0o400, "neighbour.py": 0o755, "env.sh": 0o440}
+    (tmp_path / "own.py").write_text(OWN)
+    for name, mode in modes.items():
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    for more in ([], ["--resume"]):
+        result = submit(job, "-n", 4, "--no-check", "--source", "env.sh", "--out", "mine.h5", *more)
+        assert result.exit_code == 0, result.output
+        copies = {path.name: path for path in Path("mine.job").rglob("*.*")}
+        copies["env.sh"] = copies["source.sh"]
+        assert {name: stat.S_IMODE(copies[name].stat().st_mode) for name in modes} == modes
+
+
+def test_a_job_that_no_nodes_can_hold_is_reported_before_it_waits_for_ever(job: Path, slurm: Slurm) -> None:
+    failure = "allocation failure: Requested node configuration is not available"
+    slurm(sbatch=f"case $* in *--test-only*--ntasks=4000*) echo '{failure}' >&2; exit 1;; *) echo 7;; esac")
+    for more in ([], ["--dry-run"]):
+        result = submit(job, "-n", 4000, "--no-check", *more)
+        assert result.exit_code == 0, result.output
+        assert result.stderr == (
+            "Slurm cannot start this job on any nodes as they are now (Requested node configuration is not "
+            "available): ask for less, or it waits until nodes are added or return to service\n"
+        )
+        assert submit(job, "-n", 4, *more).stderr == ""
+
+
+def test_a_chain_that_breaks_off_names_the_jobs_that_slurm_accepted(job: Path, slurm: Slurm) -> None:
     gone = "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1"
-    for name, line in (("sbatch", f"case $2 in --dep*) {gone} ;; esac; echo 7"), ("scancel", "exit 1")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    slurm(sbatch=f"case $2 in --dep*) {gone} ;; esac; echo 7")
     result = submit(job, "-n", 4, "--chain", 2)
     assert result.exit_code == 1
     assert "accepted before that: 7" in result.output

@@ -113,5 +113,10 @@ def test_a_run_file_is_no_job_and_a_job_no_run_file(job: str) -> None:
     said = call("run", "run.h5", "--virtual").stderr
     assert said == "Error: run.h5: is an HDF5 file; name a job file, or use mpi-ata show run.h5\n"
     assert call("show", job).stderr.endswith(f"; run a job file with mpi-ata run {job}\n")
+    Path("run.h5").rename("my run.h5")
+    assert call("run", "my run.h5", "--virtual").stderr.endswith("use mpi-ata show 'my run.h5'\n")
+    assert call("my run.h5").stderr.endswith("did you mean mpi-ata show 'my run.h5'?\n")
+    Path("my job.toml").write_text(JOB)
+    assert call("show", "my job.toml").stderr.endswith("; run a job file with mpi-ata run 'my job.toml'\n")
     Path(job).write_bytes(JOB.encode("utf-16"))
     assert "is not valid TOML: it is not text in UTF-8" in call("run", job, "--virtual").stderr

@@ -1,4 +1,4 @@
-"""The progress line on a terminal, and signals from it."""
+"""The progress line on a terminal, and signals from it; streams, folders and memory that are missing."""
 
 import json
 import logging
@@ -6,13 +6,20 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
+from mpi_ata import cli
 from mpi_ata.cli.runs import printed_notes
+from mpi_ata.job.schema import RunDescription
+from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.schema import to_tree
+from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.live import Display
 from tests.cli.commands import ENDLESS, MPI_ATA, TIMED, call, on_terminal, use_own_problem
 
@@ -120,3 +127,107 @@ def test_a_run_under_nohup_outlives_its_terminal(job: str) -> None:
         process.send_signal(signal.SIGHUP)
         out, _ = process.communicate(timeout=60)
     assert (process.returncode, "at elapsed 2" in out) == (0, True)
+
+
+EVIL = "\x1b]0;owned\x07\x9b2J\u202e\rx\x7f"
+
+
+def forge(path: Path) -> None:
+    """Write codes for terminals wherever a run file has a text."""
+    record = load_record(RunFile(path))[0]
+    record.run = record.failure = EVIL
+    record.identities = tuple(each._replace(host=EVIL, hardware=EVIL) for each in record.identities)
+    for kind in ("lost", EVIL):
+        record.event(0.0, kind, f"one line{EVIL}\nand another{EVIL}", worker=1)
+    name = f"name = {json.dumps('quadratic' + EVIL)}  # \u202e"
+    text = record.job.text.replace('name = "quadratic"', name)
+    record.job = RunDescription(text, (f"run.note={EVIL}",))
+    record.metrics |= {EVIL: record.trace["clock"], f"latest.{EVIL}": np.array(1.0)}
+    RunFile(path.with_name("forged.h5")).save(*to_tree(record))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show forged.h5",
+        "explain forged.h5",
+        "explain forged.h5 --worker 1",
+        "watch forged.h5",
+        "what-if forged.h5",
+        "export forged.h5",
+        "runs .",
+        "run job.toml --virtual --resume --out forged.h5",
+        "run job.toml --virtual --warm-start forged.h5",
+        "submit job.toml --dry-run --ntasks 6 --warm-start forged.h5",
+    ],
+)
+def test_codes_for_terminals_in_a_run_file_are_not_printed(job: str, words: str) -> None:
+    assert call("run", job, "--virtual", "--out", "mine.h5").exit_code == 0
+    forge(Path("mine.h5"))
+    done = call(*words.split())
+    assert done.output.strip()
+    assert [letter for letter in done.output if not letter.isprintable() and letter != "\n"] == []
+
+
+def test_codes_in_json_are_those_of_the_file(job: str) -> None:
+    assert call("run", job, "--virtual", "--out", "mine.h5").exit_code == 0
+    forge(Path("mine.h5"))
+    done = call("show", "forged.h5", "--json")
+    assert done.stdout.isascii()
+    assert json.loads(done.stdout)["failure"] == EVIL
+
+
+def test_everything_that_commands_print_goes_through_the_function_that_escapes_codes() -> None:
+    folder = Path(cli.__file__).parent
+    printing = [
+        path.name for path in folder.glob("*.py") if re.search(r"click\.s?echo|print\(", path.read_text())
+    ]
+    assert printing == ["options.py"]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_give_no_traceback(job: str, closed: str) -> None:
+    assert call("run", job, "--virtual", "--out", "runs/mine.h5").exit_code == 0
+    for words, code in ((["watch", "runs/mine.h5"], 0), (["runs", "--keep", "0"], 1), (["show", "no.h5"], 2)):
+        command = ["sh", "-c", f'exec "$@" {closed}', "sh", str(MPI_ATA), *words]
+        done = subprocess.run(command, input="", capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+
+
+DELETED = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", "mine.h5"],
+        ["watch", "mine.h5"],
+        ["run", "JOB", "--virtual"],
+        ["run", "JOB", "--out", "OUT"],  # no ranks are started
+        ["submit", "JOB", "--ntasks", "3"],
+        ["status", "mine.h5"],
+    ],
+)
+def test_a_working_directory_that_was_deleted_is_named(job: str, words: list[str]) -> None:
+    paths = {"JOB": job, "OUT": str(Path(job).with_name("mine.h5"))}
+    command = ["sh", "-c", DELETED, "sh", str(MPI_ATA), *(paths.get(word, word) for word in words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    sentence = "Error: the working directory was deleted; change to one that exists\n"
+    assert (done.returncode, done.stderr) == (1, sentence)
+
+
+LITTLE_MEMORY = """
+import re, resource, sys
+from mpi_ata.cli import main, results
+used = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1])
+resource.setrlimit(resource.RLIMIT_AS, (1024 * used + 2**20,) * 2)
+main(["show", sys.argv[1]])
+"""
+
+
+def test_too_little_memory_is_reported_in_one_sentence(job: str) -> None:
+    assert call("run", job, "--virtual", "--out", "mine.h5").exit_code == 0
+    command = [sys.executable, "-c", LITTLE_MEMORY, "mine.h5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.splitlines()[0][:34]) == (1, "Error: there is not enough memory;")
+    assert len(done.stderr.splitlines()) == 1

@@ -45,6 +45,13 @@ def test_little_shared_memory_is_a_note() -> None:
     assert "--shm-size" in finding["remedy"]
 
 
+def test_shared_memory_that_nobody_can_write_to_is_a_note() -> None:
+    finding = machine_finding("shared_memory", in_namespace("mount -t tmpfs -o ro tmpfs /dev/shm"))
+    assert finding["ok"]
+    assert finding["found"].endswith(": Read-only file system")
+    assert "that everyone can write to" in finding["remedy"]
+
+
 def test_an_output_folder_that_cannot_be_written_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the folder should be")
     finding = problem("output folder", cwd=tmp_path)

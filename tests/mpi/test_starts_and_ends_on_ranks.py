@@ -12,6 +12,7 @@ from mpi_ata.launch import find_mpirun
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.cli.commands import on_terminal
+from tests.doctor.running import in_namespace
 from tests.mpi.starting import COMMAND, finished, ranks_of, started
 from tests.mpi.test_interrupted_on_ranks import OUT, TIMED, ended, job_of, running, wait_for
 
@@ -64,6 +65,25 @@ def test_files_that_a_killed_mpirun_left_do_not_keep_a_later_one_from_starting(
     run = finished(running(job_of("sgd gta", rounds=3)))
     assert run.returncode == 0, run.stderr
     assert not list(tmp_path.glob("mpi_ata-*"))
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_closed_streams_keep_no_run_from_its_end(closed: str) -> None:
+    run = finished(["sh", "-c", f'exec "$@" {closed}', "sh", *running(job_of(rounds=3))])
+    assert (run.returncode, "Traceback" in run.stderr) == (0, False), run.stderr
+    assert is_finished()
+
+
+def test_without_shared_memory_that_can_be_written_a_run_is_finished_or_says_in_one_sentence_why_not() -> (
+    None
+):
+    job = job_of(body="pass", rounds=3)
+    own = job.with_name("own.py")
+    own.write_text(own.read_text().replace("super().__init__(10", "super().__init__(1000"))
+    run = finished([*in_namespace("mount -t tmpfs -o ro tmpfs /dev/shm"), *running(job)])
+    failure = "Error: the ranks ended before they had found each other"  # with an MPI that cannot do without
+    assert is_finished() if run.returncode == 0 else failure in run.stderr
+    assert "Traceback" not in run.stderr
 
 
 LOADING = """

@@ -1,13 +1,14 @@
 """How far a run is can be read without reading the run."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.progress import Progress, is_finished, read_progress
+from mpi_ata.runfile.progress import Progress, is_finished, list_runs, read_progress
 from mpi_ata.runfile.schema import to_tree
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven
@@ -47,6 +48,27 @@ def test_reading_the_progress_of_a_large_run_reads_little_of_its_file(tmp_path: 
     now = read_progress(file.path)
     assert now.rounds == 12
     assert bytes_read() - before < 100_000 < file.path.stat().st_size / 300
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rounds", np.inf),
+        ("elapsed", "long"),
+        ("settings", np.zeros((1, 0), "S1")),
+        ("settings", np.arange(3)),
+        ("text", np.array(["a = " + "[" * 10_000], "S")),
+    ],
+)
+def test_contents_that_no_run_writes_are_damage_in_a_list_of_runs(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    saved(tmp_path)
+    attributes, groups = to_tree(load_record(RunFile(OUT))[0])
+    (attributes if name in attributes else groups["job"])[name] = value  # type: ignore[index]
+    (tmp_path / "other").mkdir()
+    RunFile(tmp_path / "other" / "forged.h5").save(attributes, groups)
+    assert [run.state for run in list_runs(tmp_path / "other")] == ["damaged"]
 
 
 def test_a_damaged_file_is_reported_and_the_save_before_it_counts(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """The run file as bytes: what is whole is read, what is not is refused, and nothing is executed."""
 
+import ctypes
 import errno
 import io
 import json
 import os
+import re
+import stat
 import subprocess
 import sys
 import time
@@ -25,7 +28,7 @@ from mpi_ata.errors import DamagedError, TakenError, UsageError
 from mpi_ata.runfile import lock
 from mpi_ata.runfile.lock import RunLock
 from mpi_ata.runfile.schema import texts, untexts
-from mpi_ata.runfile.store import RunFile, check_writable_path, read
+from mpi_ata.runfile.store import RunFile, check_writable_path, peek, read
 
 ATTRIBUTES: dict[str, Any] = {"run": "abc", "rounds": 7, "clock": 0.1 + 0.2, "finished": True, "reason": ""}
 GROUPS: dict[str, State] = {
@@ -121,6 +124,14 @@ def test_what_could_not_be_read_again_is_not_written(
     assert x_of(RunFile(file.path).load()[1]) == 1.0
 
 
+def test_a_file_that_its_owner_made_private_stays_private_when_it_is_saved_again(file: RunFile) -> None:
+    file.save(ATTRIBUTES, GROUPS)
+    file.path.chmod(0o600)
+    for _ in range(2):
+        file.save(ATTRIBUTES, GROUPS)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (file.path, file.previous)] == [0o600] * 2
+
+
 @pytest.mark.parametrize("value", [3, 2.5, True, [1, 2], b"bytes", np.float32(1.5), []])
 def test_plain_values_in_a_state_are_kept_as_the_arrays_that_they_mean(file: RunFile, value: Any) -> None:
     file.save(ATTRIBUTES, {"method": {"value": value}})
@@ -208,6 +219,18 @@ def many_names_for_one_array(file: h5py.File) -> None:
         group[f"x{number}"] = group["x"]
 
 
+def compressed_names(file: h5py.File) -> None:
+    """Fill a file with a group whose names take a thousandth of their size; h5py cannot make one itself."""
+    (path, *_) = re.findall(r"/\S+/libhdf5[-.]\S+", Path("/proc/self/maps").read_text())
+    library, plan = ctypes.CDLL(path), h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+    identity = ctypes.c_int64(plan.id)
+    assert library.H5Pset_link_phase_change(identity, 0, 0) == library.H5Pset_deflate(identity, 9) == 0
+    group = h5py.Group(h5py.h5g.create(file.id, b"g", gcpl=plan))
+    group["x"] = 1.0
+    for number in range(100):
+        group[f"{'x' * 60_000}{number}"] = group["x"]
+
+
 def dataset(*arguments: Any, **options: Any) -> Callable[[h5py.File], object]:
     """Fill a file with one array, /g/x."""
     return lambda file: file.create_group("g").create_dataset("x", *arguments, **options)
@@ -241,8 +264,13 @@ HOSTILE: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
     "chunked": (dataset((10,), "f8", chunks=(5,)), ELSEWHERE),
     "external storage": (external_storage, ELSEWHERE),
     "virtual": (virtual_dataset, ELSEWHERE),
-    "huge": (allocated_never((10**12,)), "claims to hold arrays of 8,000,000,000,000 bytes, but has"),
-    "many names": (many_names_for_one_array, "claims to hold arrays of 40,040,000 bytes, but has"),
+    "huge": (allocated_never((10**12,)), "claims to hold arrays of 8,000,000,000,000 bytes, but can"),
+    "rows without columns": (
+        dataset((10**9, 0), "S1"),
+        "arrays of 1,000,000,000 bytes, but can have at most",
+    ),
+    "many names": (many_names_for_one_array, "claims to hold arrays of 40,040,000 bytes, but can have"),
+    "compressed names": (compressed_names, "has a group /g that is filtered"),
     "no HDF5": (lambda file: None, "is not readable as HDF5"),
     "text attribute": (lambda file: file.attrs.__setitem__("run", "variable"), "an attribute run"),
     "array attribute": (lambda file: file.attrs.__setitem__("run", [1, 2]), "an attribute run"),
@@ -256,6 +284,14 @@ def test_hdf5_with_a_true_seal_but_other_contents_is_refused(
     path = tmp_path / "hostile.h5"
     path.write_bytes(sealed(b"no HDF5" * 100 if "readable" in complaint else hdf5(fill)))
     assert complaint in refusal(path)
+
+
+def test_a_file_with_holes_does_not_take_the_memory_that_it_claims(tmp_path: Path) -> None:
+    path = tmp_path / "holes.h5"
+    path.write_bytes(sealed(hdf5(dataset((10**10,), "S1"))))
+    os.truncate(path, 10**11)
+    with pytest.raises(DamagedError, match="10,000,000,000 bytes, but can have at most 67,108,864"):
+        peek(path, "g")
 
 
 def test_a_newer_format_is_refused_also_where_there_is_an_older_generation(file: RunFile) -> None:

@@ -94,6 +94,19 @@ def test_a_stopped_run_is_saved_and_not_requeued(site: Site) -> None:
     assert kinds(submitted["run"])[-1] == "ended"
 
 
+def test_a_suspended_run_is_reported_as_such_and_can_be_stopped(site: Site) -> None:
+    submitted = site.submit(site.drawn(100_000), *FOUR)
+    site.wait_beyond(submitted["run"], 10)
+    site.slurm.ask("scontrol", "suspend", str(submitted["job"]))
+    assert site.state_of(submitted["run"]) == ("suspended", 1)
+    site.ata("stop", submitted["job"])
+    assert site.state_of(submitted["run"]) == ("suspended", 1)
+    site.slurm.ask("scontrol", "resume", str(submitted["job"]))
+    assert site.wait_over(submitted["job"]) == "FAILED", site.story(submitted["job"])
+    assert site.state_of(submitted["run"]) == ("stopped", 1), site.log(submitted)
+    assert kinds(submitted["run"])[-1] == "ended"
+
+
 def test_a_pending_run_that_is_stopped_leaves_the_queue(site: Site) -> None:
     printed = site.ata("submit", site.drawn(10), *FOUR, "--sbatch", "--hold", "--chain", 2)
     assert "submitted  Slurm job 1 and 1 that continue it" in re.sub(r"job \d+", "job 1", printed)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.slurm.conftest import missing
-from tests.slurm.private import ROOT, paths, until
+from tests.slurm.private import CORES, ROOT, paths, until
 from tests.slurm.site import (
     BOTH,
     FOUR,
@@ -99,6 +99,15 @@ def test_a_job_that_slurm_rejects_is_reported_and_leaves_nothing_behind(site: Si
     assert printed == f"Error: Slurm rejected the job: {reason}\n"
     assert [path for path in site.folder.rglob("*") if path.is_file()] == [job]
     assert site.slurm.ask("squeue", "--noheader") == ""
+
+
+def test_a_job_that_is_larger_than_the_cluster_is_reported_before_it_waits_for_ever(site: Site) -> None:
+    job, sentence = site.drawn(10), "Slurm cannot start this job on any nodes as they are now (Requested node"
+    for words in (["-n", 4000], ["--nodes", 6], ["-n", 4, "--cpus-per-task", 5]):
+        (note,) = site.submit(job, *words, "--no-check", "--dry-run")["notes"]
+        assert note.startswith(sentence)
+    assert site.submit(job, *size(5, CORES), "--dry-run")["notes"] == []
+    assert len(site.submit(job, "-n", 4000, "--no-check")["notes"]) == 1
 
 
 @pytest.mark.parametrize(

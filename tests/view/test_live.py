@@ -235,10 +235,10 @@ def test_a_run_that_was_stopped_is_followed_if_asked() -> None:
     stream = io.StringIO()
     later = threading.Timer(0.3, lambda: Path("done.h5").replace("run.h5"))
     later.start()
-    live.watch(Path("run.h5"), stream, follow=True, look=0.05)
+    last = live.watch(Path("run.h5"), stream, follow=True, look=0.05)
     later.join()
     assert stream.getvalue().startswith("round 1 of 40, ")
-    assert "finished at 20 rounds" in stream.getvalue()
+    assert "finished at 20 rounds" in last
 
 
 def test_workers_that_do_nothing_any_more_are_listed() -> None:

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -137,6 +138,16 @@ def test_a_run_on_hosts_says_where_billed_time_went_and_what_to_request() -> Non
     submit, sbatch = (command for _, command in commands(record, Path("a.h5")))
     assert submit == f"mpi-ata submit JOB.toml --ntasks {used + 1} --time 03:00:00 --warm-start a.h5"
     assert sbatch == f"sbatch --ntasks={used + 1} --time=03:00:00 SCRIPT.sh"
+
+
+def test_suggested_commands_are_quoted_whatever_a_run_file_calls_its_hosts() -> None:
+    record = run_job("a.h5")
+    record.identities = tuple(WorkerIdentity("$(touch owned)", i, "cpu", 5) for i in range(5))
+    for _ in range(2):
+        record.event(0.0, "lost", "its process has ended", worker=1)
+    submit, sbatch = (shlex.split(command) for _, command in commands(record, Path("my runs/it's.h5")))
+    assert submit[-4:] == ["--warm-start", "my runs/it's.h5", "--exclude-slow", "my runs/it's.h5"]
+    assert sbatch[-2:] == ["--exclude=$(touch owned)", "SCRIPT.sh"]
 
 
 def test_hosts_that_became_slower_than_in_earlier_runs_are_named() -> None:
