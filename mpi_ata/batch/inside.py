@@ -16,7 +16,8 @@ from mpi_ata import launch
 from mpi_ata.batch.bad_nodes import exclude_at_fault
 from mpi_ata.batch.interface import LEAD_SECONDS, SIGNAL, Allocation, QueuedJob, scheduler
 from mpi_ata.batch.submission_dir import Attempt, JobCopy, SubmissionDir, write_atomically
-from mpi_ata.batch.submit import check_signal, output_args, setting_args
+from mpi_ata.batch.submit import array_args, check_signal, common_settings, output_args, setting_args
+from mpi_ata.driver.jobs import specify_jobs
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import CONTINUE, RunError, UsageError, command_line, printable
 from mpi_ata.job import load_job
@@ -27,7 +28,7 @@ from mpi_ata.runfile.checkpoints import RUNS
 from mpi_ata.runfile.hosts import ended_by_loss
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.lock import RunLock
-from mpi_ata.runfile.progress import Progress, is_finished, read_progress
+from mpi_ata.runfile.progress import Progress, is_finished, member_runs, read_progress
 from mpi_ata.runfile.schema import Event
 from mpi_ata.runfile.store import RunFile
 
@@ -36,9 +37,11 @@ from mpi_ata.runfile.store import RunFile
 class BatchJob:
     """What to run in this batch job: the options of `mpi-ata batch`."""
 
-    job: Path
+    jobs: tuple[Path, ...]
     output: OutputOptions
     settings: tuple[str, ...] = ()
+    array: tuple[str, ...] = ()  # of one job, or of several that share the ranks: then there are more runs
+    at_once: int | None = None
     submission_dir: Path | None = None  # None in a script of the user's own
     siblings: bool = False  # warm-start from finished runs of the same sweep
     requeue: bool = True
@@ -50,8 +53,14 @@ class BatchJob:
 
     @property
     def run(self) -> Path:
-        """Return the run file."""
-        return self.output.out or RUNS / f"{self.job.stem}-{scheduler().inside().id or 'local'}.h5"
+        """Return the run file; where jobs share the ranks, the folder of their run files."""
+        name = f"{self.jobs[0].stem}-{scheduler().inside().id or 'local'}"
+        return self.output.out or RUNS / (name if self.shared else f"{name}.h5")
+
+    @property
+    def shared(self) -> bool:
+        """Return whether several runs share the ranks."""
+        return len(self.jobs) > 1 or bool(self.array)
 
     @property
     def dir(self) -> SubmissionDir:
@@ -72,38 +81,41 @@ class BatchJob:
         """Return what to run: in a script that mpi-ata did not write, a copy in a submission folder."""
         if self.submission_dir is not None:
             return self
-        job, *more = copy_job_once(self.job, self.settings, self.dir)
+        jobs, more = copy_jobs_once(self)
         ids = tuple(filter(None, [scheduler().inside().id]))
         if not self.dir.exists() or ids != self.dir.manifest().jobs:
             self.dir.clear(self.run)
             self.dir.record_jobs(ids, [self.run.absolute()])
-        return replace(self, job=Path(job), settings=(*self.settings, *more))
+        return replace(self, jobs=jobs, settings=(*self.settings, *more))
 
     def command(self) -> list[str]:
         """Return the command that starts the ranks."""
         output = replace(self.output, out=self.run, resume=True, warm_start=self._warm_start())
-        args = ["run", str(self.job), *output_args(output), *setting_args(self.settings)]
+        args = ["run", *map(str, self.jobs), *output_args(output), *setting_args(self.settings)]
+        args += array_args(self.array, self.at_once)
         several = scheduler().inside().tasks > 1
         return [*(scheduler().launcher() if several else ()), *launch.rank_command(args)]
 
     def _warm_start(self) -> tuple[Path, ...]:
         """Return the runs to warm-start from; none for a run that is resumed, which has had its own."""
-        if RunFile(self.run).exists():
+        if RunFile(self.run).exists() or self.run.is_dir():
             return ()
         sweep = self.dir.manifest().runs if self.siblings else ()
         finished = [path for path in sweep if path != self.run and is_finished(path)]
         return (*self.output.warm_start, *finished)
 
 
-def copy_job_once(job: Path, settings: tuple[str, ...], dir: SubmissionDir) -> list[str]:
-    """Copy a job when it starts for the first time; return the copy and the settings that it needs."""
-    copied = dir.path / "copied.json"
+def copy_jobs_once(batch: BatchJob) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Copy jobs when they start for the first time; return the copies and the settings that they need."""
+    copied = batch.dir.path / "copied.json"
     if not copied.exists():
-        copy = JobCopy.of([load_job(job, settings)], dir.files)
+        specs = specify_jobs(batch.jobs, batch.settings, batch.array)
+        copy = JobCopy.of([load_job(spec.path, spec.settings) for spec in specs], batch.dir.files)
         copy.make()
-        write_atomically(copied, json.dumps([str(copy.job), *copy.settings[0]]))
-    found: list[str] = json.loads(copied.read_text())
-    return found
+        text = {"jobs": list(map(str, copy.jobs)), "settings": common_settings(copy.settings)}
+        write_atomically(copied, json.dumps(text))
+    found = json.loads(copied.read_text())
+    return tuple(map(Path, found["jobs"])), tuple(found["settings"])
 
 
 def should_requeue(batch: BatchJob, job: QueuedJob) -> bool:
@@ -250,7 +262,8 @@ MAX_RESTARTS = 1000  # of one batch job, by the scheduler's own count, whatever 
 
 def run_batch(batch: BatchJob) -> int:
     """Run until the run is finished or its time is up, and return the exit code of the batch script."""
-    RunLock(batch.run).check()  # first: what is recorded below belongs to the run that has the lock
+    for run in member_runs(batch.run) if batch.run.is_dir() else [batch.run]:
+        RunLock(run).check()  # first: what is recorded below belongs to the run that has the lock
     try:
         batch = batch.prepared()
     except OSError as error:
@@ -302,6 +315,9 @@ def check_progress(batch: BatchJob, before: Progress, inside: Allocation) -> Non
 def conclude(batch: BatchJob, watch: Watch, code: int, began: float) -> tuple[str, int]:
     """Return how a start ended, for its record, and the exit code of the batch script; requeue if needed."""
     after = read_progress(batch.run, verified=True)
+    if after.finished and after.failure:  # of several jobs, of which none can proceed
+        cancel_rest_of_chain(batch)
+        return "failed", 1
     if after.finished:
         cancel_rest_of_chain(batch)
         note(f"finished after {after.rounds:,} rounds: {batch.run}")
@@ -322,7 +338,9 @@ def conclude(batch: BatchJob, watch: Watch, code: int, began: float) -> tuple[st
 
 
 def recorded_events(run: Path) -> Sequence[Event]:
-    """Return the events of a run; none if its file cannot be read."""
+    """Return the events of a run, or of all in a folder; none if a file cannot be read."""
+    if run.is_dir():
+        return [event for member in member_runs(run) for event in recorded_events(member)]
     try:
         return load_record(RunFile(run))[0].events
     except UsageError:

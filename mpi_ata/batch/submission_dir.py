@@ -154,24 +154,28 @@ def write_atomically(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class JobCopy:
-    """A job file, the files that it names, and the modules next to Python files that these import."""
+    """Job files, the files that they name, and the modules next to Python files that these import."""
 
     targets: dict[Path, Path]  # the copy of each file
-    job: Path  # the copy of the job file
+    jobs: tuple[Path, ...]  # the copies of the job files
     settings: tuple[tuple[str, ...], ...]  # per member of a sweep: paths that must point to the copies
 
     @classmethod
     def of(cls, members: Sequence[Job], to: Path) -> "JobCopy":
-        """Return where to copy the files of a job, under the settings of each of its members."""
-        job, to = resolve_parent(members[0].path), to.absolute()
+        """Return where to copy the files of jobs, under the settings of each."""
+        to, jobs = to.absolute(), [resolve_parent(member.path) for member in members]
         named = [user_files(member.tables) for member in members]
-        sources = {file: resolve_parent(job.parent / file) for files in named for file in files.values()}
-        found = {job}.union(*map(local_imports, sources.values()))
+        sources = [
+            {file: resolve_parent(job.parent / file) for file in files.values()}
+            for job, files in zip(jobs, named, strict=True)
+        ]
+        found = {*jobs}.union(*(local_imports(path) for own in sources for path in own.values()))
         root = Path(os.path.commonpath([path.parent for path in found]))
         targets = {path: to / path.relative_to(root) for path in sorted(found)}
-        copies = {file: targets[source] for file, source in sources.items()}
-        settings = [path_settings(files, targets[job].parent, copies) for files in named]
-        return cls(targets, targets[job], tuple(settings))
+        copies = [{file: targets[path] for file, path in own.items()} for own in sources]
+        rows = zip(named, jobs, copies, strict=True)
+        settings = [path_settings(files, targets[job].parent, own) for files, job, own in rows]
+        return cls(targets, tuple(dict.fromkeys(targets[job] for job in jobs)), tuple(settings))
 
     def make(self) -> None:
         """Copy all files."""

@@ -12,7 +12,7 @@ from typing import Any
 from mpi_ata.batch.bad_nodes import without_bad_hosts
 from mpi_ata.batch.interface import LEAD_SECONDS, SIGNAL, Resources, Script, check_text, scheduler
 from mpi_ata.batch.submission_dir import JobCopy, SubmissionDir, copy_file
-from mpi_ata.driver.jobs import combinations
+from mpi_ata.driver.jobs import JobSpec, combinations, specify_jobs
 from mpi_ata.driver.plan import OutputOptions, Plan, plan_run
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import build_parts, load_job
@@ -45,12 +45,14 @@ class Sweep:
 class Submission:
     """The options of `mpi-ata submit`."""
 
-    job: Path
+    jobs: tuple[Path, ...]
     resources: Resources
     output: OutputOptions = field(default_factory=OutputOptions)
     settings: tuple[str, ...] = ()
     exclude_slow: tuple[Path, ...] = ()  # runs whose slow, flaky and lost hosts to avoid
-    sweep: Sweep | None = None
+    sweep: Sweep | None = None  # of runs in batch jobs of their own
+    array: tuple[str, ...] = ()  # of runs that share the ranks of one batch job
+    at_once: int | None = None  # of these
     chain: int | None = None  # number of batch jobs, each after the one before
     signal: str = SIGNAL
     lead: int | None = None
@@ -68,8 +70,25 @@ class Submission:
         check_signal(self.signal)
 
     @property
+    def job(self) -> Path:
+        """Return the job file, the first of several."""
+        return self.jobs[0]
+
+    @property
+    def shared(self) -> bool:
+        """Return whether several runs share the ranks of one batch job."""
+        return len(self.jobs) > 1 or bool(self.array)
+
+    @property
+    def specs(self) -> list[JobSpec]:
+        """Return each run: its job file, its settings and its name."""
+        if self.shared:
+            return specify_jobs(self.jobs, self.settings, self.array)
+        return [JobSpec(self.job, settings, "") for settings in self.members]
+
+    @property
     def run(self) -> Path:
-        """Return the run file, or the name that the members of a sweep are numbered after."""
+        """Return the run file, the folder of several, or what the members of a sweep are numbered after."""
         assert self.output.out is not None  # submit() chooses one
         return self.output.out
 
@@ -109,6 +128,7 @@ def check_signal(name: str) -> str:
 def submit(asked: Submission, dry_run: bool = False) -> dict[str, Any]:
     """Submit a job and return what was submitted, or would be, in plain values."""
     run = (asked.output.out or fresh_name(asked.job)).absolute()
+    run = run.with_suffix("") if asked.shared and asked.output.out is None else run
     asked = replace(asked, output=replace(asked.output, out=run))
     check_paths(asked)
     (check_resumable if asked.output.resume else check_not_existing)(asked)
@@ -153,12 +173,13 @@ def check_resumable(asked: Submission) -> None:
 
 def plan_runs(asked: Submission) -> list[Plan]:
     """Return the plan of each run, and check its warm start."""
-    plans = []
-    for run, settings in zip(asked.runs, asked.members, strict=True):
+    plans, specs = [], asked.specs
+    runs = [asked.run / f"{spec.name}.h5" for spec in specs] if asked.shared else asked.runs
+    for run, spec in zip(runs, specs, strict=True):
         output = replace(asked.output, out=run, resume=True)
         if not output.resumes():
             output.check_prior()
-        plans.append(plan_run(asked.job, settings, output))
+        plans.append(plan_run(spec.path, spec.settings, output))
     return plans
 
 
@@ -202,18 +223,19 @@ def copy_of(asked: Submission, plans: Sequence[Plan]) -> JobCopy:
     """Return where to copy the files that the runs need."""
     jobs = [
         # A run that is resumed may name files in an earlier copy, which is about to be replaced.
-        load_job(asked.job, settings) if plan.earlier else plan.job
-        for plan, settings in zip(plans, asked.members, strict=True)
+        load_job(spec.path, spec.settings) if plan.earlier else plan.job
+        for plan, spec in zip(plans, asked.specs, strict=True)
     ]
     return JobCopy.of(jobs, asked.dir.files)
 
 
 def batch_script(asked: Submission, copy: JobCopy) -> Script:
     """Return what goes into the batch script."""
-    settings = [(*own, *more) for own, more in zip(asked.members, copy.settings, strict=True)]
+    paths = [tuple(common_settings(copy.settings))] if asked.shared else copy.settings
+    settings = [(*own, *more) for own, more in zip(asked.members, paths, strict=True)]
     runs = zip(asked.runs, settings, strict=True)
     members = tuple(("--out", str(run), *setting_args(own)) for run, own in runs)
-    command = tuple(rank_command(batch_args(asked, copy.job)))
+    command = tuple(rank_command(batch_args(asked, copy.jobs)))
     return Script(
         name=re.sub(r"[^\w.-]", "_", asked.job.stem, flags=re.ASCII),
         resources=asked.resources,
@@ -229,11 +251,26 @@ def batch_script(asked: Submission, copy: JobCopy) -> Script:
     )
 
 
-def batch_args(asked: Submission, job: Path) -> list[str]:
+def common_settings(members: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the paths that must point to copies, for runs that share ranks: the same for all."""
+    if len(set(members)) > 1:
+        way_out = "name files in them relative to their job files, without --array over paths"
+        raise UsageError(f"the jobs name files that cannot be copied for all of them at once: {way_out}")
+    return list(members[0])
+
+
+def array_args(array: Iterable[str], at_once: int | None) -> list[str]:
+    """Return the options of `mpi-ata run` for runs that share ranks."""
+    arrays = [argument for text in array for argument in ("--array", text)]
+    return [*arrays, *(["--at-once", str(at_once)] if at_once is not None else [])]
+
+
+def batch_args(asked: Submission, jobs: Sequence[Path]) -> list[str]:
     """Return the arguments of mpi-ata that all runs share."""
     earlier = tuple(path.absolute() for path in asked.output.warm_start)
     shared = replace(asked.output, out=None, resume=False, warm_start=earlier)
-    args = ["batch", str(job), "--submission-dir", str(asked.dir.path), *output_args(shared)]
+    args = ["batch", *map(str, jobs), "--submission-dir", str(asked.dir.path), *output_args(shared)]
+    args += array_args(asked.array, asked.at_once)
     args += ["--signal", asked.signal] if asked.signal != SIGNAL else []
     args += ["--lead", str(asked.lead)] if asked.lead is not None else []
     args += ["--no-requeue"] if asked.chain is not None else []

@@ -14,7 +14,7 @@ from mpi_ata.batch.submit import Submission, Sweep, submit
 from mpi_ata.cli.options import (
     PATH,
     array_options,
-    job_argument,
+    jobs_argument,
     json_option,
     lead_options,
     output_options,
@@ -23,11 +23,12 @@ from mpi_ata.cli.options import (
     set_option,
     show,
 )
+from mpi_ata.errors import UsageError
 from mpi_ata.view.summaries import status_table, submission_text
 
 
 @click.command(name="submit")
-@job_argument
+@jobs_argument
 @click.option("--nodes", "-N", type=click.IntRange(min=1), help="Number of nodes.")
 @click.option("--ntasks", "-n", type=click.IntRange(min=1), help="Number of ranks: manager and workers.")
 @click.option("--ntasks-per-node", type=click.IntRange(min=1), help="Ranks per node.")
@@ -39,6 +40,7 @@ from mpi_ata.view.summaries import status_table, submission_text
 @click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any other sbatch option.")
 @set_option
 @array_options
+@click.option("--shared", is_flag=True, help="Let the runs of --array share the ranks of one Slurm job.")
 @click.option(
     "--chain",
     type=click.IntRange(min=1),
@@ -62,10 +64,11 @@ from mpi_ata.view.summaries import status_table, submission_text
 @json_option
 @passed_as("resources", Resources)
 def submit_command(
-    job: Path,
+    jobs: tuple[Path, ...],
     resources: Resources,
     array: tuple[str, ...],
     at_once: int | None,
+    shared: bool,
     no_check: bool,
     dry_run: bool,
     as_json: bool,
@@ -73,7 +76,8 @@ def submit_command(
 ) -> None:
     """Submit a job to Slurm, which requeues it until it is finished.
 
-    Job and problem files are copied: editing them afterwards changes nothing.
+    Job and problem files are copied: editing them afterwards changes nothing.  Several jobs share the ranks
+    of one Slurm job; the runs of --array have one each, unless --shared is given.
 
     \b
     Examples:
@@ -82,10 +86,16 @@ def submit_command(
       mpi-ata submit jobs/emulated.toml -n 32 --warm-start runs/ --json
       mpi-ata submit jobs/emulated.toml -N 4 -n 32 --exclude-slow runs/mine.h5
       mpi-ata submit jobs/emulated.toml -n 32 --array allocator.budget=8,16,32 --at-once 2
+      mpi-ata submit jobs/emulated.toml -n 32 --array run.seed=1,2,3,4 --shared
       mpi-ata submit jobs/emulated.toml -n 32 --time 30 --chain 4
     """
-    sweep = Sweep.of(array, at_once) if array else None
-    submission = Submission(job, resources, sweep=sweep, check=not no_check, **options)
+    if shared and not array:
+        raise UsageError("--shared requires --array; several jobs share ranks anyway")
+    if shared or len(jobs) > 1:
+        options |= {"array": array, "at_once": at_once}
+    elif array:
+        options["sweep"] = Sweep.of(array, at_once)
+    submission = Submission(jobs, resources, check=not no_check, **options)
     result = submit(submission, dry_run)
     for note in result["notes"]:
         show(note, err=True)
@@ -135,10 +145,11 @@ def stop_command(which: str, as_json: bool) -> None:
 
 
 @click.command(name="batch")
-@job_argument
+@jobs_argument
 @click.option("--out", type=PATH, help="The run file.  [default: named after the Slurm job]")
 @click.option("--submission-dir", type=PATH, help="The folder that mpi-ata submit has prepared.")
 @set_option
+@array_options
 @prior_options
 @click.option("--siblings", is_flag=True, help="Warm-start from finished runs of the same sweep.")
 @click.option("--requeue/--no-requeue", default=True, help="Whether Slurm may requeue the job.")

@@ -46,6 +46,7 @@ def passed_as(name: str, kind: type[Any]) -> Decorator:
 PATH = click.Path(path_type=Path)
 
 job_argument = click.argument("job", type=PATH)
+jobs_argument = click.argument("jobs", type=PATH, nargs=-1, required=True, metavar="JOB...")
 run_argument = click.argument("run", type=PATH)
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key of the job."

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mpi_ata import launch
-from mpi_ata.cli.options import PATH, array_options, output_options, show, where_options
+from mpi_ata.cli.options import array_options, jobs_argument, output_options, show, where_options
 from mpi_ata.driver.drive import Outcome
 from mpi_ata.driver.execute import execute, execute_on_ranks
 from mpi_ata.driver.jobs import (
@@ -34,7 +34,7 @@ from mpi_ata.view.summaries import closing_table, jobs_table, summary_table
 
 
 @click.command(name="run")
-@click.argument("jobs", type=PATH, nargs=-1, required=True, metavar="JOB...")
+@jobs_argument
 @where_options
 @array_options
 @output_options
@@ -106,7 +106,7 @@ def run_shared(
     show(json.dumps(rows) if as_json else jobs_table(rows))
     if failed := [run for run in runs if run.error]:
         for run in failed:
-            click.echo(f"Error: {run.name}: {run.error}", err=True)
+            show(f"Error: {run.name}: {run.error}", err=True)
         sys.exit(1)
     if any(run.state != "finished" for run in runs):
         sys.exit(CONTINUE)

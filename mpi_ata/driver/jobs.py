@@ -39,6 +39,7 @@ from mpi_ata.methods.interface import MethodAbilities, is_greedy
 from mpi_ata.problems import AnyProblem, ProblemAbilities
 from mpi_ata.runfile.checkpoints import fresh_path
 from mpi_ata.runfile.load import summary_of
+from mpi_ata.runfile.progress import note_members
 from mpi_ata.turns import TurnThread
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def resolve_jobs(specs: Sequence[JobSpec], output: OutputOptions) -> list["JobRu
     if folder.is_file() or folder.suffix == ".h5":
         raise UsageError(f"--out {folder}: several jobs need a folder, for a run file each")
     folder.mkdir(parents=True, exist_ok=True)
+    note_members(folder, [spec.name for spec in specs])
     outs = [replace(output, out=folder / f"{spec.name}.h5") for spec in specs]
     plans = [resolve(spec.path, spec.settings, own) for spec, own in zip(specs, outs, strict=True)]
     check_modules([plan.job for plan in plans])

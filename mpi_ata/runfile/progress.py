@@ -1,5 +1,6 @@
 """How far runs are, read from their files without loading the rest of them."""
 
+import json
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class Progress:
 
 def read_progress(run: Path, verified: bool = False) -> Progress:
     """Return how far a run is, by its newest readable save; `verified`: read the whole file to be sure."""
+    if run.is_dir():
+        return _together([read_progress(each, verified) for each in member_runs(run)])
     file, trouble = RunFile(run), ""
     for path in (run, file.previous):
         try:
@@ -48,6 +51,43 @@ def read_progress(run: Path, verified: bool = False) -> Progress:
         except (OSError, *MALFORMED) as error:
             trouble = trouble or str(error)
     return Progress(trouble=trouble)
+
+
+JOBS = "jobs.json"  # in a folder of runs that share workers: the names of all of them
+
+
+def note_members(folder: Path, names: Sequence[str]) -> None:
+    """Note which runs will be in a folder: some may begin only when others are finished."""
+    new = folder / f"{JOBS}.{os.getpid()}"
+    new.write_text(json.dumps(list(names)))
+    new.replace(folder / JOBS)
+
+
+def member_runs(folder: Path) -> list[Path]:
+    """Return the run files in a folder, and those that will be there; none if that is not known."""
+    try:
+        names = json.loads((folder / JOBS).read_text())
+        return [folder / f"{name}.h5" for name in names]
+    except (OSError, ValueError, TypeError):
+        return sorted(folder.glob("*.h5"))
+
+
+def _together(members: Sequence[Progress]) -> Progress:
+    """Return how far several runs are; they are finished when none of them can proceed."""
+    limits = [each.limit for each in members]
+    return Progress(
+        finished=bool(members) and all(each.finished or each.failure for each in members),
+        rounds=sum(each.rounds for each in members),
+        limit=None if None in limits else sum(limit or 0 for limit in limits),
+        elapsed=max((each.elapsed for each in members), default=0.0),
+        setup=max((each.setup for each in members), default=0.0),
+        worker_time=sum(each.worker_time for each in members),
+        saving=sum(each.saving for each in members),
+        saved=max((each.saved for each in members if each.saved is not None), default=None),
+        failure=next((each.failure for each in members if each.failure), ""),
+        job=f"{len(members)} jobs",
+        trouble=next((each.trouble for each in members if each.trouble), ""),
+    )
 
 
 def is_finished(run: Path) -> bool:

@@ -19,7 +19,7 @@ __all__ = ["job", "slurm"]
 
 def batch(folder: Path, requeue: bool = True) -> BatchJob:
     output = OutputOptions(folder / "run.h5")
-    return BatchJob(Path("job.toml"), output, submission_dir=folder, requeue=requeue)
+    return BatchJob((Path("job.toml"),), output, submission_dir=folder, requeue=requeue)
 
 
 def test_a_fourth_start_at_the_same_round_is_rejected(tmp_path: Path) -> None:

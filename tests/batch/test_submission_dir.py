@@ -63,7 +63,7 @@ def sizes(job: Path, *members: tuple[str, ...]) -> list[int]:
     for path in originals:
         path.write_text("raise SystemExit")
     both = [(*member, *more) for member, more in zip(members, copies.settings, strict=True)]
-    return [build_problem(load_job(copies.job, settings)).x0.size for settings in both]
+    return [build_problem(load_job(copies.jobs[0], settings)).x0.size for settings in both]
 
 
 def test_a_copy_contains_what_the_job_needs_and_nothing_else(job: Path, tmp_path: Path) -> None:

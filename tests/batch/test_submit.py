@@ -113,7 +113,7 @@ def test_options_that_sbatch_cannot_parse_are_rejected(bad: str) -> None:
 
 def test_the_lead_is_shorter_in_a_short_job() -> None:
     for time, lead, expected in (("02:00:00", None, 60), ("1", None, 15), (None, None, 60), ("1", 40, 40)):
-        assert Submission(Path("job.toml"), Resources(time=time), lead=lead).script_lead == expected
+        assert Submission((Path("job.toml"),), Resources(time=time), lead=lead).script_lead == expected
 
 
 def test_a_sweep_has_all_combinations() -> None:

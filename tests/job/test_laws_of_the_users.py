@@ -116,7 +116,7 @@ def test_the_file_is_part_of_the_job_and_of_its_copy_for_slurm(tmp_path: Path, t
     with pytest.raises(UsageError, match=f"differs from the job of that run in the file {file}"):
         driven(path, ["stop.rounds=4"], output=out)
     (tmp_path / file).unlink()
-    assert times_of(load_job(copies.job)).means.tolist() == drawn.means.tolist()
+    assert times_of(load_job(copies.jobs[0])).means.tolist() == drawn.means.tolist()
 
 
 def test_who_the_workers_of_a_real_machine_are_is_part_of_their_identity(tmp_path: Path) -> None:

@@ -204,3 +204,19 @@ def test_a_warm_start_recognises_hosts_that_are_allocated_again(site: Site) -> N
     assert (hosts(first["run"]), hosts(second["run"])) == (["n1", "n2", "n2"], ["n2", "n3", "n3"])
     (text,) = [event.text for event in record(second["run"]).events if event.kind == "warm-started"]
     assert "1 of 3 workers recognised, 2 start from others with the same hardware" in text
+
+
+@BOTH
+def test_jobs_share_the_ranks_of_one_slurm_job_and_survive_its_requeueing(site: Site, command: Path) -> None:
+    job, folder = site.drawn(140), site.folder / "sweep"
+    words = ("--array", "run.seed=1,2,3", "--shared", "--out", folder)
+    submitted = site.submit(job, *FOUR, *words, command=command)
+    runs = [folder / f"{job.stem}-seed={seed}.h5" for seed in (1, 2, 3)]
+    for run in runs:
+        site.wait_beyond(run, 5)
+    site.slurm.ask("scancel", "--batch", "--signal=TERM", str(submitted["job"]))
+    site.wait_completed(submitted["job"])
+    assert [rounds_of(run) for run in runs] == [140, 140, 140]
+    assert all(kinds(run).count("resumed") == 1 for run in runs)
+    (row,) = site.status(submitted["job"])
+    assert (row["state"], row["rounds"], row["of_rounds"], row["starts"]) == ("finished", 420, 420, 2)
