@@ -91,7 +91,8 @@ def run_shared(
     """Run several jobs on the same workers, and print how each ended."""
     runs = (resolve_jobs_on_ranks if launch.under_launcher() and not virtual else resolve_jobs)(specs, output)
     if starts_ranks(virtual):
-        start_ranks([run.start for run in runs if isinstance(run.start, Plan)])
+        files = {run.start.job.path: run.start for run in runs if isinstance(run.start, Plan)}
+        start_ranks(list(files.values()))  # one of each file is built, to find mistakes
     line = Display(sys.stderr)
     with printed_notes(line, once=True):  # about a worker, all jobs have the same
         try:

@@ -36,6 +36,7 @@ from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.limits import machine_memory
 from mpi_ata.methods import Method, Round
 from mpi_ata.methods.interface import MethodAbilities, is_greedy
+from mpi_ata.problems import AnyProblem, ProblemAbilities
 from mpi_ata.runfile.checkpoints import fresh_path
 from mpi_ata.runfile.load import summary_of
 from mpi_ata.turns import TurnThread
@@ -81,10 +82,8 @@ def specify_jobs(paths: Sequence[Path], settings: Sequence[str], arrays: Sequenc
 def resolve_jobs(specs: Sequence[JobSpec], output: OutputOptions) -> list["JobRun"]:
     """Decide what is to be run; each job has a run file of its own in the folder `output.out`."""
     folder = output.out or fresh_path(specs[0].path).with_suffix("")
-    if folder.is_file():
-        raise UsageError(
-            f"{folder} is a file; several jobs need a folder, for a run file each: use --out FOLDER"
-        )
+    if folder.is_file() or folder.suffix == ".h5":
+        raise UsageError(f"--out {folder}: several jobs need a folder, for a run file each")
     folder.mkdir(parents=True, exist_ok=True)
     outs = [replace(output, out=folder / f"{spec.name}.h5") for spec in specs]
     plans = [resolve(spec.path, spec.settings, own) for spec, own in zip(specs, outs, strict=True)]
@@ -238,6 +237,7 @@ class RankStage:
 
     def __init__(self, ranks: "QueuedRanks", runs: Sequence[JobRun], observer: Observer) -> None:
         self.sharing, self._ranks, self._runs = ranks.sharing, ranks, runs
+        self._noted = False  # whether notes about the ranks were logged
         self._observers = observer, Billing(runs, allocated_cores() or ranks_for(ranks.n))
 
     def new_thread(self, name: str, function: Callable[[], None]) -> TurnThread:
@@ -255,10 +255,14 @@ class RankStage:
         ranks, number = self._ranks, next(i for i, other in enumerate(self._runs) if other is run)
         parts, settings = run.build(ranks.n)
         check_shareable(parts.method)
+        check_arrays(parts.problem)
         workers = sum(rank.host == host_name() for rank in ranks.ranks) - 1
         run.memory = (COPIES * (1 + workers) + ranks.n) * _bytes_of(parts.method.x)
         cluster = SharedMPICluster(ranks, share, number, settings, stop_request.grace_expired)
         with closing(cluster):
+            if not self._noted:
+                self._noted = True
+                cluster.log_notes(sleeping=parts.times is not None)
             start_billing(run.trace, cluster)
             track_regret(run.trace, parts.method, parts.times)
             given = cluster, run.trace, [*run.observers, *self._observers], stop_request
@@ -278,6 +282,14 @@ def check_shareable(method: Method) -> None:
     if is_greedy(abilities.allocator):
         rule = "orders more tasks than it uses, but jobs that share workers use all that they order"
         raise UsageError(f"this allocator {rule}; use another one, such as ata-auto, or run the job alone")
+
+
+def check_arrays(problem: AnyProblem) -> None:
+    """Reject a problem with arrays that are sent before a run: jobs that share ranks begin at any time."""
+    shared_arrays = ProblemAbilities.of(problem).shared_arrays
+    if shared_arrays is not None and next(iter(shared_arrays()), None) is not None:
+        rule = "has frozen weights or constant buffers, which jobs that share ranks cannot send to workers"
+        raise UsageError(f"this problem {rule}; run the job alone")
 
 
 def simulate_jobs(
@@ -334,8 +346,8 @@ def run_in_turns(
                 run.share.thread.take_turn()
                 if run.share.thread.over:
                     running.remove(run)
-    except GraceExpired:  # the latest saves are what is left
-        log.warning("%s did not end their rounds in time", ", ".join(run.name for run in running))
+    except (GraceExpired, KeyboardInterrupt):  # the latest saves are what is left
+        log.warning("not waiting for the rounds of %s", ", ".join(run.name for run in running))
 
 
 class Admission:
@@ -373,7 +385,7 @@ def problem_of(job: RunDescription) -> str:
 
 def _begin(run: JobRun, stage: Stage, stop_request: StopRequest) -> JobRun:
     """Return a job with the thread that will drive it."""
-    followed = FollowedStopRequest(stop_request)
+    followed, run.trace = FollowedStopRequest(stop_request), Trace()
 
     def drive() -> None:
         assert run.share is not None

@@ -275,7 +275,8 @@ class RankWatch:
                 self._files |= files_below(self._child.pid)
                 self._look_for_files = 2 * now - began if report.manager else now
             self._since = min(self._since, now) if self._should_end(report) else math.inf
-            overdue = now - self._since > (EXIT_SECONDS if report.manager else START_GRACE_SECONDS)
+            limit = EXIT_SECONDS if report.manager or report.leaving else START_GRACE_SECONDS
+            overdue = now - self._since > limit
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(LATER_LOOK_SECONDS if report.manager else LOOK_SECONDS)
         if overdue and (report.leaving or report.code is not None):

@@ -1,9 +1,10 @@
 """What a problem promises, and what it sees of a task."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
+import numpy.typing as npt
 from numpy.random import Generator
 
 from mpi_ata.abilities import declared
@@ -55,6 +56,8 @@ class Problem(Protocol):
     `gradients(x, tasks)`, the sum over several tasks in one call, used only where task times are drawn;
     `setup(worker, n)`, called once on each rank before the clock starts, with worker None on the manager and
     in a simulation;
+    `shared_arrays()`, an iterator over arrays that must be the same on all ranks, such as copies of frozen
+    weights: each is overwritten with the manager's before the next one is asked for;
     `expect(tasks)`, called on workers before the tasks of an order, with an iterator over these and those
     that probably come next, so that it can read ahead what they need: each may come or not;
     `shares_draws`, whether each task needs a `task.index` that no other used task has: 0, 1, 2, ...;
@@ -103,6 +106,7 @@ class ProblemAbilities(NamedTuple):
     combine: Callable[..., Any] | None = None
     result_name: Callable[..., str] | None = None  # of a computation: what an error calls a task's result
     setup: Callable[..., None] | None = None
+    shared_arrays: Callable[[], Iterable[npt.NDArray[Any]]] | None = None
     expect: Callable[..., None] | None = None
     bind: Callable[..., Any] | None = None
     shares_draws: bool = False

@@ -1,12 +1,14 @@
 """Which samples a minibatch consists of: drawn with replacement, in epochs, or as a sampler says."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mpi_ata.arrays import IntArray
 from mpi_ata.errors import RunError, UsageError
@@ -20,8 +22,8 @@ class Epochs:
     """Minibatches in a sequence that all workers share, one pass over the data after the other.
 
     A minibatch may end one pass and begin the next.  `drawn(epoch)` returns the samples of a pass, in their
-    order.  What a minibatch consists of, and the seed with which it is read, depend on its index and on
-    `seed` alone: all ranks find the same.
+    order.  What a minibatch consists of, and the seeds of all that is drawn for it, depend on its index and
+    on `seed` alone: all ranks find the same.
     """
 
     def __init__(
@@ -29,23 +31,24 @@ class Epochs:
         size: int,
         batch_size: int,
         seed: int,
-        drawn: Callable[[int], Sequence[Any] | IntArray] | None = None,
+        drawn: Callable[[int], list[Any]] | None = None,
     ) -> None:
         self._size, self._batch_size, self._streams = size, batch_size, Streams(seed, Purpose.EPOCHS)
-        self._drawn = lru_cache(maxsize=2)(drawn or self._permutation)
+        self.drawn = lru_cache(maxsize=2)(drawn or self._permutation)
 
-    def _permutation(self, epoch: int) -> IntArray:
-        return self._streams.at(epoch).permutation(self._size)
+    def _permutation(self, epoch: int) -> list[int]:
+        found: list[int] = self._streams.at(epoch).permutation(self._size).tolist()
+        return found
 
     def minibatch(self, index: int) -> IntArray:
         """Return the samples of one minibatch."""
         places = range(index * self._batch_size, (index + 1) * self._batch_size)
-        return np.array([self._drawn(place // self._size)[place % self._size] for place in places])
+        return np.array([self.drawn(place // self._size)[place % self._size] for place in places])
 
-    def request(self, index: int) -> ReadRequest:
-        """Return how one minibatch is read."""
-        seed = int(self._streams.at(index, number=1).integers(2**63))
-        return ReadRequest(TRAINING, seed, self.minibatch(index))
+    def request(self, index: int) -> tuple[ReadRequest, int]:
+        """Return how one minibatch is read, and a seed for its model."""
+        seed, model_seed = self._streams.at(index, number=1).integers(2**63, size=2).tolist()
+        return ReadRequest(TRAINING, seed, self.minibatch(index)), model_seed
 
 
 class BatchSamplerEpochs(Epochs):
@@ -53,7 +56,7 @@ class BatchSamplerEpochs(Epochs):
 
     def minibatch(self, index: int) -> IntArray:
         """Return the samples of one minibatch."""
-        return np.array(self._drawn(index // self._size)[index % self._size])
+        return np.array(self.drawn(index // self._size)[index % self._size])
 
 
 def sequence(
@@ -71,7 +74,15 @@ def sequence(
         return Epochs(size, batch_size, seed) if shuffle == "epoch" else None
     _check_sampler(given[0])
     cls = Epochs if batch_sampler is None else BatchSamplerEpochs
-    return cls(len(given[0]), batch_size, seed, partial(_sampler_pass, given[0], seed))
+    drawn = partial(_sampler_pass, given[0], seed)
+    found = cls(len(given[0]), batch_size, seed, drawn)
+    if found.drawn(0) != drawn(0):  # ranks draw passes when they need them, and not all of them
+        raise UsageError(
+            f"{type(given[0]).__name__} yields other samples when it is asked again for the same pass; let "
+            "it draw from the global generator of PyTorch, numpy or Python, from a torch.Generator that is "
+            "its attribute `generator`, or by the number that set_epoch(number) gives it"
+        )
+    return found
 
 
 def _check_sampler(sampler: Any) -> None:
@@ -89,7 +100,7 @@ def _sampler_pass(sampler: Any, seed: int, number: int) -> list[Any]:
     drawn = int(Streams(seed, Purpose.EPOCHS).at(number, number=2).integers(2**63))
     with _seeded(drawn, sampler):
         set_epoch(sampler, number)
-        found = list(sampler)
+        found = [each if isinstance(each, int) else np.asarray(each).tolist() for each in sampler]
     if len(found) != len(sampler):
         raise RunError(
             f"{type(sampler).__name__} has yielded {len(found)} entries, but its length is {len(sampler)}; "
@@ -149,19 +160,33 @@ class Minibatches:
         if worker is not None and self._num_workers and not self.loaders.processes:
             self.loaders = Loaders(self._reader, self._num_workers)
 
+    def shared_arrays(self) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield a hash of the first pass of a shared sequence; UsageError if it is overwritten by another."""
+        first = None if self._sequence is None else self._sequence.drawn(0)
+        own = sha256(repr(first).encode()).digest()
+        yield (found := np.frombuffer(bytearray(own), np.uint8))
+        if found.tobytes() != own:
+            raise UsageError(
+                "the samples of the first epoch are not those of rank 0; build dataset and sampler from the "
+                "same seed on all ranks, as after torch.manual_seed(0)"
+            )
+
     def _draws_from(self, worker: int) -> tuple[int, int]:
         """Return the first sample a worker may draw, and the one after the last."""
         size = len(self._reader.datasets[TRAINING])
         return shard(size, worker, self._n) if self._sharded else (0, size)
 
     def of_task(self, task: Task) -> tuple[Any, int]:
-        """Return the minibatch of a task, and a seed for its model; both depend on the task alone."""
+        """Return the minibatch of a task, and a seed for its model.
+
+        Both depend on its place in the sequence alone, whoever does it, or else on the task alone.
+        """
         request, model_seed = self._drawn(task)
         return self.loaders.get(request), model_seed
 
     def _drawn(self, task: Task) -> tuple[ReadRequest, int]:
         if self._sequence is not None and task.index is not None:
-            return self._sequence.request(task.index), int(task.rng.integers(2**63))
+            return self._sequence.request(task.index)
         samples = task.rng.integers(*self._draws_from(task.worker), self._batch_size)
         seed, model_seed = task.rng.integers(2**63, size=2).tolist()
         return ReadRequest(TRAINING, seed, samples), model_seed

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.torch.data import Epochs, set_epoch
-from mpi_ata.torch.devices import import_torch
+from mpi_ata.torch.devices import import_torch, seed_model
 from mpi_ata.torch.loaders import Loaders, Reader
 from mpi_ata.torch.model import running_statistics, trained_parameters, views_like
 
@@ -41,7 +41,7 @@ class ModelMean:
         self._model, self._parameters = model, trained(model)
         found = running_statistics(torch, model)
         self._statistics = sorted(found, key=lambda buffer: not buffer.is_floating_point())
-        templates = [buffer if buffer.is_floating_point() else buffer.float() for buffer in self._statistics]
+        templates = [_summable(buffer) for buffer in self._statistics]
         self._buckets: list[tuple[Any, list[Any]]] = []  # arrays, and their views, one for each tensor
         for tensors in _divided([*self._parameters, *templates]):
             flat = tensors[0].detach().new_empty(sum(tensor.numel() for tensor in tensors))
@@ -54,7 +54,7 @@ class ModelMean:
     def start(self, weight: float, total: float) -> list[Any]:
         """Begin to average; statistics of this rank have its weight, gradients are sums that have it."""
         gradients = [parameter.grad for parameter in self._parameters]
-        values = iter([*gradients, *(buffer * weight for buffer in self._statistics)])
+        values = iter([*gradients, *(_summable(buffer) * weight for buffer in self._statistics)])
         running = []
         for flat, views in self._buckets:
             for view, value in zip(views, values, strict=False):
@@ -71,6 +71,11 @@ class ModelMean:
             parameter.grad = mean if anywhere else None
         for buffer, mean in zip(self._statistics, means, strict=True):
             buffer.copy_(mean if buffer.is_floating_point() else mean.round())
+
+
+def _summable(buffer: Any) -> Any:
+    """Return a buffer as it is averaged; float32 would round the counters of long trainings."""
+    return buffer if buffer.is_floating_point() else buffer.double()
 
 
 def trained(model: Any) -> list[Any]:
@@ -219,7 +224,7 @@ def _endless(loader: Any, epoch: int) -> Generator[Any, None, None]:
 class SharedDraws:
     """Minibatches of a loader's dataset in one sequence for all ranks, each sample once per epoch.
 
-    A minibatch, and what is drawn while it is read, depend on its place in the sequence alone.
+    A minibatch, and what is drawn for it, depend on its place in the sequence alone.
     """
 
     def __init__(self, loader: Any, seed: int) -> None:
@@ -240,9 +245,12 @@ class SharedDraws:
 
     def take(self, first: int, count: int) -> Iterator[Any]:
         """Yield `count` minibatches, from this place of the sequence on."""
-        requests = [self._epochs.request(index) for index in range(first, first + count)]
-        self._loaders.expect(requests)
-        yield from map(self._loaders.get, requests)
+        drawn = [self._epochs.request(index) for index in range(first, first + count)]
+        self._loaders.expect(request for request, _ in drawn)
+        for request, model_seed in drawn:
+            minibatch = self._loaders.get(request)
+            seed_model(model_seed)  # whichever process has read it
+            yield minibatch
 
     def close(self) -> None:
         """End the loader processes, if there are any."""

@@ -17,6 +17,14 @@ def import_torch() -> Any:
     return torch
 
 
+def seed_model(seed: int) -> None:
+    """Seed the generators from which a model draws on this rank."""
+    torch = import_torch()
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed costs as much as a small task
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(seed)
+
+
 def check_at_least_1(**counts: int | None) -> None:
     """Reject counts below 1; None stands for those that are not given."""
     for name, count in counts.items():

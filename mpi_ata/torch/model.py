@@ -1,9 +1,11 @@
 """A model whose weights, gradients and buffers are views into two arrays, like x and like a result."""
 
 import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,28 +27,28 @@ NOT_LOGGED = -0.0  # in x0, which must be finite; no sum of results, which begin
 
 @dataclass(frozen=True)
 class Layout:
-    """x = [trained weights | float buffers | counters | weight | loss scale, overflow | logs].
+    """x = [trained weights | float buffers | digits of integers | weight | loss scale, overflow | logs].
 
-    A task's result has the same parts: its gradient, how much it changed buffers and counters, its weight,
+    A task's result has the same parts: its gradient, how much it changed buffers and integers, its weight,
     nothing, whether it overflowed, and what it logs; all but the weight itself are multiplied by the weight.
     Without buffers, logs and a loss scale there is no tail.
     """
 
     weights: int
     buffers: int = 0
-    counters: int = 0
+    digits: int = 0
     logs: tuple[str, ...] = ()
     scaled: bool = False
 
     @property
     def has_tail(self) -> bool:
         """Whether x is more than the weights."""
-        return bool(self.buffers or self.counters or self.logs or self.scaled)
+        return bool(self.buffers or self.digits or self.logs or self.scaled)
 
     @property
     def weight(self) -> int:
         """Where a result has its weight; x has 1.0 there, which shows that its tail is intact."""
-        return self.weights + self.buffers + self.counters
+        return self.weights + self.buffers + self.digits
 
     @property
     def scale(self) -> int:
@@ -64,8 +66,13 @@ class Layout:
         return self.weight + 1 + 2 * self.scaled
 
     @property
-    def of_counters(self) -> slice:
-        """Where the integer buffers are."""
+    def of_buffers(self) -> slice:
+        """Where the float buffers are."""
+        return slice(self.weights, self.weights + self.buffers)
+
+    @property
+    def of_digits(self) -> slice:
+        """Where the integer buffers are, as digits."""
         return slice(self.weights + self.buffers, self.weight)
 
     def logged(self, x: Array) -> dict[str, float]:
@@ -74,6 +81,33 @@ class Layout:
         if not values.any() and np.signbit(values).all():  # as in x0
             values = np.full(len(self.logs), np.nan)
         return dict(zip(self.logs, values.tolist(), strict=True))
+
+
+DIGITS, DIGIT_BITS = 4, 16  # of an int64 in x: sums of them over tasks are exact in float32, too
+HALF = 1 << (DIGIT_BITS - 1)
+SHIFT = sum(HALF << (DIGIT_BITS * i) for i in range(DIGITS - 1))  # makes all digits but the last one positive
+
+
+def split_integers(integers: "torch.Tensor") -> "torch.Tensor":
+    """Return the digits of integers, each from -HALF to HALF, the lowest first."""
+    digits = (integers.reshape(-1, 1) + SHIFT) >> _places(integers.device)
+    digits[:, :-1] &= 2 * HALF - 1
+    digits[:, :-1] -= HALF
+    return digits.reshape(-1).float()
+
+
+def join_digits(digits: "torch.Tensor") -> "torch.Tensor":
+    """Return the integers that have these digits, which may be means: then they are rounded."""
+    digits, places = digits.reshape(-1, DIGITS), _places(digits.device)
+    whole = digits.floor()
+    rest = (digits - whole).double() * (1 << places)
+    return (whole.long() << places).sum(1) + rest.sum(1).round().long()
+
+
+@cache
+def _places(device: Any) -> "torch.Tensor":
+    """Return by how many bits the digits of an integer are shifted."""
+    return import_torch().arange(0, DIGITS * DIGIT_BITS, DIGIT_BITS, device=device)
 
 
 MODEL = "update.model"  # where a run file has the description of a model
@@ -90,12 +124,13 @@ def weights_of(method: State, averaged: bool = False) -> tuple[dict[str, Any], l
     if averaged:
         x[: method[AVERAGED].size] = method[AVERAGED]
     torch, found, missing = import_torch(), {}, []
-    for name, dtype, shape, begin in json.loads(method[MODEL].item()):
+    for name, dtype, shape, begin, *digits in json.loads(method[MODEL].item()):
         if begin < 0:
             missing.append(name)
             continue
-        values = x[begin : begin + int(np.prod(shape))].copy()
-        found[name] = torch.from_numpy(values).reshape(shape).to(getattr(torch, dtype))
+        values = torch.from_numpy(x[begin : begin + math.prod([*shape, *digits])].copy())
+        values = join_digits(values) if digits else values  # older runs have integers as they are
+        found[name] = values.reshape(shape).to(getattr(torch, dtype))
     return found, missing
 
 
@@ -107,6 +142,7 @@ def completed(
     return {**found, **added}, [name for name in missing if name not in base]
 
 
+SAMPLED = 1000  # numbers of a tensor, at most, that a run file keeps to recognise it
 FIRST_SCALE = 2.0**16  # of the loss in half precision, as in torch.amp.GradScaler
 
 
@@ -124,36 +160,60 @@ class FlatModel:
         weights = _trained_weights(torch, model)
         moving = _moving(torch, model, buffers)
         floats = [buffer for buffer in moving.values() if buffer.is_floating_point()]
-        counters = [buffer for buffer in moving.values() if not buffer.is_floating_point()]
-        self.layout = Layout(_size(weights), _size(floats), _size(counters), tuple(logs), scaled)
-        self._values = torch.zeros(self.layout.size, device=device)
-        self._results = torch.zeros(self.layout.size, device=device)
-        self._counts = torch.zeros(_size(counters), dtype=torch.int64, device=device)
+        integers = [buffer for buffer in moving.values() if not buffer.is_floating_point()]
+        digits = DIGITS * _size(integers)
+        self.layout = layout = Layout(_size(weights), _size(floats), digits, tuple(logs), scaled)
+        self._values = torch.zeros(layout.size, device=device)
+        self._results = torch.zeros(layout.size, device=device)
+        self._integers = torch.zeros(_size(integers), dtype=torch.int64, device=device)
         _become_views([*weights, *floats], self._values)
-        _become_views(counters, self._counts)
+        _become_views(integers, self._integers)
         for weight, gradient in zip(weights, views_like(weights, self._results), strict=True):
             weight.grad = gradient
-        tail = slice(self.layout.weights, self.layout.weight)  # buffers and counters
-        self._tail, self._tail_results = self._values[tail], self._results[tail]
-        self._start = self._tail.clone()  # before a task
+        self._floats = self._values[layout.of_buffers]
+        self._start = self._floats.clone(), self._integers.clone()  # before a task
         self._staging = self._values.cpu()  # the values themselves, if they are in main memory
         self._host = self._staging.numpy()
-        self._moving, self._parts = moving, [*weights, *floats, *counters]
-        self._constants: dict[str, tuple[Any, int]] | None = _versions(model)
+        self._moving, self._parts = moving, [*weights, *floats, *integers]
+        self._before: dict[str, tuple[Any, int]] | None = _versions(model)  # the first task
+
+    def constants(self) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield the bytes of weights and buffers that are not part of x, and take over changes in them."""
+        for tensor in self._untrained():
+            copy = tensor.detach().cpu().clone(memory_format=self._torch.contiguous_format)
+            yield copy.reshape(-1).view(self._torch.uint8).numpy()
+            if not self._torch.equal(copy, tensor.detach().cpu()):
+                tensor.data = copy.to(tensor.device)
+
+    def _untrained(self) -> list[Any]:
+        """Return all dense tensors that are not part of x."""
+        own, strided = set(map(id, self._parts)), self._torch.strided
+        found = (*self.model.parameters(), *self.model.buffers())
+        return [tensor for tensor in found if id(tensor) not in own and tensor.layout == strided]
+
+    def sample(self) -> Array:
+        """Return some of the numbers of frozen weights and constant buffers, by which they are recognised."""
+        found = []
+        for tensor in self._untrained():
+            few = tensor.detach().reshape(-1)[:: 1 + tensor.numel() // SAMPLED].cpu()
+            few = self._torch.view_as_real(few) if few.is_complex() else few
+            found.append(few.double().reshape(-1).numpy())
+        return np.concatenate([np.zeros(0), *found])
 
     def description(self) -> npt.NDArray[np.bytes_]:
         """Return name, type, shape and place in x of each tensor of a state_dict, as JSON, for run files.
 
-        The place of what is not in x is -1.
+        The place of what is not in x is -1.  Integers have a last entry: how many digits each has there.
         """
-        ends = accumulate((tensor.numel() for tensor in self._parts), initial=0)
-        places = dict(zip(map(id, self._parts), ends, strict=False))
+        digits = {id(part): [] if part.is_floating_point() else [DIGITS] for part in self._parts}
+        sizes = [math.prod([part.numel(), *digits[id(part)]]) for part in self._parts]
+        places = dict(zip(map(id, self._parts), accumulate(sizes, initial=0), strict=False))
         rows = []
         for name, tensor in self.model.state_dict(keep_vars=True).items():
             kind: tuple[str, list[int]] = "", []  # of what a module returned as its extra state
             if isinstance(tensor, self._torch.Tensor):
                 kind = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
-            rows.append((name, *kind, places.get(id(tensor), -1)))
+            rows.append((name, *kind, places.get(id(tensor), -1), *digits.get(id(tensor), [])))
         return np.array(json.dumps(rows).encode())
 
     def point(self) -> Array:
@@ -161,7 +221,7 @@ class FlatModel:
         layout = self.layout
         x: Array = self._values.cpu().numpy().copy()
         if layout.has_tail:
-            x[layout.of_counters] = self._counts.cpu().numpy()
+            x[layout.of_digits] = split_integers(self._integers).cpu().numpy()
             x[layout.weight :] = 0
             x[layout.weight] = 1.0
             x[layout.first_log :] = NOT_LOGGED
@@ -180,8 +240,9 @@ class FlatModel:
         np.copyto(self._host, x)
         if self._staging is not self._values:
             self._values.copy_(self._staging)
-        self._start.copy_(self._tail)
-        self._counts.copy_(self._start[layout.buffers :])
+        if layout.digits:
+            self._integers.copy_(join_digits(self._values[layout.of_digits]))
+        self._start = self._floats.clone(), self._integers.clone()
 
     def scale(self) -> "torch.Tensor":
         """Return by how much a loss in half precision is multiplied."""
@@ -213,16 +274,19 @@ class FlatModel:
             self._results[layout.weight] += weight
             for at, name in enumerate(layout.logs, layout.first_log):
                 self._results[at] += weight * logs[name]
-            self._tail[layout.buffers :].copy_(self._counts)
-            self._tail_results.add_(self._tail - self._start, alpha=weight)
-        self._tail.copy_(self._start)
-        self._counts.copy_(self._start[layout.buffers :])
+            floats, integers = self._start
+            self._results[layout.of_buffers].add_(self._floats - floats, alpha=weight)
+            if layout.digits:
+                changes = split_integers(self._integers - integers)
+                self._results[layout.of_digits].add_(changes, alpha=weight)
+                self._integers.copy_(integers)
+        self._floats.copy_(floats)
 
     def check_buffers(self) -> None:
         """Raise RunError if the first task has changed a buffer that is not part of x."""
-        if self._constants is None:
+        if self._before is None:
             return
-        before, self._constants = self._constants, None
+        before, self._before = self._before, None
         for name, (buffer, version) in _versions(self.model).items():
             if name in self._moving and buffer is not before[name][0]:
                 raise RunError(f"a task has replaced the model's buffer {name!r}; it must change it in place")
@@ -310,10 +374,19 @@ def write_weights(state: "dict[str, Any]", path: str | Path) -> None:
         partial.unlink(missing_ok=True)
 
 
+SAFE = "2.10"  # the first PyTorch whose weights_only holds, as far as is known
+
+
 def read_weights(path: str | Path) -> "dict[str, Any]":
     """Return the state_dict in a file."""
+    torch = import_torch()
+    if torch.__version__ < SAFE:  # a TorchVersion, which is compared by its numbers
+        raise UsageError(
+            f"PyTorch {torch.__version__} may run code that is hidden in {str(path)!r}; use {SAFE} or newer "
+            f"(pip install 'torch>={SAFE}'), or, if you trust the file, load it into the model yourself"
+        )
     try:
-        state: dict[str, Any] = import_torch().load(path, map_location="cpu", weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UsageError(f"{str(path)!r} cannot be read: {error.strerror}") from None
     except Exception:

@@ -10,7 +10,14 @@ import numpy.typing as npt
 from mpi_ata.arrays import Array, State, entry
 from mpi_ata.errors import RunError, UsageError, describe_error
 from mpi_ata.torch.devices import check_at_least_1, import_torch, on_device
-from mpi_ata.torch.model import GRADIENT_NORM, Layout, trained_parameters, views_like
+from mpi_ata.torch.model import (
+    GRADIENT_NORM,
+    Layout,
+    join_digits,
+    split_integers,
+    trained_parameters,
+    views_like,
+)
 from mpi_ata.updates import GradientUpdate, Update
 
 if TYPE_CHECKING:
@@ -368,13 +375,16 @@ def _saved(name: str, value: Any) -> npt.NDArray[Any]:
 class TailUpdate:
     """Moves the weights by another update, by the mean of gradients weighted as their tasks are.
 
-    Buffers and counters change by the weighted mean of how tasks changed them; logs are weighted means.
+    Buffers change by the weighted mean of how tasks changed them, integers rounded; logs are weighted means.
     Where a task has overflowed in half precision, the weights stay as they are and the loss scale is halved.
     """
 
-    def __init__(self, inner: Update, layout: Layout, model: npt.NDArray[np.bytes_]) -> None:
+    def __init__(
+        self, inner: Update, layout: Layout, model: npt.NDArray[np.bytes_], constants: Array
+    ) -> None:
         self.inner, self.layout = inner, layout
         self._model = model  # which part of x is which tensor, for who reads the run file
+        self._constants = constants  # a sample of what is not in x
         self.notes: dict[str, Any] = {}  # numbers and arrays of the user's own, saved with the update
         self._fine = 0  # updates since the loss scale changed
 
@@ -397,9 +407,9 @@ class TailUpdate:
     def _move_tail(self, x: Array, g: Array, overflow: bool) -> None:
         """Turn what follows the gradient in g into what follows the weights in the next point."""
         layout = self.layout
-        changed, counters = slice(layout.weights, layout.weight), layout.of_counters
-        g[changed] += x[changed]
-        np.round(g[counters], out=g[counters])
+        g[layout.of_buffers] += x[layout.of_buffers]
+        before, changes = (import_torch().tensor(values[layout.of_digits]) for values in (x, g))
+        g[layout.of_digits] = split_integers(join_digits(before) + join_digits(changes)).numpy()
         g[layout.weight] = 1.0
         if GRADIENT_NORM in layout.logs:
             place = layout.first_log + layout.logs.index(GRADIENT_NORM)
@@ -431,7 +441,7 @@ class TailUpdate:
 
     def state(self) -> State:
         """Return the state of the inner update, how long the loss scale has been fine, and the notes."""
-        own: State = {"model": self._model}
+        own: State = {"model": self._model, "constants": self._constants}
         if self.layout.scaled:
             own["loss_scale_age"] = np.array(self._fine)
         notes = {f"{NOTE}{name}": _saved(name, value) for name, value in self.notes.items()}
@@ -441,9 +451,21 @@ class TailUpdate:
         """Resume from an earlier state."""
         if self.layout.scaled:
             self._fine = int(entry(state, "loss_scale_age", self._fine))
+        self._check_constants(state.get("constants", self._constants))  # older runs have none
         self.notes.clear()
-        rest = {name: array for name, array in state.items() if name not in ("model", "loss_scale_age")}
+        known = "model", "constants", "loss_scale_age"
+        rest = {name: array for name, array in state.items() if name not in known}
         for name in [name for name in rest if name.startswith(NOTE)]:
             array = rest.pop(name)
             self.notes[name.removeprefix(NOTE)] = np.array(array) if array.ndim else array.item()
         self.inner.restore(rest)
+
+    def _check_constants(self, saved: Array) -> None:
+        """Reject other frozen weights than those of the run; another processor may have rounded them."""
+        own = self._constants
+        size = np.abs(own[np.isfinite(own)]).max(initial=0.0)
+        if saved.shape != own.shape or not np.allclose(saved, own, 1e-3, 1e-6 * size, equal_nan=True):
+            raise ValueError(
+                "the model has other frozen weights or constant buffers than in that run; build it from the "
+                "same seed or file, as after torch.manual_seed(0)"
+            )

@@ -1,7 +1,7 @@
 """A PyTorch model as a problem: what a training script does between two steps of its optimizer."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import accumulate, pairwise
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mpi_ata.arrays import Array
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.problems.interface import Task
 from mpi_ata.torch.data import Minibatches, sequence
-from mpi_ata.torch.devices import check_at_least_1, device_of, import_torch, on_device
+from mpi_ata.torch.devices import check_at_least_1, device_of, import_torch, on_device, seed_model
 from mpi_ata.torch.loaders import TRAINING, Reader
 from mpi_ata.torch.model import GRADIENT_NORM, FlatModel, Layout, load_weights, write_weights
 from mpi_ata.torch.optimizers import TailUpdate, TorchUpdate
@@ -205,7 +206,7 @@ class TorchProblem:
         """Return an update that moves the weights of this model by another one, and averages what follows."""
         if isinstance(update, TorchUpdate):
             update.bind(self.model)
-        return TailUpdate(update, self.layout, self._flat.description())
+        return TailUpdate(update, self.layout, self._flat.description(), self._flat.sample())
 
     def training_settings(self) -> dict[str, str | int]:
         """Return what the run file of a script keeps, so that a resumed run notices another training."""
@@ -221,6 +222,11 @@ class TorchProblem:
         if self._threads is not None or "OMP_NUM_THREADS" not in os.environ:
             self._torch.set_num_threads(self._threads or 1)
         self._minibatches.open(worker, n)
+
+    def shared_arrays(self) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield what must be the same on all ranks: frozen weights, constant buffers, a hash of samples."""
+        yield from self._flat.constants()
+        yield from self._minibatches.shared_arrays()
 
     def expect(self, tasks: Iterable[Task]) -> None:
         """Read the minibatches of these tasks ahead, if there are loader processes."""
@@ -261,9 +267,7 @@ class TorchProblem:
         The random numbers of the model depend on the seed alone, whichever process has read the minibatch.
         """
         torch, device = self._torch, self.device
-        torch.default_generator.manual_seed(seed)
-        if device.type == "cuda":
-            torch.cuda.manual_seed(seed)
+        seed_model(seed)
         moved = on_device(device, minibatch, self._pinned)
         with torch.autocast(device.type, getattr(torch, self._half)) if self._half else nullcontext():
             return function(*forward(self.model, moved))

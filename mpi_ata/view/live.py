@@ -226,7 +226,7 @@ def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_S
     stream.write(f"{snapshot_text(run)}\n")
 
 
-FOLDER_HEADER = ["job", "state", "round", "clock [s]", "loss", "to go"]
+FOLDER_HEADER = ["job", "state", "round", "clock [s]", "loss or gap", "to go"]
 
 
 def watch_folder(folder: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> None:
@@ -254,14 +254,14 @@ def folder_text(runs: Mapping[str, Snapshot]) -> str:
     rows = []
     for name, run in runs.items():
         left = math.inf if run.at_rest() else time_left(run.summary, run.stop)
-        loss = dict(_loss(run.summary))
+        loss = [value for _, value in _loss(run.summary)]
         rows.append(
             [
                 _printable(name),
                 run.state.split()[0].rstrip(":;") if run.at_rest() else "running",
                 _rounds(run.summary, run.stop),
                 significant(run.summary["clock"], 4),
-                loss.get("loss", next(iter(loss.values()), "")),
+                *(loss[:1] or [""]),
                 "" if left == math.inf else duration(left),
             ]
         )

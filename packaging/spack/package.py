@@ -29,5 +29,5 @@ class PyMpiAta(PythonPackage):
     depends_on("py-mpi4py@4.1:", type=("build", "run"))
 
     depends_on("py-matplotlib@3.8:", type=("build", "run"), when="+plot")
-    depends_on("py-torch@2.2:", type=("build", "run"), when="+torch")
+    depends_on("py-torch@2.10:", type=("build", "run"), when="+torch")
     depends_on("py-scikit-learn@1.4:", type=("build", "run"), when="+sklearn")

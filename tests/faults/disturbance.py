@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +47,7 @@ class Scene:
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.plan, self.folder = plan, folder
-        self.job, self.out = folder / "job.toml", folder / "run.h5"
+        self.job, self.out = folder / ("farm.py" if plan.is_farm else "job.toml"), folder / "run.h5"
         shutil.copy(Path(__file__).with_name("scripted.py"), folder)
         self.job.write_text(plan.job(folder))
         (folder / "script.json").write_text(json.dumps([fault.as_dict() for fault in plan.faults]))
@@ -78,7 +79,9 @@ class Scene:
         return 0
 
     def command(self, *arguments: str) -> list[str]:
-        """Return the command that runs the job."""
+        """Return the command that runs the job, or the script."""
+        if self.plan.is_farm:
+            return [sys.executable, str(self.job)]
         return [str(COMMAND), "run", str(self.job), "--out", str(self.out), "--json", *arguments]
 
     def part(self, *arguments: str) -> Part:
@@ -116,6 +119,8 @@ class Scene:
 
     def _is_over(self, fault: Fired) -> bool:
         """Return whether to continue a stopped process: one that hangs, some time after that was noticed."""
+        if fault.kind == "stop" and self.plan.is_farm:  # others do all that it holds
+            return False
         now, patience = time.monotonic(), LONGEST_HANG if self.plan.waits else BRIEF_HANG
         if fault.kind == "stop" and fault.number not in self._noticed:
             text = (self.folder / "err").read_text()

@@ -28,6 +28,7 @@ WAYS = {  # how x moves
     "ringmaster": 'name = "ringmaster"\ndelay = 20\nbudget = {budget}',
     "owned": 'name = "heterogeneous-data-sgd"\n[allocator]\nname = "uta"\nbudget = {budget}',
 }
+CHAINED = ["sgd ata-empirical", "sgd uta"]  # in which x and results may travel by the chain
 REISSUE = 'on_task_error = "reissue"\non_bad_result = "reissue"\nmax_failures = 1000'
 JOB = """
 [problem]
@@ -53,11 +54,22 @@ checkpoint_rounds = 10
 deadline = 1.0
 {policy}
 """
+FARM = """
+import mpi_ata
+from scripted import do_item
+
+with mpi_ata.cluster(workers={workers}) as cluster:
+    assert list(cluster.map(do_item, range({rounds}))) == [value**2 for value in range({rounds})]
+    print("all items")
+"""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with one worker from a round on: in its task, or caused from outside."""
+    """What goes wrong with one worker from a round on: in its task, or caused from outside.
+
+    In a farm, `round` is the item, and whoever has it is the worker.
+    """
 
     number: int
     worker: int
@@ -77,17 +89,22 @@ class Plan:
 
     seed: int
     workers: int
-    rounds: int
-    way: str  # a key of WAYS
+    rounds: int  # or items
+    way: str  # a key of WAYS, or "farm"
     budget: int
     dimension: int
     faults: tuple[Fault, ...]
     exchange: str = "star"
 
     @property
+    def is_farm(self) -> bool:
+        """Return whether it is a script with cluster.map()."""
+        return self.way == "farm"
+
+    @property
     def waits(self) -> bool:
         """Return whether a round waits for each worker that takes part in it."""
-        return self.way not in ("sgd gta", "ringmaster")
+        return self.way not in ("sgd gta", "ringmaster", "farm")
 
     @property
     def together(self) -> bool:
@@ -108,16 +125,23 @@ class Plan:
         return x
 
     def job(self, folder: Path) -> str:
-        """Return the job file."""
+        """Return the job file, or the script."""
+        if self.is_farm:
+            return FARM.format(**vars(self))
         problem, policy = "Counting" if self._counting else "Scripted", "" if self.way == "owned" else REISSUE
         way = WAYS[self.way].format(budget=self.budget)
         return JOB.format(**vars(self) | {"folder": folder, "problem": problem, "policy": policy, "way": way})
 
 
-def drawn(seed: int, deaths: int, faults: int = 26, hangs: int = 2, ends: int = 1) -> Plan:
-    """Draw a plan: so many workers die, so many hang, and the run is ended so many times before its end."""
+def drawn(
+    seed: int, deaths: int, faults: int = 26, hangs: int = 2, ends: int = 1, farm: bool = False
+) -> Plan:
+    """Draw a plan: so many workers die, so many hang, and the run is ended so many times before its end.
+
+    A farm cannot be resumed, and an item that fails ends it: neither happens there.
+    """
     rng = Random(seed)  # noqa: S311  (nothing here is secret)
-    workers, rounds = rng.randint(6, 8), 120
+    workers, rounds, ends = rng.randint(6, 8), 600 if farm else 120, 0 if farm else ends
     most = rounds * 3 // 4  # the last rounds show what has become of the run
     others = [worker for worker in range(workers) if worker != HEALTHY]
     hanging = [others.pop(rng.randrange(len(others))) for _ in range(hangs)]
@@ -128,12 +152,14 @@ def drawn(seed: int, deaths: int, faults: int = 26, hangs: int = 2, ends: int = 
     for _ in range(faults - deaths - hangs - ends):
         worker = rng.choice(others)
         round = rng.randrange(1, ends_at.get(worker, most))
-        chosen.append((worker, round, rng.choice([*FAILURES, *GARBAGE, *SLOW])))
+        chosen.append((worker, round, rng.choice(SLOW if farm else [*FAILURES, *GARBAGE, *SLOW])))
     chosen += [(NOBODY, rng.randint(5, most), "terminate") for _ in range(ends)]
     chosen.sort(key=itemgetter(1))
     found = tuple(_fault(rng, number, *fault) for number, fault in enumerate(chosen))
-    way, dimension = rng.choice([way for way in WAYS if way != "owned"]), rng.choice([10, 2000])
-    exchange = rng.choice(["star", "chain"])  # which greedy and asynchronous methods do not use
+    exchange = "star" if farm else rng.choice(["star", "star", "chain"])
+    dimension = 2000 if exchange == "chain" else rng.choice([10, 2000])  # small arrays go by the star
+    ways = CHAINED if exchange == "chain" else [way for way in WAYS if way != "owned"]
+    way = "farm" if farm else rng.choice(ways)
     return Plan(seed, workers, rounds, way, rng.randint(9, 20), dimension, found, exchange)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mpi_ata import Task
+from mpi_ata import Task, launch
 from mpi_ata.arrays import Array
 
 MODULUS = 2**16
@@ -34,49 +34,51 @@ class Scripted:
 
     def __init__(self, folder: str, dimension: int = 10) -> None:
         self.x0 = np.arange(dimension, dtype=float)
-        self._folder = Path(folder)
+        self.folder = Path(folder)
         self._script: list[dict[str, Any]] | None = None
         self._earliest = 1  # round of the next fault
 
     def setup(self, worker: int | None, n: int) -> None:
         """Fail in setup, if the script says so, and read what else it says."""
-        script = json.loads((self._folder / "script.json").read_text())
-        fired = [line.split()[0] for line in self._read("fired")]
+        script = json.loads((self.folder / "script.json").read_text())
+        fired = self.fired()
         self._script = [
             fault
             for fault in script
             if fault["worker"] == worker and not fault["outside"] and str(fault["number"]) not in fired
         ]
         while self._script and self._script[0]["round"] == 0:
-            self._fail(self._script.pop(0), worker or 0, np.zeros(0))
+            self.fail(self._script.pop(0), worker or 0, np.zeros(0))
 
     def gradient(self, x: Array, task: Task) -> Any:
         """Return a result after some milliseconds, unless the script has a fault for this task."""
         if task.round > 0:
-            with open(self._folder / f"begun-{task.worker}", "ab") as file:
+            with open(self.folder / f"begun-{task.worker}", "ab") as file:
                 file.write(task.round.to_bytes(4, "little"))
         time.sleep(0.001 * (1 + task.worker % 3))
         result = self._result(x)
         if self._script and task.round >= max(self._script[0]["round"], self._earliest):
             self._earliest = task.round + GAP
-            return self._fail(self._script.pop(0), task.worker, result)
+            return self.fail(self._script.pop(0), task.worker, result)
         return result
 
     def _result(self, x: Array) -> Array:
         return x - following(x)
 
-    def _fail(self, fault: dict[str, Any], worker: int, result: Array) -> Any:
+    def fail(self, fault: dict[str, Any], worker: int, result: Array) -> Any:
+        """Log a fault, and let it happen."""
         kind = fault["kind"]
-        with open(self._folder / "fired", "a") as file:
+        with open(self.folder / "fired", "a") as file:
             file.write(f"{fault['number']} {worker} {kind} {os.getpid()} {time.monotonic()}\n")
         if kind in GARBAGE:
             return GARBAGE[kind](result)
         FAULTS[kind](fault["seconds"])
         return result
 
-    def _read(self, name: str) -> list[str]:
-        path = self._folder / name
-        return path.read_text().splitlines() if path.exists() else []
+    def fired(self) -> list[str]:
+        """Return the numbers of the faults that have happened."""
+        path = self.folder / "fired"
+        return [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
 
 
 class Counting(Scripted):
@@ -84,6 +86,18 @@ class Counting(Scripted):
 
     def _result(self, x: Array) -> Array:
         return np.ones_like(x)
+
+
+def do_item(value: int) -> int:
+    """Do an item of a farm; if the script has a fault for it, that happens to the first worker who tries."""
+    scripted = Scripted(str(Path(__file__).parent))
+    with open(scripted.folder / "begun-0", "ab") as file:
+        file.write(value.to_bytes(4, "little"))
+    time.sleep(0.003)
+    for fault in json.loads((scripted.folder / "script.json").read_text()):
+        if fault["round"] == value and not fault["outside"] and str(fault["number"]) not in scripted.fired():
+            scripted.fail(fault, launch.rank() - 1, np.zeros(0))
+    return value**2
 
 
 def _raise(error: BaseException) -> None:

@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def events_of(scene: Scene) -> set[tuple[int, str]]:
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in range(2, 5))])
 def test_whatever_happens_to_its_workers_a_run_comes_to_the_right_result(seed: int) -> None:
-    plan = drawn(seed, deaths=3 if outlives_deaths() else 1, ends=seed % 2)
+    plan = drawn(seed, deaths=3 if outlives_deaths() else 1, ends=seed % 2, farm=seed == 4)
     assert disturbed(plan).total() >= 18  # the others were due after the last task of their worker
 
 
@@ -182,6 +183,33 @@ def test_a_worker_that_stops_or_dies_in_the_middle_of_a_message_is_replaced_by_o
     check_point(scene, record_of(scene.out))
     figures = summary(part)
     assert (figures["tasks_used"], figures["tasks_lost"]) == (480, 1)
+
+
+ASKS_OFTEN = """
+import os, resource, signal
+from contextlib import suppress
+from mpi_ata.clusters.mpi.library import MPI, acknowledged_losses
+
+if MPI.COMM_WORLD.Get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+request = MPI.COMM_WORLD.Irecv(bytearray(1), 1)
+while acknowledged_losses(MPI.COMM_WORLD) != [1]:
+    with suppress(MPI.Exception):
+        request.Test()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for _ in range(50_000):
+    acknowledged_losses(MPI.COMM_WORLD)
+print("grown by", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, flush=True)
+os._exit(0)
+"""
+
+
+@SURVIVES
+def test_asking_who_has_died_takes_no_memory() -> None:
+    mpirun, script = find_mpirun(), Path("asks.py")
+    script.write_text(ASKS_OFTEN)
+    done = finished([mpirun, *fault_tolerance(mpirun), "-n", "2", sys.executable, str(script)])
+    assert int(done.stdout.split()[-1]) < 1000, "kB: a group that is not freed takes more than 100 bytes"
 
 
 NO_LIFELINE = """

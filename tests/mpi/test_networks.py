@@ -122,12 +122,13 @@ way, kind, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 nn, schedules = torch.nn, torch.optim.lr_scheduler
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(3, 1000), nn.BatchNorm1d(1000), nn.Dropout(0.5), nn.Linear(1000, 2))
+model[1].num_batches_tracked += 20_000_001  # more than float32 can count
 if kind == "adam":
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     options = {"scheduler": schedules.CosineAnnealingLR(optimizer, 20), "clip": 0.5, "ema": 0.9}
 else:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
-    options = {"scheduler": schedules.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)}
+    options = {"scheduler": schedules.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.9)}
 with mpi_ata.Trainer(
     model, nn.CrossEntropyLoss(), Noisy(), 4, budget=2, rounds=rounds, shuffle="epoch", allocator="uta",
     optimizer=optimizer, test=Noisy(30), evaluation_batch=8,
@@ -142,6 +143,7 @@ with mpi_ata.Trainer(
         if round.number == 7:
             trainer.update.optimizer.param_groups[0]["lr"] *= 0.75
     print(trainer.update.optimizer.param_groups[0]["lr"], trainer.evaluate(averaged=True))
+    print(trainer.problem.state_dict(trainer.x)["1.num_batches_tracked"].item())
 print(sorted(trainer.state.items()), trainer.logs, hashlib.sha256(trainer.x.tobytes()).hexdigest())
 """
 
@@ -165,7 +167,7 @@ def trained(tmp_path: Path) -> Any:
 def test_ranks_train_a_model_bit_for_bit_as_one_process_does(trained: Any) -> None:
     """Batch norm, Adam, its schedule, clipping, a running mean, state and rate that the loop changes."""
     alone, chain = (trained(way, "adam", 10, f"{way}.h5") for way in ("simulated", "chain"))
-    assert len(alone) == 5
+    assert (len(alone), alone[4]) == (6, "20000011")
     assert chain == alone
 
 
@@ -174,7 +176,58 @@ def test_a_run_sees_evaluations_and_is_resumed_with_another_exchange_bit_for_bit
     first = trained("chain", "momentum", 5, "run.h5")
     then = trained("star", "momentum", 10, "run.h5")
     assert [*first[:1], *then] == whole
-    assert float(whole[3].split()[0]) < 0.75e-2, "ReduceLROnPlateau has seen a loss that did not fall"
+    assert float(whole[3].split()[0]) < 0.75e-2, "ReduceLROnPlateau has seen a loss that did not fall by 90 %"
+
+
+UNSEEDED = """
+import sys
+import mpi_ata, numpy as np, torch
+what, rank = sys.argv[1], mpi_ata.launch.rank()
+frozen = torch.nn.Linear(3, 8 + (what == "sizes" and rank == 2)).requires_grad_(False)
+model = torch.nn.Sequential(frozen, torch.nn.AdaptiveAvgPool1d(4), torch.nn.Linear(4, 1))
+data = torch.utils.data.TensorDataset(torch.ones(24, 3), torch.zeros(24, 1))
+sampler = np.random.default_rng().permutation(24).tolist() if what == "sampler" else None
+with mpi_ata.Trainer(
+    model, torch.nn.MSELoss(), data, 2, budget=3, rounds=3, sampler=sampler, test=data,
+    optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+) as trainer:
+    for _ in trainer:
+        pass
+    print(trainer.evaluate()["loss"], trainer.problem.evaluate(trainer.x)["loss"])
+"""
+
+
+def unseeded(folder: Path, what: str) -> Any:
+    script = folder / "train.py"
+    script.write_text(UNSEEDED)
+    return mpirun(3, sys.executable, script, what, seconds=120)
+
+
+def test_workers_have_the_frozen_weights_of_rank_0(tmp_path: Path) -> None:
+    done = unseeded(tmp_path, "frozen")
+    assert done.returncode == 0, done.stderr
+    by_workers, by_manager = done.stdout.split()
+    assert by_workers == by_manager
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        (
+            "sampler",
+            "rank 1: the samples of the first epoch are not those of rank 0; build dataset and sampler from",
+        ),
+        (
+            "sizes",
+            "rank 2: frozen weights, or other arrays beside x, are not those of rank 0: the next one has 108",
+        ),
+    ],
+)
+def test_ranks_that_built_something_else_are_rejected(tmp_path: Path, what: str, sentence: str) -> None:
+    done = unseeded(tmp_path, what)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 UNGUARDED = """

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -194,3 +195,46 @@ def test_a_rank_that_cannot_open_its_connections_ends_the_run_in_one_sentence(ra
     assert done.stderr.count(f"Error: {who}connections cannot be opened on ") == 1
     assert "Too many open files; raise the limit on open files, as with ulimit -n 4096" in done.stderr
     assert not ranks_of(str(job))
+
+
+SHARING = """
+import sys
+import mpi_ata, numpy as np
+what, rank = sys.argv[1], mpi_ata.launch.rank()
+
+class Sharing(mpi_ata.Quadratic):
+    def shared_arrays(self):
+        self.shared = np.full(3, float(rank))
+        yield self.shared
+        if what == "raises" and rank == 1:
+            raise OSError("the disk is gone")
+        if what != "fewer" or rank == 0:
+            yield np.zeros(2)
+
+    def gradient(self, x, task):
+        assert not self.shared.any(), "they are those of rank 0"
+        return super().gradient(x, task)
+
+result = mpi_ata.minimize(Sharing(3), 2, update=mpi_ata.Plain(0.1), rounds=2, progress=False)
+if result:
+    print(result.summary["rounds"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "found"),
+    [
+        ("fine", 0, "2\n"),
+        ("raises", 2, "OSError: the disk is gone"),
+        (
+            "fewer",
+            2,
+            "not those of rank 0: the next one has 0 bytes here and 16 there; build the same on all",
+        ),
+    ],
+)
+def test_ranks_share_arrays_or_end_together(what: str, code: int, found: str) -> None:
+    Path("share.py").write_text(SHARING)
+    done = finished([find_mpirun(), "-n", "3", sys.executable, "share.py", what], seconds=60)
+    assert done.returncode == code, done.stderr
+    assert found in done.stdout + done.stderr

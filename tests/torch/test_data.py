@@ -187,6 +187,25 @@ def test_passes_differ_and_depend_on_the_seed_alone(sampler: Any) -> None:
     assert first != second
 
 
+class OwnGenerator(samplers.SequentialSampler):  # type: ignore[misc]  # PyTorch has no types here
+    """Draws from a generator that nobody else knows."""
+
+    rng = np.random.default_rng(1)
+
+    def __iter__(self) -> Any:
+        return iter(self.rng.permutation(FEW).tolist())
+
+
+def test_a_sampler_whose_passes_cannot_be_repeated_is_rejected() -> None:
+    """Not all ranks draw all passes, so they would disagree on the samples of a batch."""
+    sampler = OwnGenerator(range(FEW))
+    sentence = "OwnGenerator yields other samples when it is asked again for the same pass; let it draw from"
+    with pytest.raises(UsageError, match=sentence):
+        sampled(sampler)
+    with pytest.raises(UsageError, match="BatchSampler yields other samples"):
+        sampled(None, batch_sampler=samplers.BatchSampler(sampler, 4, drop_last=False))
+
+
 def test_what_others_draw_is_not_disturbed_by_a_pass() -> None:
     drawn = []
     for draw in (lambda: None, lambda: sampled(samplers.RandomSampler(range(FEW))).minibatch(0)):

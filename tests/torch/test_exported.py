@@ -1,11 +1,14 @@
 """mpi-ata export --weights: the state_dict of the original model, from the run file alone."""
 
+import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mpi_ata
 from mpi_ata import Plain, Quadratic, Sqrt, TorchProblem, Trainer
+from mpi_ata.torch.model import MODEL, weights_of
 from tests.cli.commands import call
 from tests.torch.scene import drained, nn, samples, torch
 
@@ -53,13 +56,23 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def test_weights_and_statistics_are_those_that_the_trainer_saves() -> None:
-    saved = trained(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)))
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    model[1].num_batches_tracked += 20_000_001
+    saved = trained(model)
     exported()
     assert same(read("w.pt"), saved)
-    assert read("w.pt")["1.num_batches_tracked"].item() == 5
+    assert read("w.pt")["1.num_batches_tracked"].item() == 20_000_006
     exported("--averaged")
     assert same(read("w.pt"), read("averaged.pt"))
     assert not same(read("w.pt"), saved)
+
+
+def test_integers_of_older_runs_which_have_no_digits_are_exported_too() -> None:
+    rows = [("w", "float32", [2], 0), ("n", "int64", [1], 2)]
+    method = {"x": np.array([1.5, 2.5, 7.0], np.float32), MODEL: np.array(json.dumps(rows).encode())}
+    found, missing = weights_of(method)
+    assert same(found, {"w": torch.tensor([1.5, 2.5]), "n": torch.tensor([7])})
+    assert not missing
 
 
 def test_what_was_not_trained_is_named_and_can_be_added() -> None:

@@ -92,6 +92,65 @@ def test_a_cumulative_mean_counts_rounds() -> None:
     assert means[2] == pytest.approx(means[0], rel=1e-4)
 
 
+class Numbered(nn.Module):  # type: ignore[misc]  # PyTorch has no types here
+    """Adds a step to its integers in each pass."""
+
+    def __init__(self, integers: list[int], step: int) -> None:
+        super().__init__()
+        self.linear, self.step = nn.Linear(3, 2), step
+        self.register_buffer("integers", torch.tensor(integers))
+
+    def forward(self, inputs: Any) -> Any:
+        self.integers += self.step
+        return self.linear(inputs)
+
+
+@pytest.mark.parametrize("step", [0, 1, -3, 20_000_001, -(2**40) - 1, 2**61 + 1])
+def test_integers_of_any_size_are_exact_after_each_round(step: int) -> None:
+    """The float32 numbers of x alone would be exact up to 2**24."""
+    integers = [0, 20_000_001, -20_000_001, 2**53 + 1, -(2**60) - 1]
+    problem = a_problem(lambda: Numbered(integers, step), buffers=["integers"])
+    update, x = problem.bind(Plain(0.1)), problem.x0
+    for k in range(3):
+        assert problem.state_dict(x)["integers"].tolist() == [value + k * step for value in integers]
+        x = update(x, mean_result(problem, x))
+
+
+class Untrained(nn.Module):  # type: ignore[misc]  # PyTorch has no types here
+    """Frozen weights, and buffers of all kinds that no task changes, which depend on a seed."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.frozen, self.last = nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 2)
+        kinds = [torch.float64, torch.bfloat16, torch.complex64, torch.complex128, torch.int32]
+        for i, kind in enumerate(kinds):
+            self.register_buffer(f"kind{i}", (1000 * torch.randn(5)).to(kind), persistent=i % 2 == 0)
+        self.register_buffer("integers", torch.tensor([2**53 + 1 + seed, -seed]))
+        self.register_buffer("mask", torch.rand(4, 3) < 0.5)
+        self.register_buffer("turned", torch.randn(2, 3).t())
+        self.register_buffer("repeated", torch.randn(3).expand(2, 3))
+        self.register_buffer("number", torch.tensor(float(seed)))
+        self.register_buffer("empty", torch.zeros(0))
+        self.register_buffer("nothing", None)
+        self.register_buffer("sparse", torch.eye(3).to_sparse())
+
+    def forward(self, inputs: Any) -> Any:
+        return self.last(self.frozen(inputs) * self.mask[:, 0])
+
+
+def test_what_is_not_part_of_x_is_taken_from_the_manager_bit_for_bit() -> None:
+    manager, worker = (a_problem(Untrained(seed)) for seed in (1, 2))
+    for theirs, own in zip(manager.shared_arrays(), worker.shared_arrays(), strict=True):
+        own[:] = theirs
+    wanted, found = (dict(problem.model.named_buffers()) for problem in (manager, worker))
+    for name in wanted.keys() - {"sparse"}:
+        assert found[name].dtype == wanted[name].dtype
+        assert torch.equal(found[name], wanted[name]), name
+    x = manager.x0
+    assert worker.gradient(x, task()).tobytes() == manager.gradient(x, task()).tobytes()
+
+
 def test_a_result_depends_on_the_point_and_the_task_alone() -> None:
     problem = a_problem(logs=["loss"])
     wanted = [np.array(problem.gradient(problem.x0, task(number))) for number in range(3)]

@@ -10,9 +10,11 @@ import pytest
 
 from mpi_ata import Task, TorchProblem
 from mpi_ata.arrays import Array
-from mpi_ata.errors import RunError
+from mpi_ata.errors import RunError, UsageError
 from mpi_ata.problems import task_streams
+from mpi_ata.torch.model import SAFE
 from tests.driver.driven import driven
+from tests.packaging.bounds import requirements
 from tests.torch.scene import nn, samples, task, torch
 
 ROOT = Path(__file__).parent.parent.parent
@@ -293,6 +295,23 @@ def test_nothing_but_tensors_of_this_model_is_loaded() -> None:
     torch.save(nn.Linear(3, 2).state_dict(), "other.pt")
     with pytest.raises(ValueError, match=r"not a state_dict of this model: .*Missing key.*\"0.weight\".*$"):
         a_problem(start="other.pt")
+
+
+@pytest.mark.parametrize("version", ["2.2.0", "2.9.1+cu128", "2.10.0rc1"])
+def test_no_file_is_read_with_a_version_that_might_run_what_is_in_it(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save(small_model().state_dict(), "weights.pt")
+    a_problem(start="weights.pt")
+    monkeypatch.setattr(torch, "__version__", type(torch.__version__)(version))
+    with pytest.raises(
+        UsageError, match=r"may run code that is hidden in 'weights.pt'; use 2.10 or newer \(pip"
+    ):
+        a_problem(start="weights.pt")
+
+
+def test_the_version_that_pip_installs_may_read_files() -> None:
+    assert requirements("torch") == {"torch": SAFE}
 
 
 def test_a_rank_has_one_thread_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,24 @@ def a_trainer(**options: Any) -> Trainer:
     return Trainer(model, loss, samples(90), batch_size, **settings)
 
 
+@pytest.mark.parametrize(
+    "draws", [{"shuffle": "epoch"}, {"sampler": torch.utils.data.RandomSampler(range(90))}]
+)
+def test_dropout_depends_on_the_batch_and_not_on_who_does_it(draws: dict[str, Any]) -> None:
+    """So that quotas that depend on measured times do not change a run; but for the order of its sums."""
+
+    def losses(workers: int) -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 50), nn.Dropout(0.5), nn.Linear(50, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options: dict[str, Any] = {"budget": 6, "optimizer": optimizer, "times": Sqrt(workers)} | draws
+        arguments = model, nn.CrossEntropyLoss(), samples(90), 5
+        with Trainer(*arguments, rounds=4, allocator="uta", **options) as trainer:
+            return [round.logs["loss"] for round in trainer]
+
+    assert losses(3) == pytest.approx(losses(2), rel=1e-5)
+
+
 def loss_of(model: Any, data: Any) -> float:
     inputs, targets = data.tensors
     return float(nn.functional.cross_entropy(model.eval()(inputs), targets).detach())
@@ -78,6 +96,29 @@ def test_a_run_is_resumed_bit_for_bit_with_the_users_own_state() -> None:
     assert resumed.method.k == resumed.state["rounds"] == whole.state["rounds"] == 30
     assert resumed.state["norms"].tolist() == whole.state["norms"].tolist()
     assert resumed.x.tobytes() == whole.x.tobytes()
+
+
+def test_a_run_is_resumed_only_with_its_own_frozen_weights() -> None:
+    """Another processor may have rounded them differently."""
+
+    def trained(rounds: int, seed: int, factor: float = 1.0) -> int:
+        torch.manual_seed(seed)
+        frozen, last = nn.Linear(3, 5000).requires_grad_(False), nn.Linear(5000, 2)
+        frozen.weight *= factor
+        optimizer = torch.optim.SGD(last.parameters(), lr=0.01)
+        options: dict[str, Any] = {"optimizer": optimizer, "times": Sqrt(2), "out": "run.h5", "resume": True}
+        model = nn.Sequential(frozen, last)
+        with Trainer(
+            model, nn.CrossEntropyLoss(), samples(), 4, budget=2, rounds=rounds, **options
+        ) as trainer:
+            return int(drained(trainer).method.k)
+
+    assert trained(2, seed=0) == 2
+    with pytest.raises(
+        UsageError, match="other frozen weights or constant buffers than in that run; build it"
+    ):
+        trained(4, seed=1)
+    assert trained(4, seed=0, factor=1 + 1e-6) == 4
 
 
 def test_a_run_is_resumed_with_another_loss_only_if_that_is_accepted() -> None:

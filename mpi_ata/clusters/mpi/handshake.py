@@ -21,6 +21,7 @@ from mpi_ata.clusters.mpi.liveness import Doorbell
 from mpi_ata.errors import RunError, UsageError, describe_error, in_users_code
 from mpi_ata.launch import host_name
 from mpi_ata.layout import MANAGER, worker_of
+from mpi_ata.problems import AnyProblem, ProblemAbilities
 
 RANK = Struct(f"<64s32s{HARDWARE_BYTES}s")  # the fields of Rank
 DOORS = Struct(f"<64s64s64sqqq{SECRET_BYTES}s")  # and of Doors
@@ -179,6 +180,35 @@ def _cannot_open(error: Exception) -> RunError:
     full = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
     way_out = "; raise the limit on open files, as with ulimit -n 4096" if full else ""
     return RunError(f"connections cannot be opened on {host_name()}: {describe_error(error)}{way_out}")
+
+
+def share_arrays(comm: MPI.Comm, problem: AnyProblem) -> None:
+    """Let all ranks have the manager's values of what the problem has beside x, such as frozen weights."""
+    shared_arrays = ProblemAbilities.of(problem).shared_arrays
+    if shared_arrays is not None:
+        with collective_check(comm=comm):
+            arrays = iter(shared_arrays())
+            while (array := _next_of_all(comm, arrays)) is not None:
+                comm.Bcast(array, MANAGER)
+
+
+def _next_of_all(comm: MPI.Comm, arrays: Iterator[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
+    """Return the next array; None where there is none, or where another rank has failed to have the same."""
+    array, failure = None, None
+    try:
+        array = next(arrays, None)
+    except Exception as error:  # the other ranks wait for this one all the same
+        failure = error
+    own, sizes = -1 if array is None else array.nbytes, np.empty(comm.Get_size(), np.int64)
+    comm.Allgather(np.array([own]), sizes)
+    if failure is not None:
+        raise failure
+    if own != sizes[MANAGER]:
+        raise UsageError(
+            f"frozen weights, or other arrays beside x, are not those of rank {MANAGER}: the next one has "
+            f"{max(own, 0):,} bytes here and {max(sizes[MANAGER], 0):,} there; build the same on all ranks"
+        )
+    return array if (sizes == own).all() else None
 
 
 def said_by(rank: int, text: str) -> str:

@@ -50,6 +50,7 @@ from mpi_ata.launch.signals import GraceExpired
 from mpi_ata.layout import ranks_for
 from mpi_ata.packing import pack
 from mpi_ata.problems import returns_values
+from mpi_ata.turns import outside_of_turns
 
 log = logging.getLogger("mpi_ata")
 OVERDUE_SECONDS = 0.5  # between two checks for overdue workers
@@ -457,7 +458,12 @@ class MPICluster(Farming):
 
         Free workers do it; the manager does what they are too late with, and everything if orders run.
         """
-        here, health = partial(evaluated_part, self._problem, x), self._health
+        health = self._health
+
+        def here(part: int) -> list[float]:
+            with outside_of_turns():
+                return evaluated_part(self._problem, x, part)
+
         # Results that arrive while orders run belong to wait().
         free = [] if self._ranks.has_orders(self) else sorted(self._free_after_stops())
         if not free:

@@ -14,7 +14,13 @@ import numpy as np
 
 from mpi_ata.clusters.bfloat16 import exchange_of
 from mpi_ata.clusters.interface import ClusterSettings
-from mpi_ata.clusters.mpi.handshake import allgather_text, check_same, exchange_ranks, said_by
+from mpi_ata.clusters.mpi.handshake import (
+    allgather_text,
+    check_same,
+    exchange_ranks,
+    said_by,
+    share_arrays,
+)
 from mpi_ata.clusters.mpi.library import (
     MPI,
     all_ranks_needed,
@@ -31,6 +37,7 @@ from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import step_tasks
 from mpi_ata.launch.exit_report import leaving
 from mpi_ata.layout import MANAGER, workers_in
+from mpi_ata.problems import AnyProblem
 from mpi_ata.version import __version__
 
 log = logging.getLogger("mpi_ata")
@@ -80,7 +87,7 @@ def mpi_cluster(
     if asked == "chain" != exchange and is_manager():
         log.warning("exchange='chain' is not used: it would round what travels as bfloat16 at every worker")
     manager = partial(MPICluster, settings=settings, grace_expired=grace_expired)
-    with _opened(partial(Worker, settings=settings), manager) as cluster:
+    with _opened(partial(Worker, settings=settings), manager, settings.problem) as cluster:
         yield cluster
 
 
@@ -97,11 +104,15 @@ def queued_ranks(digest: bytes, build: Callable[[int], ClusterSettings]) -> Iter
 
 @contextmanager
 def _opened(
-    worker: Callable[[MPI.Comm], Worker], cluster: Callable[[MPI.Comm], Opened]
+    worker: Callable[[MPI.Comm], Worker],
+    cluster: Callable[[MPI.Comm], Opened],
+    problem: AnyProblem | None = None,
 ) -> Iterator[Opened | None]:
     """Yield what the manager opens; a worker's rank serves it first, then yields None."""
     with all_ranks_needed():
         comm = MPI.COMM_WORLD.Dup()
+        if problem is not None:
+            share_arrays(comm, problem)
     if comm.Get_rank() != MANAGER:
         if _served(worker(comm), comm):
             sys.exit(0)  # the manager prints why
