@@ -10,7 +10,8 @@ ata-auto keeps what it has learned; sharing learns from nothing.  A goal that is
 sooner where none should be, is marked with an exclamation mark.  300 rounds take about 3 minutes per seed.
 
 The second runs four jobs on a manager and 12 workers whose tasks sleep as drawn, together and one by one,
-without faults and with a worker that is killed on the way, and prints jobs per hour, set-up not counted.
+without faults and with a worker that is killed on the way (one by one, the next job has it again), and prints
+jobs per hour, set-up not counted.
 """
 
 import json
@@ -289,6 +290,7 @@ def measure(rounds: int, unit: float, dies: bool) -> list[str]:
 
         taken = [together(folder, plan_death)]
         taken += [in_turn(folder, allocator, plan_death) for allocator in ("ata-auto", "gta")]
+        assert not (folder / "kill").exists(), "nobody died"
     rates = [JOBS * 3600 / each for each in taken]
     gain = rates[0] / max(rates[1:])
     return ["yes" if dies else "no", *(f"{rate:,.0f}" for rate in rates), f"{gain:.2f}"]
