@@ -92,6 +92,7 @@ check: $(VENV)/ready
 benchmarks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.allocation
 	$(BIN)/python -m benchmarks.allocators --rounds 1000 --seeds 1
+	$(BIN)/python -m benchmarks.shared --quick
 	$(BIN)/python -m benchmarks.simulation
 	$(BIN)/python -m benchmarks.bandit
 	$(BIN)/python -m benchmarks.startup

@@ -72,7 +72,7 @@ def specify_jobs(paths: Sequence[Path], settings: Sequence[str], arrays: Sequenc
     found = []
     for path in paths:
         for member in combinations(arrays):
-            words = [setting.rpartition(".")[2].replace("/", "_") for setting in member]
+            words = [setting.partition(".")[2].replace("/", "_") for setting in member]
             found.append(JobSpec(path, (*settings, *member), "-".join([path.stem, *words])))
     names = [spec.name for spec in found]
     if twice := next((name for name in names if names.count(name) > 1), None):

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -27,6 +27,7 @@ from mpi_ata.view.text import duration, elapsed_shares, share, significant, when
 
 MOST_POINTS = 512  # of a curve
 MOST_ROWS = 1000  # of the table of workers
+MOST_COLUMNS = 60  # of the map of jobs
 DIGITS = 5
 WORKER_HEADER = [
     *("worker", "host", "slot", "tasks", "mean [s]", "spread [s]", "overhead [s]"),
@@ -41,6 +42,7 @@ def report_data(records: Sequence[Record], names: Sequence[str]) -> dict[str, An
     runs = [plots.plotted(record, name) for record, name in zip(records, names, strict=True)]
     return {
         "panels": [_panel(panel, runs) for panel in plots.curve_panels(runs).values()],
+        "served": served_jobs(records),
         "runs": [_run(number, *pair) for number, pair in enumerate(zip(records, runs, strict=True))],
     }
 
@@ -88,6 +90,40 @@ def _map(run: plots.PlottedRun, rows: plots.WorkerRows) -> dict[str, Any]:
     clock, rates, label = plots.task_rates(run)
     names = row_names(rows) if len(rates) == len(rows.groups) else [f"row {row}" for row in range(len(rates))]
     return _heat("tasks per round over the run", "clock [s]", label, names, clock, rates)
+
+
+def served_jobs(records: Sequence[Record]) -> dict[str, Any]:
+    """Return a picture of whom each worker served when, of runs at the same time on the same workers."""
+    done = [_tasks_over_time(record) for record in records]
+    spans = sorted((times[0], times[-1]) for times, _ in done if len(times))
+    overlap = any(later[0] < earlier[1] for earlier, later in pairwise(spans))
+    if len({record.identities for record in records}) > 1 or len(spans) < len(done) or not overlap:
+        return NO_PICTURE
+    edges = np.linspace(spans[0][0], max(end for _, end in spans), MOST_COLUMNS + 1)
+    counts = np.array([[np.diff(np.interp(edges, *pair)) for pair in _rows_over(*each)] for each in done])
+    values = np.where(counts.sum(axis=0) > 0, counts.argmax(axis=0).astype(np.float64), np.nan)
+    n, rows = len(records[0].identities), len(values)
+    names = [f"worker {row}" if rows == n else f"about {n // rows} workers, row {row}" for row in range(rows)]
+    texts = {"caption": "which run each worker served most", "x": "elapsed [s]"}
+    cells = {"edges": numbers(edges - edges[0]), "values": [numbers(row) for row in values], "rows": names}
+    return texts | cells | {"y": "worker" if rows == n else f"workers (groups of about {n // rows})"}
+
+
+def _tasks_over_time(record: Record) -> tuple[Array, Array]:
+    """Return times since 1970, and how many tasks each worker had done by then; nothing if not known."""
+    began = [event.time for event in record.events if event.kind == "started"]
+    if not began or not len(record.task_map.get("round", ())):
+        return np.zeros(0), np.zeros((0, 0))
+    rounds, elapsed = record.trace["round"], record.trace["elapsed"]
+    passed = np.interp(record.task_map["round"], rounds, elapsed) - elapsed[0]
+    tasks = np.pad(record.task_map["tasks"].astype(np.float64), ((1, 0), (0, 0)))
+    return began[0] + np.concatenate([[0.0], passed]), tasks
+
+
+def _rows_over(times: Array, tasks: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield times and tasks of each row of a picture: of a worker, or of neighbours where there are many."""
+    for columns in np.array_split(tasks, min(plots.MOST, tasks.shape[1]), axis=1):
+        yield times, columns.sum(axis=1)
 
 
 def _heat(

@@ -144,6 +144,11 @@ def test_jobs_for_different_numbers_of_workers_are_rejected(tmp_path: Path) -> N
         shared(written(tmp_path / "job.toml"), "run.workers=3,4")
 
 
+def test_jobs_of_a_sweep_are_called_after_what_differs() -> None:
+    specs = specify_jobs([Path("job.toml")], (), ["method.step_size=0.5,1.5", "problem.data=a/b"])
+    assert [spec.name for spec in specs] == ["job-step_size=0.5-data=a_b", "job-step_size=1.5-data=a_b"]
+
+
 def test_two_jobs_of_the_same_name_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="two of the jobs are called job"):
         specify_jobs([tmp_path / "a" / "job.toml", tmp_path / "b" / "job.toml"], (), ())

@@ -11,6 +11,7 @@ from mpi_ata import Task
 from mpi_ata.arrays import Array
 from mpi_ata.problems import Logistic, task_streams
 from tests.driver.driven import driven
+from tests.pages import DOCS, agrees, run_here, walk
 
 datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed: `make torch`")
 
@@ -122,3 +123,8 @@ def test_the_job_learns_the_digits() -> None:
     outcome = driven(ROOT / "jobs" / "digits.toml")
     assert (outcome.reason or "").startswith("loss 0.2")
     assert outcome.trace.evaluation["accuracy"] > 0.9
+
+
+def test_the_sweep_on_the_page_about_sharing_works_as_printed(tmp_path: Path) -> None:
+    for block, printed in walk(DOCS / "sharing.md", tmp_path, run_here):
+        assert agrees(block, printed), f"{block.commands}: {printed}"

@@ -6,16 +6,18 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mpi_ata.clusters import WorkerIdentity
 from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.schema import Record
+from mpi_ata.runfile.schema import Event, Record
 from mpi_ata.runfile.store import RunFile
-from mpi_ata.view.report import commands, run_summary
+from mpi_ata.view.report import commands, run_summary, served_jobs
 from tests.cli.commands import JOB, call, use_metrics
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -65,6 +67,12 @@ def run_job(out: str, *options: str) -> Record:
     return load_record(RunFile(Path(out)))[0]
 
 
+def run_jobs(out: str, *options: str) -> None:
+    Path("job.toml").write_text(JOB)
+    result = call("run", "job.toml", "--virtual", "--out", out, *options)
+    assert result.exit_code == 0, result.stderr
+
+
 def report(*runs: str) -> str:
     result = call("report", *runs, "-o", "x.html")
     assert (result.exit_code, result.stdout) == (0, "wrote x.html\n"), result.stderr
@@ -89,6 +97,33 @@ def test_a_report_has_the_curves_workers_events_and_jobs_of_all_runs() -> None:
         assert sum(row[3] for row in run["table"]["rows"]) == 350
         assert [event[2] for event in run["events"]["rows"]] == ["started", "ended"]
         assert run["job"].startswith(JOB.strip())
+
+
+def test_runs_that_shared_workers_have_a_map_of_whom_each_served_when() -> None:
+    run_job("alone.h5")
+    run_jobs("shared", "--array", "run.seed=1,2,3", "--set", "stop.rounds=200")
+    served = data_of(report(*(f"shared/job-seed={seed}.h5" for seed in (1, 2, 3))))["served"]
+    assert [*map(len, served["values"])] == [60] * 5
+    assert len(served["edges"]) == 61
+    assert {run for row in served["values"] for run in row} - {None} == {0, 1, 2}
+    assert (
+        data_of(report("alone.h5", "shared/job-seed=1.h5"))["served"]["values"] == []
+    )  # not at the same time
+    assert data_of(report("alone.h5"))["served"]["values"] == []
+
+
+def test_the_map_shows_the_run_for_which_a_worker_did_most() -> None:
+    identities = (WorkerIdentity("a", 0, "x"), WorkerIdentity("a", 1, "x"))
+    records: list[Record] = []
+    for began, tasks in ((100.0, [[8, 0], [8, 0]]), (100.0, [[0, 2], [4, 2]])):
+        record = replace(run_job(f"{len(records)}.h5"), identities=identities)
+        record.events = [Event(began, -1, "started", "")]
+        record.trace = {"round": np.array([0, 10]), "elapsed": np.array([1.0, 11.0])}
+        record.task_map = {"round": np.array([5, 10]), "clock": np.ones(2), "tasks": np.array(tasks)}
+        records.append(record)
+    first, second = served_jobs(records)["values"]
+    assert (first[:30], first[30:]) == ([0.0] * 30, [1.0] * 30)
+    assert (second[:30], second[30:]) == ([1.0] * 30, [None] * 30)
 
 
 def test_a_report_has_the_curves_and_the_last_values_of_metrics() -> None:

@@ -163,6 +163,30 @@ function drawHeat(figure, grid, words) {
   figure.append(node("figcaption", {}, grid.caption));
 }
 
+function drawServed(figure, grid) {
+  const rows = grid.values.length, edges = grid.edges;
+  if (!rows) return;
+  const place = frame(figure, grid), { svg, box } = place;
+  const limits = { x0: edges[0], x1: edges[edges.length - 1], y0: 0, y1: Math.max(rows - 1, 1) };
+  const x = scale(limits.x0, limits.x1, box.left, box.right, false), y = scale(-0.5, rows - 0.5, box.bottom, box.top, false);
+  const width = (box.right - box.left) / (edges.length - 1), height = (box.bottom - box.top) / rows;
+  const cells = data.runs.map(() => []);  // of each run: as paths of its colour, they follow light and dark
+  grid.values.forEach((row, r) => row.forEach((run, c) => {
+    if (run !== null) cells[run].push(`M${x(edges[c]).toFixed(2)} ${y(r + 0.5).toFixed(2)}h${(width + 0.1).toFixed(2)}v${(height * 0.9).toFixed(2)}h-${(width + 0.1).toFixed(2)}z`);
+  }));
+  cells.forEach((parts, run) => {
+    if (!hidden.has(run)) svg.append(svgNode("path", { d: parts.join(""), class: "served", fill: colour(run) }));
+  });
+  axes(place, { ...grid, log: false }, x, y, limits);
+  hover(figure, svg, place.W, (at, down) => {
+    const c = Math.floor((at - box.left) / width), r = Math.floor((box.bottom - down * place.H) / height);
+    if (c < 0 || c >= edges.length - 1 || r < 0 || r >= rows) return grid.caption;
+    const run = grid.values[r][c];
+    return `${grid.rows[r]}\n${short(edges[c])} to ${short(edges[c + 1])} s\n${run === null ? "idle" : data.runs[run].name}`;
+  });
+  figure.append(node("figcaption", {}, grid.caption));
+}
+
 function picture(values, cells, box) {
   const canvas = node("canvas", { width: cells.length, height: values.length });
   const pen = canvas.getContext("2d"), image = pen.createImageData(cells.length, values.length);
@@ -233,6 +257,7 @@ function drawAll() {
   const curves = document.getElementById("curves");
   curves.replaceChildren();
   for (const panel of data.panels) drawCurves(curves.appendChild(node("figure")), panel);
+  drawServed(curves.appendChild(node("figure")), data.served);
   drawWorkers();
 }
 
