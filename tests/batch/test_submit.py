@@ -182,10 +182,25 @@ def test_a_sweep_has_a_member_per_combination(job: Path) -> None:
         assert text in found["script"]
 
 
+def test_jobs_that_share_ranks_are_one_batch_job_with_a_folder_of_runs(job: Path) -> None:
+    words = ["-n", 4, "--array", "run.seed=1,2", "--shared", "--at-once", 3]
+    found = planned(job, *words, "--out", "sweep")
+    assert found["runs"] == [str(job.with_name("sweep"))]
+    assert "#SBATCH --array" not in found["script"]
+    assert (
+        found["script"].rstrip().endswith(f"--array run.seed=1,2 --at-once 3 --out {job.with_name('sweep')}")
+    )
+    shutil.copy(job, other := job.with_name("other.toml"))
+    both = planned(job, other, "-n", 4)
+    assert "files/job.toml" in both["script"]
+    assert "files/other.toml" in both["script"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["-n", 1], "1 rank is too few"),
+        (["-n", 4, "--shared"], "--shared requires --array"),
         (["-n", 4, "--time", "later"], "--time later is not a Slurm time"),
         (["-n", 4, "--set", "allocator.budgt=3"], "unknown key 'budgt' in [allocator]"),
         (["-n", 4, "--array", "allocator.budget=3,0"], "budget"),
