@@ -12,6 +12,9 @@ from mpi_ata.arrays import Array, IntArray, State, entry, restore_saved, saved
 PRIOR = 2.0  # tasks that the pooled variance counts for: with 1 or 8 results are the same within noise
 FIRST_CV = 0.5  # standard deviation over mean before any was seen; soon outweighed by PRIOR
 LARGEST_SQUARE = 9.0  # in the pool: one outlier of one worker must not make everyone look noisy
+# Times all others of its worker together that a task counts at most: a stall among the first tasks must not
+# hide how fast the worker is.  Soon nothing is cut any more, since the others add up.
+LARGEST_TASK = 4.0
 LEAST_CV = 1e-6  # so that constant times have a spread to divide by
 LEAST_SECONDS = 1e-12  # below the resolution of any clock, so that a mean is never 0
 _COLUMNS = ("N", "T", "SS", "DF", "pool", "finished", "stops", "longest")
@@ -83,8 +86,12 @@ class TaskModel:
         which = np.repeat(np.arange(len(workers)), counts)
         first = self.N[workers] == 0.0
         self.finished[workers] = True
+        before, new = self.T[workers], np.bincount(which, seconds)
+        others = (before + new)[which] - seconds
+        seconds = np.where(others > 0.0, np.minimum(seconds, LARGEST_TASK * others), seconds)
+        before = np.where(self.N[workers] == 1.0, np.minimum(before, LARGEST_TASK * new), before)
         self.N[workers] = N = self.N[workers] + counts
-        self.T[workers] = T = self.T[workers] + np.bincount(which, seconds)
+        self.T[workers] = T = before + np.bincount(which, seconds)
         mu = np.maximum(T / N, LEAST_SECONDS)
         # A squared deviation from a mean that it is part of is too small by 1 - 1/N on average.
         factor = np.where(first, 1.0, 1.0 / np.maximum(1.0 - 1.0 / N, 0.5)) / (mu * mu)
