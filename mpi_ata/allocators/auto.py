@@ -1,5 +1,6 @@
 """ATA-Auto: predicts rounds from what it has learned and chooses the quotas; nothing has to be tuned."""
 
+import logging
 import math
 from collections.abc import Sequence
 
@@ -19,6 +20,8 @@ from mpi_ata.allocators.task_model import Knowledge, SpeedEstimates
 from mpi_ata.arrays import Array, BoolArray, IntArray, State, restore_saved, saved
 from mpi_ata.errors import require
 from mpi_ata.randomness import Purpose, Streams
+
+log = logging.getLogger("mpi_ata")
 
 CERTAINTY = 4.0  # standard deviations: task times have longer tails than the normal distribution
 
@@ -119,6 +122,7 @@ SPARES = ("none", "auto")
 PATIENCE = 200  # a plan is made again after 1 + k / PATIENCE rounds: by then means have moved by below 1 %
 NEAR = 3  # workers that are considered per task, the fastest ones: all others are too slow
 TESTS = 0.005  # of clock and of worker time that tests of idle workers may take
+LEFT_OUT = 100  # rounds after which a worker without a task is named, where there is one for everybody
 GREEDY_LOOK = 1000  # untried workers per task that one greedy round tries: with more it would cost too much
 _SAVED = ("k", "due", "quota", "available", "length", "sure", "tested")
 
@@ -153,6 +157,8 @@ class ATAAuto:
         self.length = np.zeros(())  # how long a round with it was expected to be
         self.sure = np.zeros(n, np.int64)  # tasks of the plan that are done well before the round ends
         self.available = np.ones(n, np.bool_)  # when that was planned
+        self._began = 0  # the round in which this process began
+        self._named = np.zeros(n, np.bool_)  # workers that the user knows to be left out
         self._order = Streams(seed, Purpose.ALLOCATION).at(0).permutation(n)  # in which workers are tried
 
     @property
@@ -187,6 +193,7 @@ class ATAAuto:
             asked = self._tests(tried, speeds, plan)
         if not len(asked):
             self.due += self.k // PATIENCE
+            self._name_left_out()
             return self.quota
         quota = without_last(self.quota, tried, speeds.mu, len(asked))
         quota[asked] += 1
@@ -263,7 +270,7 @@ class ATAAuto:
     def _tests(self, tried: IntArray, speeds: SpeedEstimates, plan: RoundPlan) -> IntArray:
         """Return idle workers to test, as many as all tests so far leave clock and worker time for."""
         mu = np.full(self.n, speeds.mu.max())  # an untried worker may be as slow as any
-        mu[tried] = speeds.mu + speeds.un  # those that look fast are often those that were lucky
+        mu[tried] = speeds.mu + CERTAINTY * speeds.un  # a mean of few tasks may be too low by chance
         idle = np.flatnonzero(self.available & (self.quota == 0))
         workers = idle[tests_needed(self.k, self.known.model.N[idle], mu[idle], self.budget)]
         lost = rounds_lost(mu[workers], plan, self.budget)
@@ -271,6 +278,21 @@ class ATAAuto:
         if count:
             self.tested += lost.item(count - 1)
         return workers[:count]
+
+    def _name_left_out(self) -> None:
+        """Log once of each worker that it was left out for long, and why, where there are tasks for all."""
+        if self.budget < self.n:
+            return
+        since = np.maximum(self.known.heard, self._began)
+        idle = self.available & (self.quota == 0) & (self.k - since > LEFT_OUT)
+        N, T = self.known.model.N, self.known.model.T
+        for worker in np.flatnonzero(idle & ~self._named & (N > 0.0)).tolist():
+            log.warning(
+                "worker %d has had no task for %d rounds: those it did took %.3g s on average, which is too "
+                "long for rounds of %.3g s; now and then it is tested again",
+                *(worker, LEFT_OUT, T.item(worker) / N.item(worker), float(self.length)),
+            )
+            self._named[worker] = True
 
     def observe(
         self, worker: int, seconds: Sequence[float], stopped: Sequence[float] = (), overhead: float = 0.0
@@ -294,6 +316,7 @@ class ATAAuto:
         state = {"tested": np.array(0.0)} | state  # older runs have tested nobody
         restore_saved(self, state, _SAVED)
         self.known.restore(state)
+        self._began = self.k
         if not self._fits(state):
             self.due = 0
 
@@ -306,6 +329,7 @@ class ATAAuto:
     def inherit(self, rounds: int, known: State) -> None:
         """Add the samples of earlier rounds."""
         self.k += rounds
+        self._began = self.k
         self.tested = TESTS * self.k  # the time of earlier runs is not this run's to spend
         self.known.inherit(known)
 

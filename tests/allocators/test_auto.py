@@ -358,6 +358,25 @@ def test_a_rank_that_stalls_once_in_the_third_step_is_used_again(ranks: int, bud
     assert np.mean([quota[1] for quota in quotas[600:]]) > 0.8 * budget / ranks
 
 
+def test_a_worker_that_is_left_out_for_long_is_named_once_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    law = Constant(3, [1.0, 1.0, 50.0])
+    with caplog.at_level(logging.WARNING, "mpi_ata"):
+        allocator = ATAAuto(3, 4)
+        play_rounds(allocator, law, 95)
+        assert not caplog.messages
+        play_rounds(allocator, law, 205, first=95)
+        warm = ATAAuto(3, 4)
+        warm.inherit(1000, known_from(law, 20))
+        play_rounds(warm, law, 50)
+        play_rounds(ATAAuto(3, 2), law, 300)  # fewer tasks than workers: somebody has to be idle
+    assert caplog.messages == [
+        "worker 2 has had no task for 100 rounds: those it did took 50 s on average, which is too long for "
+        "rounds of 2 s; now and then it is tested again"
+    ]
+
+
 def test_idle_workers_are_tested_with_half_a_per_cent_of_the_rounds_and_only_if_available() -> None:
     law = Constant(4, [1.0, 1.0, 3.0, 30.0])
     allocator, given = ATAAuto(4, 2), np.zeros(4, np.int64)
