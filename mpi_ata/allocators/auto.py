@@ -283,16 +283,17 @@ class ATAAuto:
         """Log once of each worker that it was left out for long, and why, where there are tasks for all."""
         if self.budget < self.n:
             return
-        since = np.maximum(self.known.heard, self._began)
-        idle = self.available & (self.quota == 0) & (self.k - since > LEFT_OUT)
         N, T = self.known.model.N, self.known.model.T
-        for worker in np.flatnonzero(idle & ~self._named & (N > 0.0)).tolist():
+        unheard = self.k - np.maximum(self.known.heard, self._began) > LEFT_OUT
+        idle = np.flatnonzero(self.available & (self.quota == 0) & (N > 0.0) & unheard & ~self._named)
+        self._named[idle] = True
+        if len(idle):
             log.warning(
-                "worker %d has had no task for %d rounds: those it did took %.3g s on average, which is too "
-                "long for rounds of %.3g s; now and then it is tested again",
-                *(worker, LEFT_OUT, T.item(worker) / N.item(worker), float(self.length)),
+                "no task for %d rounds: %s; with them rounds are expected to be longer, or to cost more worker "
+                "time than they save; now and then they are tested again",
+                LEFT_OUT,
+                ", ".join(f"worker {i} ({T[i] / N[i]:.4g} s per task)" for i in idle.tolist()),
             )
-            self._named[worker] = True
 
     def observe(
         self, worker: int, seconds: Sequence[float], stopped: Sequence[float] = (), overhead: float = 0.0
