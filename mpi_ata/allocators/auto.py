@@ -289,8 +289,8 @@ class ATAAuto:
         self._named[idle] = True
         if len(idle):
             log.warning(
-                "no task for %d rounds: %s; with them rounds are expected to be longer, or to cost more worker "
-                "time than they save; now and then they are tested again",
+                "no task for %s rounds: %s; with them rounds are expected to be longer, or to cost more "
+                "worker time than they save; now and then they are tested again",
                 LEFT_OUT,
                 ", ".join(f"worker {i} ({T[i] / N[i]:.4g} s per task)" for i in idle.tolist()),
             )
