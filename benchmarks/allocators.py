@@ -262,12 +262,12 @@ def draw_regret(rounds: int, seeds: Sequence[int]) -> None:
             axes.plot(k, found[k - 1], label=name, color="#009E73" if name == "ata-empirical" else "#0072B2")
             marks = [found[m - 1] for m in (rounds // 100, rounds // 10, rounds)]
             print(f"{setting.title:32} {name:14} " + " ".join(f"{x:10,.1f}" for x in marks), flush=True)
-        axes.set(xscale="log", yscale="symlog", title=f"{setting.title}\nB = {B}")
+        axes.set(xscale="log", yscale="log", title=f"{setting.title}\nB = {B}")
         axes.title.set_fontsize("small")
         axes.grid(alpha=0.3)
     figure.supxlabel("round k")
     figure.supylabel("regret [rounds]")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     save_figure(figure, PICTURE, dpi=figures.DPI)
 
 

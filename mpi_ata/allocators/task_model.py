@@ -15,6 +15,7 @@ LARGEST_SQUARE = 9.0  # in the pool: one outlier of one worker must not make eve
 # Times all others of its worker together that a task counts at most: a stall among the first tasks must not
 # hide how fast the worker is.  Soon nothing is cut any more, since the others add up.
 LARGEST_TASK = 4.0
+STEADY = 0.2  # pooled variance below which that holds: elsewhere long tasks are nothing unusual
 LEAST_CV = 1e-6  # so that constant times have a spread to divide by
 LEAST_SECONDS = 1e-12  # below the resolution of any clock, so that a mean is never 0
 _COLUMNS = ("N", "T", "SS", "DF", "pool", "finished", "stops", "longest")
@@ -86,12 +87,10 @@ class TaskModel:
         which = np.repeat(np.arange(len(workers)), counts)
         first = self.N[workers] == 0.0
         self.finished[workers] = True
-        before, new = self.T[workers], np.bincount(which, seconds)
-        others = (before + new)[which] - seconds
-        seconds = np.where(others > 0.0, np.minimum(seconds, LARGEST_TASK * others), seconds)
-        before = np.where(self.N[workers] == 1.0, np.minimum(before, LARGEST_TASK * new), before)
+        if self._pooled_variance() < STEADY:
+            seconds = self._without_stalls(workers, which, seconds)
         self.N[workers] = N = self.N[workers] + counts
-        self.T[workers] = T = before + np.bincount(which, seconds)
+        self.T[workers] = T = self.T[workers] + np.bincount(which, seconds)
         mu = np.maximum(T / N, LEAST_SECONDS)
         # A squared deviation from a mean that it is part of is too small by 1 - 1/N on average.
         factor = np.where(first, 1.0, 1.0 / np.maximum(1.0 - 1.0 / N, 0.5)) / (mu * mu)
@@ -99,6 +98,13 @@ class TaskModel:
         self.SS[workers] += np.bincount(which, squares)
         self.DF[workers] += counts - first
         self.pool += np.minimum(squares, LARGEST_SQUARE).sum(), len(seconds) - np.count_nonzero(first)
+
+    def _without_stalls(self, workers: IntArray, which: IntArray, seconds: Array) -> Array:
+        """Return the seconds of new tasks, and cut that of the only one before, where one is far too long."""
+        new, once = np.bincount(which, seconds), self.N[workers] == 1.0
+        others = (self.T[workers] + new)[which] - seconds
+        self.T[workers[once]] = np.minimum(self.T[workers[once]], LARGEST_TASK * new[once])
+        return np.where(others > 0.0, np.minimum(seconds, LARGEST_TASK * others), seconds)
 
     def learn_stopped(self, workers: IntArray, seconds: Array) -> None:
         """Add tasks that were stopped after some seconds, at most one of each worker."""
