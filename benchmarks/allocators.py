@@ -1,14 +1,20 @@
 """ATA-Auto and ATA-Empirical beside the oracle: clock and worker time divided by OFTA's, with goals.
 
 python -m benchmarks.allocators [--rounds N] [--seeds N] [--first-seed N] [--part I/M] [LAW ...]
+python -m benchmarks.allocators --regret [--rounds N] [--seeds N] [--first-seed N]
 
 Each cell is clock / worker time, a mean over seeds; a goal that is missed is marked with an exclamation mark.
 The last column is the clock over that of ATA-Empirical in the same rounds: the largest ratio of any seed and
 of any round from 50 to 2,000, and that round.  26,000 rounds of three seeds take about a minute per case and
 seed on one core; `--part 1/4` is every fourth case, so that four processes can share the work.
+
+With `--regret` it draws docs/pictures/regret.png instead: how much longer the rounds of ten laws were, in
+sum, than with the quotas that the allocator itself would choose if it knew mean and deviation of each worker.
+In the first four laws the first task of the fastest worker is an accident.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +22,14 @@ from numpy.random import Generator
 
 from benchmarks.measuring import options
 from mpi_ata import OFTA, SGD, Allocator, ATAAuto, ATAEmpirical, DrawnTimes, Law, Plain, VirtualCluster
-from mpi_ata.arrays import Array
+from mpi_ata.allocators.round_plan import plan_exactly
+from mpi_ata.allocators.task_model import SpeedEstimates
+from mpi_ata.arrays import Array, IntArray
 from mpi_ata.job.component import LAWS
+from mpi_ata.paper import figures
 from mpi_ata.problems.no_work import NoWork
 from mpi_ata.times import Constant
+from mpi_ata.view.plots import save_figure
 from mpi_ata.view.text import table
 
 MARKS = (100, 1_000, 26_000)
@@ -156,12 +166,122 @@ def rows(case: Case, rounds: int, seeds: Sequence[int]) -> list[list[str]]:
     return lines
 
 
+class Hiccups:
+    """Steady workers, each with its mean, some of whose tasks take much longer; one may be exponential."""
+
+    def __init__(
+        self, usual: list[float], often: float = 0.0, longer: float = 1.0, exponential: bool = False
+    ) -> None:
+        self.n, self._usual, self._exponential = len(usual), np.array(usual), exponential
+        self._often, self._longer = often, longer  # of the first worker
+        self.means = self._usual * np.where(np.arange(self.n), 1.0, 1.0 + often * (longer - 1.0))
+
+    def draw(self, rng: Generator) -> Array:
+        """Draw one time for each worker; they deviate by a per cent."""
+        times = self._usual * (1.0 + 0.01 * rng.standard_normal(self.n))
+        if rng.random() < self._often:
+            times[0] *= self._longer
+        if self._exponential:
+            times[0] = rng.exponential()
+        return times
+
+
+class Setting(NamedTuple):
+    """A law whose regret is drawn, and what the first task of worker 0 takes, if that is an accident."""
+
+    title: str
+    law: Law
+    budget: int
+    accident: float = 0.0
+
+
+SETTINGS = [
+    Setting("1, with 5 % 20; 10 ± 1 %", Hiccups([1.0, 10.0], 0.05, 20.0), 1, 20.0),
+    Setting("1, with 20 % 20; 15 ± 1 %", Hiccups([1.0, 15.0], 0.2, 20.0), 1, 20.0),
+    Setting("1, with 1 % 1,000; 100; 110", Hiccups([1.0, 100.0, 110.0], 0.01, 1000.0), 2, 1000.0),
+    Setting("Exp(1); 2 ± 1 %", Hiccups([1.0, 2.0], exponential=True), 1, 3.0),
+    Setting("0.1, 1, 1, 9, 9", Constant(5, [0.1, 1.0, 1.0, 9.0, 9.0]), 2),
+    Setting("0.1, ten of 1, 39 of 9, ± 1 %", Hiccups([0.1] + [1.0] * 10 + [9.0] * 39), 2),
+    Setting("exponential 20", LAWS["exponential"](20), 5),
+    Setting("sqrt 17", LAWS["sqrt"](17), 23),
+    Setting("linear 17", LAWS["linear"](17), 23),
+    Setting("gpu-generations 48", LAWS["gpu-generations"](48), 24),
+]
+PICTURE = Path("docs/pictures/regret.png")
+SAMPLES = 2_000  # draws of each law that give the expected time of a round
+
+
+class RoundTimes:
+    """The expected time of a round with any quotas, by simulation; the same draws for all of them."""
+
+    def __init__(self, setting: Setting) -> None:
+        rng, most = np.random.default_rng(1), setting.budget
+        draws = np.array([[setting.law.draw(rng) for _ in range(most)] for _ in range(SAMPLES)])
+        self.means, self.deviations = draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))
+        self._ends = np.cumsum(draws, axis=1)
+        self._found: dict[bytes, float] = {}
+
+    def of(self, quota: IntArray) -> float:
+        """Return the expected time of a round."""
+        if (key := quota.tobytes()) not in self._found:
+            busy = np.flatnonzero(quota)
+            self._found[key] = float(self._ends[:, quota[busy] - 1, busy].max(axis=1).mean())
+        return self._found[key]
+
+
+def regret(setting: Setting, times: RoundTimes, allocator: Allocator, rounds: int, seed: int) -> Array:
+    """Return by how much all rounds so far were longer than those that the allocator would choose."""
+    law, B, rng = setting.law, setting.budget, np.random.default_rng(seed)
+    place = np.random.default_rng([seed, 1]).permutation(law.n)  # of each worker of the law
+    speeds = SpeedEstimates(times.means, times.deviations + 1e-6 * times.means, np.zeros(law.n))
+    auto = isinstance(allocator, ATAAuto)
+    least = times.of(plan_exactly(speeds, B)[0].quota if auto else OFTA(law.n, B, law.means).quota)
+    longer, everyone, accident = np.empty(rounds), np.ones(law.n, np.bool_), setting.accident
+    for k in range(rounds):
+        quota = allocator.allocate(everyone)[place]
+        longer[k] = max(times.of(quota) - least, 0.0)
+        draws = np.array([law.draw(rng) for _ in range(quota.max())])
+        if accident and quota[0]:
+            draws[0, 0], accident = accident, 0.0
+        for i in np.flatnonzero(quota).tolist():
+            allocator.observe(int(place[i]), draws[: quota[i], i].tolist())
+    return np.cumsum(longer) / least
+
+
+def draw_regret(rounds: int, seeds: Sequence[int]) -> None:
+    """Draw the regret of both allocators under each law, a mean over seeds, against the logarithm of k."""
+    figure, grid = figures.new_figure(2, 5, width=2.6, height=2.4)
+    panels = [axes for row in grid for axes in row]
+    k = np.unique(np.geomspace(1, rounds, 200).astype(int))
+    for axes, setting in zip(panels, SETTINGS, strict=True):
+        n, B, times = setting.law.n, setting.budget, RoundTimes(setting)
+        for name, make in (("ata-empirical", ATAEmpirical), ("ata-auto", ATAAuto)):
+            found = np.mean(
+                [regret(setting, times, make(n, B, seed=seed), rounds, seed) for seed in seeds], axis=0
+            )
+            axes.plot(k, found[k - 1], label=name, color="#009E73" if name == "ata-empirical" else "#0072B2")
+            marks = [found[m - 1] for m in (rounds // 100, rounds // 10, rounds)]
+            print(f"{setting.title:32} {name:14} " + " ".join(f"{x:10,.1f}" for x in marks), flush=True)
+        axes.set(xscale="log", yscale="log", title=f"{setting.title}\nB = {B}")
+        axes.title.set_fontsize("small")
+        axes.grid(alpha=0.3)
+    figure.supxlabel("round k")
+    figure.supylabel("regret [rounds]")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    save_figure(figure, PICTURE, dpi=figures.DPI)
+
+
 def main() -> None:
     """Print the rows as they are found."""
-    asked = options(__doc__, "laws", laws=[], rounds=MARKS[-1], seeds=3, first_seed=11, part="1/1")
+    asked = options(
+        __doc__, "laws", laws=[], rounds=MARKS[-1], seeds=3, first_seed=11, part="1/1", regret=False
+    )
+    seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+    if asked.regret:
+        draw_regret(asked.rounds, seeds)
+        return
     part, parts = map(int, asked.part.split("/"))
     cases = [case for case in CASES if not asked.laws or case.law in asked.laws]
-    seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
     for case in cases[part - 1 :: parts]:
         print(table(rows(case, asked.rounds, seeds)), flush=True)
 

@@ -23,7 +23,7 @@ html_copy_source = False
 html_show_copyright = False
 highlight_language = "none"
 smartquotes = False
-myst_enable_extensions = ["html_image"]
+myst_enable_extensions = ["dollarmath", "html_image"]
 myst_heading_anchors = 4  # with the names that hosting sites give to headings
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
@@ -40,7 +40,7 @@ CHAPTERS = {
         "warm-start changing-speeds times examples"
     ),
     "Look up": "cheat-sheet job-file api run-file glossary troubleshooting faq",
-    "Background": "performance paper baselines architecture",
+    "Background": "performance paper baselines theory architecture",
 }
 PROJECT = "CONTRIBUTING CHANGELOG packaging/README RELEASING SECURITY CODE_OF_CONDUCT"
 SITES = "open-mpi mpich-cray intel-mpi conda"

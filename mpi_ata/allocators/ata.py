@@ -138,7 +138,8 @@ class ATAEmpirical(LowerBoundAllocator):
         overhead: bool = False,
         forget: bool = False,
     ) -> None:
-        require(eta > 0, f"{eta=} must be above 0; 1 suits exponential and Gamma times")
+        of_laws = "it is 0.77 for the paper's shifted exponentials, 1.53 for exponential times"
+        require(eta > 0, f"{eta=} must be above 0; {of_laws}")
         super().__init__(n, budget, seed, overhead, forget)
         self.eta = eta
 

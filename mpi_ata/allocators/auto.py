@@ -1,5 +1,6 @@
 """ATA-Auto: predicts rounds from what it has learned and chooses the quotas; nothing has to be tuned."""
 
+import logging
 import math
 from collections.abc import Sequence
 
@@ -13,13 +14,14 @@ from mpi_ata.allocators.round_plan import (
     plan_exactly,
     plan_with_spares,
     quantile_above,
-    tail_and_loss,
     task_numbers,
 )
 from mpi_ata.allocators.task_model import Knowledge, SpeedEstimates
 from mpi_ata.arrays import Array, BoolArray, IntArray, State, restore_saved, saved
 from mpi_ata.errors import require
 from mpi_ata.randomness import Purpose, Streams
+
+log = logging.getLogger("mpi_ata")
 
 CERTAINTY = 4.0  # standard deviations: task times have longer tails than the normal distribution
 
@@ -51,11 +53,10 @@ def doubted(k: int, speeds: SpeedEstimates, N: Array, plan: RoundPlan, budget: i
     # The sum of N times is nearly a gamma of shape N / cv^2: quantiles of Wilson and Hilferty.
     h, z = N / (cv * cv), quantile_above(1.0 / np.maximum(odds, 2.0))
     low = mu / np.maximum(1.0 - 1.0 / (9.0 * h) + z / (3.0 * np.sqrt(h)), 1.0) ** 3
-    s = np.minimum(cv, 1.0) * low
-    _, loss = tail_and_loss((plan.limit - low) / s)
-    planned = loss * s + plan.price * low <= plan.threshold  # it costs no more than the last task planned
-    found = np.flatnonzero(planned & (odds > 2.0))
-    return found[np.argsort(low[found], kind="stable")[:budget]]
+    found = np.flatnonzero((odds > 2.0) & (low < plan.length))  # a round is no shorter than any of its tasks
+    found = found[np.argsort(low[found], kind="stable")[: NEAR * budget + 8]]
+    low = low[found]
+    return found[plan.wants(low, np.minimum(cv[found], 1.0) * low)][:budget]
 
 
 def untried_pay(k: int, mu: Array, plan: RoundPlan, budget: int, count: int) -> bool:
@@ -71,14 +72,40 @@ def untried_pay(k: int, mu: Array, plan: RoundPlan, budget: int, count: int) -> 
 def _saving_by_more(mu: Array, budget: int, more: int) -> float:
     """Return how much shorter the round would be with more workers like these.
 
-    Their share of the tasks would be m / (m + more), and their results come in the order of RAS.
+    Their share of the tasks would be m / (m + more), and their results come in the order of RAS.  Where the
+    last of them come at the same time, that says nothing of faster workers: the round is assumed to be
+    shorter in proportion, by half of that at least, as if the squares of the times were evenly spread.
     """
     share = len(mu) / (len(mu) + more)
     mu = np.sort(mu)[:budget]
     counts = np.minimum(mu[-1] / mu + 1.0, budget).astype(np.int64)
     ends = np.sort(task_numbers(counts) * np.repeat(mu, counts))[:budget]
     ends_before = np.interp(share * len(ends), np.arange(len(ends) + 1.0), np.concatenate([[0.0], ends]))
-    return float(ends[-1] - ends_before)
+    return float(max(ends[-1] - ends_before, 0.5 * (1.0 - share) * ends[-1]))
+
+
+def tests_needed(k: int, N: Array, mu: Array, budget: int) -> IntArray:
+    """Return up to B idle workers with fewer tasks than (ln k)^1.5, those with the fewest first.
+
+    However unlikely its tasks so far were, no worker is misjudged for good then: the chance that so many are
+    misleading falls faster than any power of k.  Among workers with as many tasks the fastest is first.
+    """
+    needy = np.flatnonzero(math.log(k) ** 1.5 > N)
+    if not len(needy):
+        return needy
+    order = N[needy] + mu[needy] / (2.0 * mu[needy].max())
+    first = _smallest(order, budget)
+    return needy[first[np.argsort(order[first], kind="stable")]]
+
+
+def rounds_lost(mu: Array, plan: RoundPlan, budget: int) -> Array:
+    """Return how many rounds of clock or worker time are lost if the first of these workers do a task each.
+
+    Each does it in place of an average task of the plan: one entry for the first, the first two, ...
+    """
+    clock = np.maximum.accumulate(mu) / plan.length - 1.0
+    worker_time = np.cumsum(mu) / plan.worker_time - np.arange(1.0, len(mu) + 1.0) / budget
+    return np.maximum.accumulate(np.maximum(np.maximum(clock, worker_time), 0.0))
 
 
 def without_last(quota: IntArray, workers: IntArray, mu: Array, count: int) -> IntArray:
@@ -94,8 +121,10 @@ def without_last(quota: IntArray, workers: IntArray, mu: Array, count: int) -> I
 SPARES = ("none", "auto")
 PATIENCE = 200  # a plan is made again after 1 + k / PATIENCE rounds: by then means have moved by below 1 %
 NEAR = 3  # workers that are considered per task, the fastest ones: all others are too slow
+TESTS = 0.005  # of clock and of worker time that tests of idle workers may take
+LEFT_OUT = 100  # rounds after which a worker without a task is named, where there is one for everybody
 GREEDY_LOOK = 1000  # untried workers per task that one greedy round tries: with more it would cost too much
-_SAVED = ("k", "due", "quota", "available", "length", "sure")
+_SAVED = ("k", "due", "quota", "available", "length", "sure", "tested")
 
 
 class ATAAuto:
@@ -124,9 +153,12 @@ class ATAAuto:
         self.due = 0  # the round in which to plan again
         self.known = Knowledge(n, overhead)
         self.quota = np.zeros(n, np.int64)  # what was planned
+        self.tested = 0.0  # rounds that tests of idle workers have cost
         self.length = np.zeros(())  # how long a round with it was expected to be
         self.sure = np.zeros(n, np.int64)  # tasks of the plan that are done well before the round ends
         self.available = np.ones(n, np.bool_)  # when that was planned
+        self._began = 0  # the round in which this process began
+        self._named = np.zeros(n, np.bool_)  # workers that the user knows to be left out
         self._order = Streams(seed, Purpose.ALLOCATION).at(0).permutation(n)  # in which workers are tried
 
     @property
@@ -155,9 +187,13 @@ class ATAAuto:
             self._plan(tried, speeds)
             return self._with_looks(self._suspects())
         speeds = speeds.shrunk()
-        asked = self._worth_a_trial(tried, speeds, self._plan(tried, speeds))
+        plan = self._plan(tried, speeds)
+        asked = self._worth_a_trial(tried, speeds, plan)
+        if not len(asked):
+            asked = self._tests(tried, speeds, plan)
         if not len(asked):
             self.due += self.k // PATIENCE
+            self._name_left_out()
             return self.quota
         quota = without_last(self.quota, tried, speeds.mu, len(asked))
         quota[asked] += 1
@@ -231,6 +267,34 @@ class ATAAuto:
         N = self.known.model.N[tried[idle]]
         return tried[idle[doubted(self.k, speeds.of(idle), N, plan, self.budget)]]
 
+    def _tests(self, tried: IntArray, speeds: SpeedEstimates, plan: RoundPlan) -> IntArray:
+        """Return idle workers to test, as many as all tests so far leave clock and worker time for."""
+        mu = np.full(self.n, speeds.mu.max())  # an untried worker may be as slow as any
+        mu[tried] = speeds.mu + CERTAINTY * speeds.un  # a mean of few tasks may be too low by chance
+        idle = np.flatnonzero(self.available & (self.quota == 0))
+        workers = idle[tests_needed(self.k, self.known.model.N[idle], mu[idle], self.budget)]
+        lost = rounds_lost(mu[workers], plan, self.budget)
+        count = int(np.searchsorted(lost, TESTS * self.k - self.tested, side="right"))
+        if count:
+            self.tested += lost.item(count - 1)
+        return workers[:count]
+
+    def _name_left_out(self) -> None:
+        """Log once of each worker that it was left out for long, and why, where there are tasks for all."""
+        if self.budget < self.n:
+            return
+        N, T = self.known.model.N, self.known.model.T
+        unheard = self.k - np.maximum(self.known.heard, self._began) > LEFT_OUT
+        idle = np.flatnonzero(self.available & (self.quota == 0) & (N > 0.0) & unheard & ~self._named)
+        self._named[idle] = True
+        if len(idle):
+            log.warning(
+                "no task for %s rounds: %s; with them rounds are expected to be longer, or to cost more "
+                "worker time than they save; now and then they are tested again",
+                LEFT_OUT,
+                ", ".join(f"worker {i} ({T[i] / N[i]:.4g} s per task)" for i in idle.tolist()),
+            )
+
     def observe(
         self, worker: int, seconds: Sequence[float], stopped: Sequence[float] = (), overhead: float = 0.0
     ) -> None:
@@ -250,8 +314,10 @@ class ATAAuto:
 
     def restore(self, state: State) -> None:
         """Resume from an earlier state."""
+        state = {"tested": np.array(0.0)} | state  # older runs have tested nobody
         restore_saved(self, state, _SAVED)
         self.known.restore(state)
+        self._began = self.k
         if not self._fits(state):
             self.due = 0
 
@@ -264,6 +330,8 @@ class ATAAuto:
     def inherit(self, rounds: int, known: State) -> None:
         """Add the samples of earlier rounds."""
         self.k += rounds
+        self._began = self.k
+        self.tested = TESTS * self.k  # the time of earlier runs is not this run's to spend
         self.known.inherit(known)
 
 

@@ -46,9 +46,14 @@ class RoundPlan(NamedTuple):
     quota: IntArray
     length: float  # of the round
     worker_time: float
-    limit: float  # the time L that the quotas were chosen for
-    threshold: float  # the cost of the last task that was chosen
+    limits: Array  # times L for which tasks were chosen by their costs
+    room: Array  # what one more task may cost at each of them, in place of the dearest, so that this pays
     price: float  # of a second of worker time in those costs
+
+    def wants(self, mu: Array, s: Array) -> BoolArray:
+        """Return whether workers whose first task takes mu, with a deviation of s, would be in the plan."""
+        _, loss = tail_and_loss((self.limits[:, None] - mu) / s)
+        return np.asarray((loss * s + self.price * mu <= self.room[:, None]).any(axis=0))
 
 
 class Tasks(NamedTuple):
@@ -105,7 +110,7 @@ def expected_length(speeds: SpeedEstimates, quota: IntArray) -> float:
     return float(np.min(limits + (loss * s).sum(axis=1)))
 
 
-SECTIONS, STAGES = 8, 3  # 9^-3 of the interval: L to about 0.2 %, far below any noise in it
+SECTIONS, STAGES = 11, 3  # (2/11)^2 / 11 of the interval: L to about 0.5 %, below any noise in it
 WIDEST = 4.0  # standard deviations beyond the mean where a task is as good as done
 PRICES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # of worker time, over the number of busy workers
 TIE = 1e-6  # of its end: among tasks that cost the same, the earliest is taken
@@ -123,11 +128,13 @@ def plan_exactly(speeds: SpeedEstimates, budget: int, price: float = 1.0) -> tup
     lowest, highest = _interval(speeds, x, budget)
     tasks = lay_out(speeds, budget, highest)
     best = _shortest(tasks, budget, lowest, highest, 0.0)
-    plans = [best, RoundPlan(x, expected_length(speeds, x), W0, best.limit, best.threshold, 0.0)]
+    plans = [best._replace(quota=x, length=expected_length(speeds, x), worker_time=W0), best]
     if best.worker_time > W0 * (1.0 + NEGLIGIBLE):
         busy = np.count_nonzero(best.quota)
         plans += [_shortest(tasks, budget, lowest, highest, each / busy) for each in PRICES]
-    return min(plans, key=lambda plan: value(plan, W0, price)), W0
+    # Several prices may give the same quotas: rounding must not decide which of them doubts are judged by.
+    distinct = {plan.quota.tobytes(): plan for plan in reversed(plans)}
+    return min(reversed(distinct.values()), key=lambda plan: value(plan, W0, price)), W0
 
 
 def value(plan: RoundPlan, W0: float, price: float) -> float:
@@ -145,24 +152,27 @@ def _interval(speeds: SpeedEstimates, x: IntArray, budget: int) -> tuple[float, 
 def _shortest(tasks: Tasks, budget: int, lowest: float, highest: float, price: float) -> RoundPlan:
     """Return the B tasks with the least sum of L + lateness beyond L, least over L too.
 
-    That sum is an upper bound of the expected maximum of all ends.  It falls as L grows while the expected
-    number of late workers exceeds 1, so the L at which it is 1 is found by dividing an interval
-    repeatedly.
+    That sum is an upper bound of the expected maximum of all ends.  It may have several minima: where L is
+    short the fastest worker does everything, where it is longer others help.
     """
-    base, steps = tasks.mu * price + TIE * tasks.m, np.arange(SECTIONS + 2) / (SECTIONS + 1.0)
+    base, steps = tasks.mu * price + TIE * tasks.m, np.arange(SECTIONS + 1.0) / SECTIONS
+    curve: list[tuple[Array, Array, Array]] = []
     for _ in range(STAGES):
         limits = lowest * (highest / lowest) ** steps  # much faster than np.geomspace
-        late, loss = tasks.late(limits[1:])
-        costs = tasks.since_previous(loss)
-        chosen = _least(costs + base, budget)
-        count = tasks.since_previous(late)[np.arange(len(chosen))[:, None], chosen].sum(axis=1)
-        row = int(np.argmax(count <= 1.0)) if count[-1] <= 1.0 else SECTIONS
-        lowest, highest = limits[row], limits[row + 1]
+        _, loss = tasks.late(limits)
+        lateness = tasks.since_previous(loss)
+        chosen = _least(lateness + base, budget)
+        costs = np.take_along_axis(lateness + base, chosen, axis=1)
+        sums = limits + costs.sum(axis=1)
+        row = int(np.argmin(sums))
+        curve.append((limits, sums, costs.max(axis=1)))
+        lowest, highest = limits[max(row - 1, 0)], limits[min(row + 1, SECTIONS)]
     taken = chosen[row]
-    length = highest + float(costs[row, taken].sum())
-    threshold = float((costs[row, taken] + tasks.mu[taken] * price).max())
+    length = float(limits[row] + lateness[row, taken].sum())
+    wide, last = curve[0], curve[-1]
+    at, totals, dearest = (np.append(a, b[row]) for a, b in zip(wide, last, strict=True))
     worker_time = float(tasks.mu[taken].sum())
-    return RoundPlan(tasks.per_worker(taken), length, worker_time, float(highest), threshold, price)
+    return RoundPlan(tasks.per_worker(taken), length, worker_time, at, totals[-1] - totals + dearest, price)
 
 
 def _least(costs: Array, count: int) -> IntArray:
@@ -215,7 +225,8 @@ def _best(tasks: Tasks, budget: int, price: float, W0: float, lengths: Array) ->
     length, cost = _expected(progress, chosen, budget)
     best = int(np.argmin(_spare_value(length, cost / W0, price)))
     quota = tasks.per_worker(np.flatnonzero(chosen[best]))
-    return RoundPlan(quota, float(length[best]), float(cost[best]), float(length[best]), 0.0, 0.0)
+    nothing = np.zeros(0)  # doubts are for plans without spares
+    return RoundPlan(quota, float(length[best]), float(cost[best]), nothing, nothing, 0.0)
 
 
 def _spare_value(length: Array | float, effort: Array | float, price: float) -> Array:

@@ -12,6 +12,10 @@ from mpi_ata.arrays import Array, IntArray, State, entry, restore_saved, saved
 PRIOR = 2.0  # tasks that the pooled variance counts for: with 1 or 8 results are the same within noise
 FIRST_CV = 0.5  # standard deviation over mean before any was seen; soon outweighed by PRIOR
 LARGEST_SQUARE = 9.0  # in the pool: one outlier of one worker must not make everyone look noisy
+# Times all others of its worker together that a task counts at most: a stall among the first tasks must not
+# hide how fast the worker is.  Soon nothing is cut any more, since the others add up.
+LARGEST_TASK = 4.0
+STEADY = 0.2  # pooled variance below which that holds: elsewhere long tasks are nothing unusual
 LEAST_CV = 1e-6  # so that constant times have a spread to divide by
 LEAST_SECONDS = 1e-12  # below the resolution of any clock, so that a mean is never 0
 _COLUMNS = ("N", "T", "SS", "DF", "pool", "finished", "stops", "longest")
@@ -83,6 +87,8 @@ class TaskModel:
         which = np.repeat(np.arange(len(workers)), counts)
         first = self.N[workers] == 0.0
         self.finished[workers] = True
+        if self._pooled_variance() < STEADY:
+            seconds = self._without_stalls(workers, which, seconds)
         self.N[workers] = N = self.N[workers] + counts
         self.T[workers] = T = self.T[workers] + np.bincount(which, seconds)
         mu = np.maximum(T / N, LEAST_SECONDS)
@@ -92,6 +98,13 @@ class TaskModel:
         self.SS[workers] += np.bincount(which, squares)
         self.DF[workers] += counts - first
         self.pool += np.minimum(squares, LARGEST_SQUARE).sum(), len(seconds) - np.count_nonzero(first)
+
+    def _without_stalls(self, workers: IntArray, which: IntArray, seconds: Array) -> Array:
+        """Return the seconds of new tasks, and cut that of the only one before, where one is far too long."""
+        new, once = np.bincount(which, seconds), self.N[workers] == 1.0
+        others = (self.T[workers] + new)[which] - seconds
+        self.T[workers[once]] = np.minimum(self.T[workers[once]], LARGEST_TASK * new[once])
+        return np.where(others > 0.0, np.minimum(seconds, LARGEST_TASK * others), seconds)
 
     def learn_stopped(self, workers: IntArray, seconds: Array) -> None:
         """Add tasks that were stopped after some seconds, at most one of each worker."""

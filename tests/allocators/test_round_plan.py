@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpi_ata.allocators.round_plan import plan_exactly, plan_with_spares
+from mpi_ata.allocators.round_plan import PRICES, plan_exactly, plan_with_spares
 from mpi_ata.allocators.task_model import SpeedEstimates, TaskModel
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.times import Law, Linear, Sqrt
@@ -32,6 +32,23 @@ def test_a_round_with_spares_lasts_and_costs_on_average_what_was_predicted(law: 
     assert plan.quota.sum() > BUDGET
     # 1,000 rounds show a mean to about 1 %; the rest is the error of the normal approximation.
     assert simulated(law, plan.quota, 1000) == pytest.approx((plan.length, plan.worker_time), rel=0.05)
+
+
+def test_of_prices_that_give_the_same_quotas_the_lowest_is_kept() -> None:
+    rng = np.random.default_rng(5284)
+    n, budget = int(rng.integers(3, 40)), int(rng.integers(2, 40))
+    mu = np.sort(np.exp(rng.normal(0.0, 0.7, n)))
+    plan, _ = plan_exactly(SpeedEstimates(mu, mu * rng.uniform(0.3, 1.0, n), mu * 0.05), budget)
+    # Those of 1/8, 1/4 and 1/2 over ten busy workers do; by a rounding error the second is best.
+    assert plan.price == PRICES[0] / 10
+
+
+def test_two_tasks_go_to_two_workers_where_that_makes_the_round_shorter() -> None:
+    mu = np.sqrt(np.arange(1.0, 6.0))
+    plan, _ = plan_exactly(SpeedEstimates(mu, mu / 10.0, np.zeros(5)), 2)
+    assert plan.quota.tolist() == [1, 1, 0, 0, 0]
+    # At a mean of 1.3 a third worker would take over the task of the second, whose mean is 1.41; at 1.5 not.
+    assert plan.wants(np.array([1.3, 1.5]), np.array([0.1, 0.1])).tolist() == [True, False]
 
 
 def stopped_at(limit: float, tasks: int) -> Array:
