@@ -126,6 +126,9 @@ def resolve_here(virtual: bool, *arguments: Any) -> Plan:
     return (resolve_on_ranks if launch.under_launcher() and not virtual else resolve)(*arguments)
 
 
+COLLECTOR = "collector"  # the module that logs what happens to workers, the same for all jobs that share them
+
+
 class Notes(logging.Handler):
     """Prints what the package logs, above a progress line; if asked, each text once per command."""
 
@@ -136,13 +139,13 @@ class Notes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one note."""
-        text = record.getMessage()
-        if self._once and text in self._printed:
+        text, whose = record.getMessage(), f"{record.threadName}: " if in_turn_thread() else ""
+        key = text if record.module == COLLECTOR else f"{whose}{text}"
+        if self._once and key in self._printed:
             return
-        self._printed.add(text)
+        self._printed.add(key)
         # A launcher that has ended reads nothing, and a signal may come while another line is written:
         # neither may end the run.
-        whose = f"{record.threadName}: " if in_turn_thread() else ""
         with suppress(OSError, RuntimeError):
             self._line.clear()
             show(f"Note: {whose}{text}", err=True)

@@ -152,7 +152,7 @@ class Sharing:
         means = np.sort(self.speeds.means(problem))
         speed = np.cumsum(1.0 / means)
         slowest = means[np.searchsorted(speed, MOST_SPEED * speed[-1])]
-        wanted = max(LEAST_AT_ONCE, int(np.ceil(2.0 * slowest * speed[-1] / budget)))
+        wanted = max(LEAST_AT_ONCE, int(np.ceil(4.0 * slowest * speed[-1] / budget)))
         return jobs if jobs < 2 * wanted else wanted
 
 

@@ -20,7 +20,7 @@ from mpi_ata.clusters.interface import Cluster, ClusterSettings
 from mpi_ata.clusters.sharing import Share, Sharing
 from mpi_ata.clusters.virtual import SharedTime, VirtualCluster
 from mpi_ata.driver.drive import Drive, Outcome
-from mpi_ata.driver.execute import log_notes, settings_of, simulate, start_billing
+from mpi_ata.driver.execute import log_notes, settings_of, simulate
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.plan import OutputOptions, Plan, RunStart, resolve
 from mpi_ata.driver.restore import track_regret
@@ -31,6 +31,7 @@ from mpi_ata.job.build import COPIES
 from mpi_ata.job.schema import Job, RunDescription
 from mpi_ata.job.tables import parse_setting, split_values
 from mpi_ata.launch import allocated_cores, host_name, rank
+from mpi_ata.launch.environment import take_job_age
 from mpi_ata.launch.signals import FollowedStopRequest, GraceExpired, StopRequest
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.limits import machine_memory
@@ -231,7 +232,7 @@ class Billing(Observer):
         traces = [run.trace for run in self._runs if run.state == "running"]
         worked = sum(trace.worker_time for trace in traces)
         for trace in traces:
-            trace.cores = self._cores * (trace.worker_time / worked if worked else 1.0 / len(traces))
+            trace.bill(self._cores * (trace.worker_time / worked if worked else 1.0 / len(traces)))
 
 
 class RankStage:
@@ -265,7 +266,7 @@ class RankStage:
             if not self._noted:
                 self._noted = True
                 cluster.log_notes(sleeping=parts.times is not None)
-            start_billing(run.trace, cluster)
+            run.trace.begin_earlier(take_job_age())
             track_regret(run.trace, parts.method, parts.times)
             given = cluster, run.trace, [*run.observers, *self._observers], stop_request
             return Drive(run.start, parts.method, parts.problem, *given).outcome()

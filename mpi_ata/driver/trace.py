@@ -84,7 +84,8 @@ class Trace:
         self.capacity, self.stride, self.recorded = capacity, 1, 0
         self.cores = 0.0  # billed while the run lasts; none where workers are simulated
         self._began, self._ended = time.monotonic(), math.inf
-        self._before = (0.0, 0.0)  # elapsed and billed, in parts of the run before this one
+        self._before = 0.0  # elapsed, in parts of the run before this one
+        self._billed = 0.0, 0.0  # elapsed and billed, when the number of cores last changed
         self.wall_time = WallTime()  # of elapsed
 
     @property
@@ -108,7 +109,7 @@ class Trace:
 
     def end_setup(self) -> None:
         """Note that all which comes before the first round is done, in this part of the run."""
-        self.wall_time.setup_time += self.elapsed - self._before[0]
+        self.wall_time.setup_time += self.elapsed - self._before
 
     @property
     def setup_time(self) -> float:
@@ -122,8 +123,12 @@ class Trace:
     @property
     def billed(self) -> float:
         """Return cores x elapsed, idle ones included; a resumed run may have had another number of cores."""
-        elapsed, billed = self._before
+        elapsed, billed = self._billed
         return billed + self.cores * (self.elapsed - elapsed)
+
+    def bill(self, cores: float) -> None:
+        """Bill this many cores from now on: those of a job that shares ranks may be fractions."""
+        self._billed, self.cores = (self.elapsed, self.billed), cores
 
     def track_regret(self, regret: Regret) -> None:
         """Add up the regret from now on."""
@@ -175,8 +180,9 @@ class Trace:
     def restore(self, totals: State, history: State, evaluations: State) -> None:
         """Continue from the totals and the history of an earlier part of the run."""
         sums = {name: entry(totals, name, getattr(self, name)).item() for name in TOTALS}
-        self._before = sums.pop("elapsed"), sums.pop("billed")
-        self._began -= self._before[0]
+        self._before = sums.pop("elapsed")
+        self._billed = self._before, sums.pop("billed")
+        self._began -= self._before
         vars(self).update(sums)
         for name, value in vars(self.wall_time).items():
             if name in totals:  # older files have no shares

@@ -79,5 +79,5 @@ def test_as_many_jobs_run_at_once_as_keep_the_workers_busy() -> None:
     sharing = Sharing(10)
     sums = np.array([np.full(10, 100.0), np.full(10, 100.0), np.full(10, 100.0)])
     sharing.speeds.learn("a", sums)
-    assert [sharing.at_once("a", budget, jobs=100) for budget in (1, 2, 5, 50)] == [20, 10, 4, 4]
+    assert [sharing.at_once("a", budget, jobs=100) for budget in (1, 2, 5, 50)] == [40, 20, 8, 4]
     assert sharing.at_once("a", budget=50, jobs=7) == 7
