@@ -2,13 +2,24 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
 from mpi_ata.arrays import Array
-from mpi_ata.driver.jobs import JobRun, JobSpec, job_run, resolve_jobs, simulate_jobs, specify_jobs
+from mpi_ata.clusters.sharing import Share
+from mpi_ata.driver.jobs import (
+    Billing,
+    JobRun,
+    JobSpec,
+    job_run,
+    resolve_jobs,
+    simulate_jobs,
+    specify_jobs,
+)
 from mpi_ata.driver.plan import OutputOptions, resolve
+from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import UsageError
 from mpi_ata.runfile.schema import to_tree
 from tests.driver.driven import driven, logged
@@ -177,3 +188,24 @@ def test_a_machine_with_little_memory_runs_fewer_jobs_at_once(
         runs = shared(job, SEEDS)
     assert all(run.state == "finished" for run in runs)
     assert any("3 jobs run at once, not 4" in text for text in texts)
+
+
+def test_what_the_ranks_cost_is_divided_among_the_jobs_that_run(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("mpi_ata.driver.trace.time.monotonic", lambda: clock[0])
+    specs = specify_jobs([job], (), ["run.seed=1,2"])
+    runs = [job_run(spec, resolve(spec.path, spec.settings)) for spec in specs]
+    first, second = runs
+    first.trace, second.trace = Trace(), Trace()
+    first.share = second.share = cast(Share, object())  # so that they count as running
+    billing = Billing(runs, cores=10.0)
+    billing.on_round(None, first.trace)  # type: ignore[arg-type]
+    clock[0], first.trace.worker_time, second.trace.worker_time = 4.0, 30.0, 10.0
+    billing.on_round(None, first.trace)  # type: ignore[arg-type]
+    clock[0], second.error = 6.0, "it failed"
+    second.trace.end()
+    billing.on_round(None, first.trace)  # type: ignore[arg-type]
+    clock[0] = 8.0
+    assert (first.trace.billed, second.trace.billed) == (20.0 + 15.0 + 20.0, 20.0 + 5.0)

@@ -22,6 +22,7 @@ from tests.mpi.starting import COMMAND, finished, rank_pids, ranks_of, started
 DRAWN = 'unit = 3e-5\nreport = "drawn"'
 OUT = Path("runs")
 EVERY = "checkpoint_rounds = 5"
+SLOW = pytest.mark.slow
 LONG = 10**6  # rounds: more than any test waits for
 
 
@@ -119,7 +120,7 @@ def test_different_problems_are_evaluated_by_the_workers_in_their_queues() -> No
     assert evaluation == {"same": 1.0, "workers": 6.0}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=SLOW), signal.SIGKILL])
 def test_jobs_that_are_interrupted_lose_at_most_one_interval_and_are_resumed(number: signal.Signals) -> None:
     job = job_of(rounds=LONG)
     names = ["job-seed=1", "job-seed=2"]
@@ -161,6 +162,7 @@ def test_a_dead_worker_is_lost_for_each_job_and_all_are_finished() -> None:
         assert row["tasks_started"] == used + row["tasks_wasted"] + row["tasks_lost"]
 
 
+@SLOW
 def test_orders_behind_a_worker_that_hangs_are_done_by_others() -> None:
     body = "import time\nif task.worker == 1 and task.round == 10: time.sleep(3600)"
     hanging, good = job_of("hanging", body=body), job_of("good", rounds=200)
