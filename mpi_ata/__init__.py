@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # of the modules with *, all public names
     from mpi_ata.driver.observers import TensorBoardLogger as TensorBoardLogger
     from mpi_ata.driver.observers import WandbLogger as WandbLogger
     from mpi_ata.driver.trace import Trace as Trace
+    from mpi_ata.errors import ItemError as ItemError
     from mpi_ata.errors import RunError as RunError
     from mpi_ata.errors import UsageError as UsageError
     from mpi_ata.job.schema import Stop as Stop
@@ -68,7 +69,7 @@ _NAMES = {  # by module, which is imported when a name is first used: a thousand
     "clusters.mpi.manager": "MPICluster",
     "driver.observers": "CSVLogger MLflowLogger Observer TensorBoardLogger WandbLogger",
     "driver.trace": "Trace",
-    "errors": "RunError UsageError",
+    "errors": "ItemError RunError UsageError",
     "job.schema": "Stop",
     "methods": "ASGD HeterogeneousDataSGD Malenia Map Method MindFlayer Ringmaster Round SGD",
     "problems": "Computation Problem Quadratic Task",

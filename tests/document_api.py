@@ -26,7 +26,7 @@ GROUPS = {
     "Methods": "Method SGD Map HeterogeneousDataSGD Malenia MindFlayer ASGD Ringmaster",
     "Updates": "Update GradientUpdate Plain Momentum Nesterov Adam TorchUpdate",
     "Clusters": "Cluster MPICluster VirtualCluster FaultPolicy Fault Arrival TaskResult Lost Back",
-    "Errors": "UsageError RunError",
+    "Errors": "UsageError RunError ItemError",
 }
 REST = "Task times"  # the group of all names that are in no other
 WIDTH = 110
