@@ -299,9 +299,7 @@ class Farm:
         if not missing or number != self._number:
             return
         if self._by_value or not can_send_code():
-            way_out = (
-                "define it above mpi_ata.cluster() or Pool(), where workers stay, or install cloudpickle"
-            )
+            way_out = "define it above cluster() or Pool(), where workers stay, or install cloudpickle"
             raise RunError(f"{self._who(worker)} cannot load {self._name}: {missing}; {way_out}")
         self._set_code(by_value=True)
 
