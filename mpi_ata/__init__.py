@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # of the modules with *, all public names
     from mpi_ata.script.balance import Balance as Balance
     from mpi_ata.script.minimize import Result as Result
     from mpi_ata.script.minimize import minimize as minimize
+    from mpi_ata.script.pool import Pool as Pool
     from mpi_ata.script.ranks import cluster as cluster
     from mpi_ata.script.run import run as run
     from mpi_ata.script.run_jobs import run_jobs as run_jobs
@@ -75,6 +76,7 @@ _NAMES = {  # by module, which is imported when a name is first used: a thousand
     "problems": "Computation Problem Quadratic Task",
     "runfile.load": "SavedRun load",
     "script.balance": "Balance",
+    "script.pool": "Pool",
     "script.ranks": "cluster",
     "script.minimize": "Result minimize",
     "script.run": "run",

@@ -196,7 +196,7 @@ SLOW = 3.0  # times the longest item so far: who takes longer may hang, and idle
 
 
 class Farming:
-    """Gives clusters the method `map`."""
+    """Gives clusters the methods `map` and `starmap`."""
 
     _problem: Any
 
@@ -207,10 +207,15 @@ class Farming:
         anything that pickle can send; the function is sent to each worker once.  An item may be computed
         twice: where its worker is lost, or much slower than others.
         """
+        return self.starmap(function, zip(*items, strict=False), ordered)
+
+    def starmap(
+        self, function: Callable[..., Any], items: Iterable[Iterable[Any]], ordered: bool = True
+    ) -> Iterator[Any]:
+        """Yield function(*item) for each item, as map() does."""
         if not isinstance(self._problem, Items):
             raise UsageError("map() needs a cluster without a problem: with mpi_ata.cluster() as cluster")
-        items_of_calls = list(zip(*items, strict=False))
-        farm = Farm(cast(Cluster, self), self._problem, function, items_of_calls)
+        farm = Farm(cast(Cluster, self), self._problem, function, list(map(tuple, items)))
         return _in_order(farm.results()) if ordered else farm.results()
 
 
