@@ -7,9 +7,11 @@ none where the others are done sooner without it.
 
 import logging
 import math
+import reprlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
 from typing import Any, cast
@@ -200,32 +202,66 @@ class Farming:
 
     _problem: Any
 
-    def map(self, function: Callable[..., Any], *items: Iterable[Any], ordered: bool = True) -> Iterator[Any]:
+    def map(
+        self,
+        function: Callable[..., Any],
+        *items: Iterable[Any],
+        ordered: bool = True,
+        on_error: str = "raise",
+        max_losses: int = 2,
+    ) -> Iterator[Any]:
         """Yield function(item) for each item, in order; with several iterables, function(a, b, ...).
 
         With `ordered` = False, yield pairs of index and result as they come.  Function, items and results are
         anything that pickle can send; the function is sent to each worker once.  An item may be computed
-        twice: where its worker is lost, or much slower than others.
+        twice: where its worker is lost, or much slower than others.  One that raises, or that `max_losses`
+        workers did not survive, raises an ItemError, or with `on_error` = "return" has it as its result.
         """
-        return self.starmap(function, zip(*items, strict=False), ordered)
+        given = zip(*items, strict=False)
+        return self.starmap(function, given, ordered, on_error=on_error, max_losses=max_losses)
 
     def starmap(
-        self, function: Callable[..., Any], items: Iterable[Iterable[Any]], ordered: bool = True
+        self,
+        function: Callable[..., Any],
+        items: Iterable[Iterable[Any]],
+        ordered: bool = True,
+        **options: Any,
     ) -> Iterator[Any]:
-        """Yield function(*item) for each item, as map() does."""
+        """Yield function(*item) for each item, as map() does, with its options."""
         if not isinstance(self._problem, Items):
             raise UsageError("map() needs a cluster without a problem: with mpi_ata.cluster() as cluster")
-        farm = Farm(cast(Cluster, self), self._problem, function, list(map(tuple, items)))
+        given = list(map(tuple, items))
+        farm = Farm(cast(Cluster, self), self._problem, function, given, MapOptions(**options))
         return _in_order(farm.results()) if ordered else farm.results()
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """What one call of map() asks for."""
+
+    on_error: str = "raise"  # or "return"
+    max_losses: int = 2  # workers that an item may cost
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("raise", "return"):
+            raise UsageError(f"on_error={self.on_error!r} must be 'raise' or 'return'")
+        if self.max_losses < 1:
+            raise UsageError(f"max_losses={self.max_losses} must be at least 1")
 
 
 class Farm:
     """One call of map(): which items wait, who has which, and how fast each worker is."""
 
     def __init__(
-        self, cluster: Cluster, problem: Items, function: Callable[..., Any], items: list[tuple[Any, ...]]
+        self,
+        cluster: Cluster,
+        problem: Items,
+        function: Callable[..., Any],
+        items: list[tuple[Any, ...]],
+        options: MapOptions,
     ) -> None:
         self._cluster, self._function, self._items, self._problem = cluster, function, items, problem
+        self._options = options
         self._name, self._line = name_of(function), line_of(function)
         self._set_code(by_value=False)
         self._waiting = deque(range(len(items)))
@@ -233,6 +269,7 @@ class Farm:
         self._orders: dict[int, list[int]] = {}  # by worker: the items of its order
         self._undelivered: dict[int, list[int]] = {}  # those of them that it has not delivered
         self._copies: Counter[int] = Counter()  # how often an item of a late worker was given to others
+        self._losses: Counter[int] = Counter()  # workers that died while they may have been at an item
         self._began: Array = np.zeros(cluster.n)  # when each worker began its current item
         self._at_once: IntArray = np.ones(cluster.n, np.int64)  # items of its next message
         self._speeds = ItemSpeeds(cluster.n, problem.slowness)
@@ -276,7 +313,7 @@ class Farm:
         except TimeoutError:  # someone is slow
             return
         if not isinstance(found, Arrival):
-            self._note(found)
+            yield from self._note(found)
             return
         indices, answers = self._orders[found.worker], found.result
         missing = [answer.value for answer in answers if "missing" in answer.value]
@@ -291,9 +328,7 @@ class Farm:
             if "missing" in answer.value:
                 self._wait_again([index])
             elif index in self._open:
-                self._open.remove(index)
-                if self._copies[index] and index in self._waiting:
-                    self._waiting.remove(index)
+                self._close(index)
                 yield index, self._outcome(found.worker, index, **answer.value)
         if not self._undelivered[found.worker]:
             del self._orders[found.worker], self._undelivered[found.worker]
@@ -308,6 +343,12 @@ class Farm:
             raise RunError(f"{self._who(worker)} cannot load {self._name}: {missing}; {way_out}")
         self._set_code(by_value=True)
 
+    def _close(self, index: int) -> None:
+        """Note that an item needs no further result."""
+        self._open.remove(index)
+        if self._copies[index] and index in self._waiting:
+            self._waiting.remove(index)
+
     def _wait_again(self, indices: list[int]) -> None:
         """Let items without a result wait again, before all others."""
         again = self._open.intersection(indices).difference(self._waiting)
@@ -316,7 +357,7 @@ class Farm:
     def _outcome(
         self, worker: int, index: int, value: Packed = EMPTY, error: str = "", raised: Packed = EMPTY
     ) -> Any:
-        """Return the result of an item, or raise its error."""
+        """Return the result of an item, or its error."""
         if not error:
             try:
                 return loads(value)
@@ -325,19 +366,43 @@ class Farm:
         failure = ItemError(f"{self._name} failed for item {index} on {self._who(worker)}{error}", index)
         with suppress(Exception):  # of a class, say, that the manager does not have
             failure.__cause__ = loads(raised)
-        raise failure
+        return self._failed(failure)
+
+    def _failed(self, error: ItemError) -> ItemError:
+        """Raise the error of an item, or return it as the item's result."""
+        if self._options.on_error == "raise":
+            raise error
+        return error
 
     def _who(self, worker: int) -> str:
         return named(worker, self._cluster.identities[worker])
 
-    def _note(self, found: Lost | Back) -> None:
-        """Log who is lost or back; the items of a lost worker wait again."""
+    def _note(self, found: Lost | Back) -> Iterator[tuple[int, ItemError]]:
+        """Log who is lost or back; items of a lost worker wait again, unless they cost too many."""
         kind = found.kind if isinstance(found, Lost) else "back"
         log.warning("%s %s: %s", kind, self._who(found.worker), found.why)
         self._orders.pop(found.worker, None)
-        self._wait_again(self._undelivered.pop(found.worker, []))
+        held = self._undelivered.pop(found.worker, [])
+        if kind == "lost":  # which of the items that come back together it was at is not known
+            self._losses.update(held if self._at_once[found.worker] > 1 else held[:1])
         if not self._cluster.available.any():
-            raise LossError(f"all {self._cluster.n} workers are lost: {found.why}")
+            raise LossError(f"all {self._cluster.n} workers are lost: {found.why}{self._suspicion()}")
+        deadly = [index for index in held if self._losses[index] >= self._options.max_losses]
+        self._wait_again([index for index in held if index not in deadly])
+        for index in self._open.intersection(deadly):
+            self._close(index)
+            costs = f"{self._named(index)} has cost {self._losses[index]} workers"
+            yield index, self._failed(ItemError(f"{costs}, the last one {self._who(found.worker)}", index))
+
+    def _named(self, index: int) -> str:
+        """Return an item's index and value, shortened."""
+        item = self._items[index]
+        return f"item {index}, {reprlib.repr(item[0] if len(item) == 1 else item)},"
+
+    def _suspicion(self) -> str:
+        """Return which item has cost several workers, if one has."""
+        ((index, losses),) = self._losses.most_common(1) or [(0, 0)]
+        return f"; {self._named(index)} has cost {losses} of them" if losses > 1 else ""
 
     def _hand_out(self) -> None:
         """Give orders to idle workers, as far as that ends the farm sooner."""
@@ -350,7 +415,14 @@ class Farm:
             means, share = self._planned()
             for i in idle:
                 if count := min(-(-share.item(i) // 2), self._most(i, means.item(i)), len(self._waiting)):
-                    self._order(i, [self._waiting.popleft() for _ in range(count)], means.item(i))
+                    self._order(i, self._take(count), means.item(i))
+
+    def _take(self, count: int) -> list[int]:
+        """Return the next waiting items; one that may have cost a worker comes alone, to make sure."""
+        taken = [self._waiting.popleft()]
+        while len(taken) < count and not (self._losses[taken[-1]] or self._losses[self._waiting[0]]):
+            taken.append(self._waiting.popleft())
+        return taken
 
     def _planned(self) -> tuple[Array, IntArray]:
         """Return the seconds per item of each worker, and how many of the waiting items it should do."""
@@ -372,10 +444,10 @@ class Farm:
         return int(max(min(2 * self._speeds.tasks.item(worker), LONGEST_ORDER_SECONDS / mean), 1))
 
     def _order(self, worker: int, indices: list[int], mean: float) -> None:
+        x = self._described(worker, indices)
         self._orders[worker], self._undelivered[worker] = indices, list(indices)
         self._began[worker] = self._cluster.now()
         self._problem.orders += 1
-        x = self._described(worker, indices)
         together = mean < SHORT_ITEM_SECONDS and self._speeds.tasks.item(worker) > 0
         self._at_once[worker] = len(indices) if together else 1
         self._cluster.start(np.array([worker]), x, self._problem.orders, len(indices), together)

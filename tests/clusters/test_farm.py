@@ -121,6 +121,42 @@ def test_without_workers_the_farm_ends_with_the_reason() -> None:
         list(cluster.map(square, range(20)))
 
 
+def test_an_error_is_handed_back_in_its_place_while_all_others_are_computed() -> None:
+    found = list(farm_of(1.0, 2.0).map(failing, range(9), on_error="return"))
+    error = found.pop(3)
+    assert found == [1 / (i - 3) for i in range(9) if i != 3]
+    assert isinstance(error, ItemError)
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert error.index == 3
+
+
+def test_after_an_error_the_cluster_can_be_used_again() -> None:
+    cluster = farm_of(1.0, 2.0)
+    with pytest.raises(ItemError):
+        list(cluster.map(failing, range(9)))
+    assert list(cluster.map(square, range(9))) == [i * i for i in range(9)]
+
+
+def test_an_item_that_has_cost_two_workers_is_named_and_set_aside() -> None:
+    deaths = {0: 0.5, 1: 1.5}  # both at item 0, which the first one to be idle gets again
+    words = r"^item 0, 'deadly', has cost 2 workers, the last one worker 1 "
+    with pytest.raises(ItemError, match=words):
+        list(farm_of(1.0, 1.0, 1.0, deaths=deaths).map(str, ["deadly", 1, 2, 3]))
+    cluster = farm_of(1.0, 1.0, 1.0, deaths=deaths)
+    found = list(cluster.map(str, ["deadly", 1, 2, 3], on_error="return"))
+    assert (str(found[0])[:7], found[1:]) == ("item 0,", ["1", "2", "3"])
+    found = list(farm_of(1.0, 1.0, 1.0, deaths=deaths).map(str, ["deadly", 1, 2, 3], max_losses=3))
+    assert found == ["deadly", "1", "2", "3"]
+    with pytest.raises(RunError, match=r"all 2 workers are lost: .*; item 0, 'deadly', has cost 2 of them"):
+        list(farm_of(1.0, 1.0, deaths=deaths).map(str, ["deadly", 1, 2, 3]))
+
+
+@pytest.mark.parametrize(("option", "value"), [("on_error", "ignore"), ("max_losses", 0)])
+def test_options_of_map_that_make_no_sense_are_rejected(option: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"^{option}={value!r} must be "):
+        farm_of(1.0).map(square, [1], **{option: value})
+
+
 def test_an_item_of_a_worker_that_hangs_is_given_to_an_idle_one_too() -> None:
     faults, policy = [Fault(2.5, 1, "hang", duration=1000.0)], FaultPolicy(deadline=0.0)
     cluster = farm_of(1.0, 1.0, faults=faults, policy=policy)

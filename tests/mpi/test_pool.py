@@ -1,10 +1,12 @@
 """Pool on real ranks: scripts of others, and what goes wrong."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.faults.checks import outlives_deaths
 from tests.mpi.starting import finished, mpirun
 
 SCHWIMMBAD = """
@@ -64,3 +66,41 @@ def test_a_pool_that_starts_its_own_ranks_and_second_ones(
     done = finished([sys.executable, str(script)])
     assert done.stdout.startswith("[1, 2]\n"), done.stderr
     assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+
+
+DEADLY = """
+import os
+import signal
+import time
+import mpi_ata
+
+def deadly(value):
+    if value == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if value == 9:
+        raise ValueError("nine")
+    time.sleep({seconds})
+    return value
+
+with mpi_ata.Pool(workers=4) as pool:
+    found = pool.map(deadly, range(400), on_error="return")
+    assert [each for each in found if isinstance(each, int)] == [i for i in range(400) if i not in (7, 9)]
+    print(found[7], found[9], sep="\\n")
+    pool.map(deadly, [9])
+"""
+
+
+@pytest.mark.skipif(not outlives_deaths(), reason="this MPI ends all ranks when one has died")
+@pytest.mark.parametrize("seconds", [0.002, 0.0])  # of short items, an order comes back at once
+def test_an_item_that_kills_costs_two_workers_and_one_that_raises_none(
+    tmp_path: Path, seconds: float
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(DEADLY.format(seconds=seconds))
+    done = finished([sys.executable, str(script)])
+    assert done.stdout, done.stderr
+    killed, raised = done.stdout.split("\n", 1)
+    assert re.match(r"item 7, 7, has cost 2 workers, the last one worker \d \(host ", killed), done.stderr
+    assert re.match(r"(?s)deadly failed for item 9 on worker \d .*Traceback.*ValueError: nine", raised)
+    assert re.search(r"(?s)Error: deadly failed for item 0 on worker \d .*ValueError: nine", done.stderr)
+    assert done.stderr.count("lost worker") == 2
