@@ -33,6 +33,7 @@ from mpi_ata.errors import (
 from mpi_ata.launch.signals import GraceExpired, current_stop_request
 from mpi_ata.packing import EMPTY, Packed
 from mpi_ata.problems import Task
+from mpi_ata.randomness import Purpose, Streams
 
 
 class Items:
@@ -62,7 +63,10 @@ class Items:
             why = describe_error(error) if x["function"].size else ""
             return {"missing": why, "number": x["number"]}
         try:
-            result = function(*loads(x["items"][x["begins"][task.number] :]))
+            item = loads(x["items"][x["begins"][task.number] :])
+            if (seed := x["seed"]) is not None:
+                item = *item, Streams(seed, Purpose.ITEMS).at(x["indices"].item(task.number))
+            result = function(*item)
             return {"value": as_bytes(dumps(result, "its result"))}
         except RunError as error:
             return {"error": f": {error}", "raised": EMPTY}
@@ -209,6 +213,7 @@ class Farming:
         ordered: bool = True,
         on_error: str = "raise",
         max_losses: int = 2,
+        seed: int | None = None,
     ) -> Iterator[Any]:
         """Yield function(item) for each item, in order; with several iterables, function(a, b, ...).
 
@@ -216,9 +221,10 @@ class Farming:
         anything that pickle can send; the function is sent to each worker once.  An item may be computed
         twice: where its worker is lost, or much slower than others.  One that raises, or that `max_losses`
         workers did not survive, raises an ItemError, or with `on_error` = "return" has it as its result.
+        With a `seed`, the function gets a numpy Generator of the item's own as its last argument.
         """
-        given = zip(*items, strict=False)
-        return self.starmap(function, given, ordered, on_error=on_error, max_losses=max_losses)
+        options = {"on_error": on_error, "max_losses": max_losses, "seed": seed}
+        return self.starmap(function, zip(*items, strict=False), ordered, **options)
 
     def starmap(
         self,
@@ -241,12 +247,15 @@ class MapOptions:
 
     on_error: str = "raise"  # or "return"
     max_losses: int = 2  # workers that an item may cost
+    seed: int | None = None  # of the random numbers that items get
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "return"):
             raise UsageError(f"on_error={self.on_error!r} must be 'raise' or 'return'")
         if self.max_losses < 1:
             raise UsageError(f"max_losses={self.max_losses} must be at least 1")
+        if self.seed is not None and not (isinstance(self.seed, int) and 0 <= self.seed < 2**64):
+            raise UsageError(f"seed={self.seed!r} must be a whole number from 0 to 2**64 - 1")
 
 
 class Farm:
@@ -459,6 +468,8 @@ class Farm:
         return {
             "number": self._number,
             "line": self._line,
+            "seed": self._options.seed,
+            "indices": np.array(indices),
             "function": as_bytes(code),
             "begins": np.cumsum([0, *map(len, items)])[:-1],
             "items": as_bytes(b"".join(items)),

@@ -115,6 +115,7 @@ class Cluster(Protocol):
         ordered: bool = True,
         on_error: str = "raise",
         max_losses: int = 2,
+        seed: int | None = None,
     ) -> Iterator[Any]:
         """Yield function(item) for each item, in order; or pairs of index and result as they come.
 

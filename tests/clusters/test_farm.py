@@ -151,7 +151,19 @@ def test_an_item_that_has_cost_two_workers_is_named_and_set_aside() -> None:
         list(farm_of(1.0, 1.0, deaths=deaths).map(str, ["deadly", 1, 2, 3]))
 
 
-@pytest.mark.parametrize(("option", "value"), [("on_error", "ignore"), ("max_losses", 0)])
+def noisy(value: float, rng: np.random.Generator) -> float:
+    return value + rng.random()
+
+
+def test_with_a_seed_each_item_has_random_numbers_of_its_own_whoever_computes_it() -> None:
+    alone, together = farm_of(1.0), farm_of(1.0, 3.0, 2.0)
+    first = list(alone.map(noisy, range(50), seed=1))
+    assert list(together.map(noisy, range(50), seed=1)) == first
+    assert len({value - i for i, value in enumerate(first)}) == 50
+    assert list(together.map(noisy, range(50), seed=2)) != first
+
+
+@pytest.mark.parametrize(("option", "value"), [("on_error", "ignore"), ("max_losses", 0), ("seed", 0.5)])
 def test_options_of_map_that_make_no_sense_are_rejected(option: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"^{option}={value!r} must be "):
         farm_of(1.0).map(square, [1], **{option: value})
