@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # of the modules with *, all public names
     from mpi_ata.driver.observers import TensorBoardLogger as TensorBoardLogger
     from mpi_ata.driver.observers import WandbLogger as WandbLogger
     from mpi_ata.driver.trace import Trace as Trace
+    from mpi_ata.errors import ItemError as ItemError
     from mpi_ata.errors import RunError as RunError
     from mpi_ata.errors import UsageError as UsageError
     from mpi_ata.job.schema import Stop as Stop
@@ -52,6 +53,7 @@ if TYPE_CHECKING:  # of the modules with *, all public names
     from mpi_ata.script.balance import Balance as Balance
     from mpi_ata.script.minimize import Result as Result
     from mpi_ata.script.minimize import minimize as minimize
+    from mpi_ata.script.pool import Pool as Pool
     from mpi_ata.script.ranks import cluster as cluster
     from mpi_ata.script.run import run as run
     from mpi_ata.script.run_jobs import run_jobs as run_jobs
@@ -68,12 +70,13 @@ _NAMES = {  # by module, which is imported when a name is first used: a thousand
     "clusters.mpi.manager": "MPICluster",
     "driver.observers": "CSVLogger MLflowLogger Observer TensorBoardLogger WandbLogger",
     "driver.trace": "Trace",
-    "errors": "RunError UsageError",
+    "errors": "ItemError RunError UsageError",
     "job.schema": "Stop",
     "methods": "ASGD HeterogeneousDataSGD Malenia Map Method MindFlayer Ringmaster Round SGD",
     "problems": "Computation Problem Quadratic Task",
     "runfile.load": "SavedRun load",
     "script.balance": "Balance",
+    "script.pool": "Pool",
     "script.ranks": "cluster",
     "script.minimize": "Result minimize",
     "script.run": "run",

@@ -74,6 +74,14 @@ class BadResultError(RunError):
     """A task has returned something that cannot be used."""
 
 
+class ItemError(RunError):
+    """An item of a farm has no result: its function raised, or its processes died; `index` says which."""
+
+    def __init__(self, message: str, index: int = -1) -> None:
+        super().__init__(message)
+        self.index = index
+
+
 class DamagedError(UsageError):
     """A file that is not, or no longer, what a run wrote."""
 

@@ -24,6 +24,7 @@ class Purpose(IntEnum):
     CHANGES = 4
     MACHINES = 5
     EPOCHS = 6
+    ITEMS = 7
 
 
 class _Key(ISeedSequence):

@@ -20,13 +20,13 @@ All names of `mpi_ata.__all__`: these stay; everything else may change. `python 
 generates this page from their docstrings. [scripts.md](scripts.md) shows how to use them.
 """
 GROUPS = {
-    "Running": "minimize cluster run Trainer Balance load Result SavedRun Stop Observer Trace Round",
+    "Running": "minimize cluster Pool run Trainer Balance load Result SavedRun Stop Observer Trace Round",
     "Problems": "Problem Computation Task Quadratic TorchProblem Array",
     "Allocators": "Allocator ATAAuto ATA ATAEmpirical GTA UTA OFTA MSync Bandit Proportional",
     "Methods": "Method SGD Map HeterogeneousDataSGD Malenia MindFlayer ASGD Ringmaster",
     "Updates": "Update GradientUpdate Plain Momentum Nesterov Adam TorchUpdate",
     "Clusters": "Cluster MPICluster VirtualCluster FaultPolicy Fault Arrival TaskResult Lost Back",
-    "Errors": "UsageError RunError",
+    "Errors": "UsageError RunError ItemError",
 }
 REST = "Task times"  # the group of all names that are in no other
 WIDTH = 110

@@ -39,12 +39,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "click": ("cli/*.py",),
     "rich": ("view/live.py",),
     "subprocess": ("launch/mpirun.py", "batch/inside.py"),
-    **dict.fromkeys(("pickle", "marshal", "shelve", "dill", "cloudpickle"), ()),
+    **dict.fromkeys(("pickle", "cloudpickle"), ("clusters/pickling.py",)),
+    **dict.fromkeys(("marshal", "shelve", "dill"), ()),
 }
 
 # Slow to import or not always there, so imported where needed, but for one file.
 LAZY = {"torch", "sklearn", "matplotlib", "numba", "pandas", "rich", "pyarrow"}
-LAZY |= {"tensorboardX", "wandb", "mlflow"}
+LAZY |= {"tensorboardX", "wandb", "mlflow", "cloudpickle"}
 AT_ONCE = ("paper/kernel.py", "numba")
 
 # Files, and all that they may import: an allocator knows no clock.

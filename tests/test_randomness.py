@@ -45,7 +45,7 @@ def test_a_long_stream_does_not_run_into_the_next_number() -> None:
 
 def test_the_purposes_are_told_apart_by_numbers_that_never_change() -> None:
     # A saved run is repeated from its seed: other numbers would make it another run.
-    numbers = {"ALLOCATION": 1, "TIMES": 2, "TASK": 3, "CHANGES": 4, "MACHINES": 5, "EPOCHS": 6}
+    numbers = {"ALLOCATION": 1, "TIMES": 2, "TASK": 3, "CHANGES": 4, "MACHINES": 5, "EPOCHS": 6, "ITEMS": 7}
     assert {purpose.name: purpose.value for purpose in Purpose} == numbers
 
 

@@ -167,11 +167,10 @@ def set_up(problem: AnyProblem, worker: int | None, n: int) -> None:
 
 def packed_result(problem: ProblemAbilities, x: Packed, task: Task) -> tuple[Packed, Packed]:
     """Return the number and the result of a task; each task has an x of its own, since it may change it."""
-    point, named = unpack(x), problem.result_name
     assert problem.compute is not None
     with users_code(named_task(task, " failed")):
-        value = problem.compute(point, task)
-    return pack(task.number), pack(value, named(point, task) if named else "what compute() returned")
+        value = problem.compute(unpack(x), task)
+    return pack(task.number), pack(value, "what compute() returned")
 
 
 def named_task(task: Task, verb: str = "") -> str:

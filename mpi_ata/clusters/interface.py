@@ -108,10 +108,19 @@ class Cluster(Protocol):
     def take_over(self, workers: State, rows: list[tuple[int, int]]) -> None:
         """Start from what is saved of other workers: `rows` pairs a worker here with its row there."""
 
-    def map(self, function: Callable[..., Any], *items: Iterable[Any], ordered: bool = True) -> Iterator[Any]:
+    def map(
+        self,
+        function: Callable[..., Any],
+        *items: Iterable[Any],
+        ordered: bool = True,
+        on_error: str = "raise",
+        max_losses: int = 2,
+        seed: int | None = None,
+    ) -> Iterator[Any]:
         """Yield function(item) for each item, in order; or pairs of index and result as they come.
 
-        The cluster must have been opened without a problem.
+        An item without a result is an ItemError: raised, or with `on_error` = "return" in its place.  The
+        cluster must have been opened without a problem.
         """
 
     def close(self) -> None:

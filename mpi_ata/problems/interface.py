@@ -104,7 +104,6 @@ class ProblemAbilities(NamedTuple):
     gradients: Callable[..., Any] | None = None
     compute: Callable[..., Any] | None = None
     combine: Callable[..., Any] | None = None
-    result_name: Callable[..., str] | None = None  # of a computation: what an error calls a task's result
     setup: Callable[..., None] | None = None
     shared_arrays: Callable[[], Iterable[npt.NDArray[Any]]] | None = None
     expect: Callable[..., None] | None = None

@@ -17,7 +17,7 @@ from mpi_ata.driver.plan import RunStart
 from mpi_ata.errors import RunError, UsageError, in_users_code, one_line
 from mpi_ata.job.build import check_problem, check_sendable
 from mpi_ata.job.schema import RunDescription, Stop, short_label
-from mpi_ata.launch.signals import StopRequest, open_stop_request
+from mpi_ata.launch.signals import StopRequest, current_stop_request, open_stop_request
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.problems import AnyProblem, returns_values
 from mpi_ata.script.entry import check_arguments, end_process, entry_point, script_path
@@ -119,6 +119,9 @@ def joined(name: str, prepare: Callable[[], Prepared]) -> tuple[Prepared, bool]:
     """
     if importing_script():  # the rank that waits for this process has the better message
         sys.exit(2)
+    if launch.under_launcher() and current_stop_request() is not None:
+        where = "in a task, where workers are" if is_worker() else "while a pool or cluster is open"
+        raise UsageError(f"{name} cannot be called {where}; close it first, or use what is open")
     if not launch.under_launcher():
         found = prepare()
         return found, bool(found.start.finished)

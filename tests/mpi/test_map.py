@@ -160,3 +160,66 @@ def test_a_farm_ends_although_a_worker_that_holds_several_items_hangs(tmp_path: 
     done = finished([sys.executable, str(script)])
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("all\nagain\n"), "the words of a launcher may follow"
+
+
+ANYTHING = """
+import os
+from functools import partial
+
+import numpy as np
+
+import mpi_ata
+
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
+
+
+class Item:
+    def __init__(self, value):
+        self.value = value
+
+
+def weighted(weights, item):
+    assert RANK > 0, "it is the function of the worker's own script, not the manager's"
+    return {item.value: weights[item.value] + len(weights)}
+
+
+def again(value):
+    return value
+
+
+with mpi_ata.cluster() as cluster:
+    weights = np.arange(100_000.0)
+    found = list(cluster.map(partial(weighted, weights), map(Item, range(9))))
+    assert found == [{i: 100_000.0 + i} for i in range(9)], found
+    print("partial", flush=True)
+
+    def again(value):  # below, where workers do not get
+        return -value
+
+    assert list(cluster.map(again, range(9))) == [-i for i in range(9)]
+
+    def below(value):
+        return value + offset
+
+    offset = 5
+    assert list(cluster.map(below, range(9))) == [i + 5 for i in range(9)]
+    assert list(cluster.map(lambda value: value - offset, range(9))) == [i - 5 for i in range(9)]
+    print("all")
+"""
+
+
+def test_functions_that_workers_have_are_found_by_name_and_others_sent_as_they_are(tmp_path: Path) -> None:
+    script = tmp_path / "farm.py"
+    script.write_text(ANYTHING)
+    done = mpirun(4, sys.executable, script)
+    assert (done.returncode, done.stdout) == (0, "partial\nall\n"), done.stderr
+
+
+def test_without_cloudpickle_a_function_that_workers_lack_is_rejected(tmp_path: Path) -> None:
+    script = tmp_path / "farm.py"
+    script.write_text(f"import sys\nsys.modules['cloudpickle'] = None\n{ANYTHING}")
+    done = mpirun(4, sys.executable, script)
+    assert (done.returncode != 0, done.stdout) == (True, "partial\n")
+    assert re.search(
+        r"Error: worker \d .* cannot load again: .*defined again below.*; define it abo", done.stderr
+    )

@@ -1,7 +1,7 @@
 """Messages between manager and workers: a header of 64 bytes, a number for each task, and one array.
 
 What fits is sent with the header; the rest follows in messages of its own.  While any is on its way, whoever
-waits should poll without pauses, between which a large message crawls.  Buffers only, nothing is pickled.
+waits should poll without pauses, between which a large message crawls.  Buffers only.
 """
 
 import os

@@ -1,0 +1,150 @@
+"""Pool: the workers of a script, with the methods that samplers and optimizers ask of a pool."""
+
+import atexit
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
+
+from mpi_ata import launch
+from mpi_ata.clusters import FaultPolicy
+from mpi_ata.clusters.farm import Farming
+from mpi_ata.errors import RunError
+from mpi_ata.script.entry import entry_point
+from mpi_ata.script.ranks import cluster, is_worker
+from mpi_ata.times import DrawnTimes, Law
+
+
+class Pool:
+    """A farm with the methods of `multiprocessing.Pool` and `schwimmbad.MPIPool`.
+
+    All ranks call this, as they call mpi_ata.cluster(), which has the same arguments: the manager continues,
+    workers stay here until the pool is closed, and their processes end then.  Each call of a map is one of
+    cluster.map(), and takes its options too.
+    """
+
+    size = 0  # workers
+    _farm: Farming | None = None  # while it is open, on the manager
+
+    @entry_point
+    def __init__(
+        self,
+        workers: int | None = None,
+        times: DrawnTimes | Law | None = None,
+        seed: int = 0,
+        faults: FaultPolicy | None = None,
+    ) -> None:
+        self._block = cluster(times=times, seed=seed, workers=workers, faults=faults)
+        opened = self._block.__enter__()
+        self.size, self._farm = opened.n, cast(Farming, opened)
+        atexit.register(self.close)
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        iterable: Iterable[Any],
+        callback: Callable[[Any], Any] | None = None,
+        chunksize: int | None = None,
+        **options: Any,
+    ) -> list[Any]:
+        """Return function(item) for each item, in order; `callback` is called with each of the results.
+
+        `chunksize` is not used here, nor in other methods: the numbers of items that workers get are learned.
+        """
+        results = []
+        for result in self.imap(function, iterable, **options):
+            results.append(result)
+            if callback is not None:
+                callback(result)
+        return results
+
+    def starmap(
+        self,
+        function: Callable[..., Any],
+        iterable: Iterable[Iterable[Any]],
+        chunksize: int | None = None,
+        **options: Any,
+    ) -> list[Any]:
+        """Return function(*item) for each item, in order."""
+        return list(self._opened().starmap(function, iterable, **options))
+
+    def imap(
+        self,
+        function: Callable[..., Any],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """Yield function(item) for each item, in order."""
+        return self._opened().map(function, iterable, **options)
+
+    def imap_unordered(
+        self,
+        function: Callable[..., Any],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """Yield function(item) for each item, as they come."""
+        return (found for _, found in self._opened().map(function, iterable, ordered=False, **options))
+
+    def _opened(self) -> Farming:
+        if self._farm is None:  # not a ValueError, of which SciPy makes a message of its own
+            raise RunError("a pool cannot be used after close(), nor in a task, on a worker; use it before")
+        return self._farm
+
+    @property
+    def _processes(self) -> int:
+        """The number of workers, where multiprocessing.Pool has it."""
+        return self.size
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process; 0 is the manager's."""
+        return launch.rank() if launch.under_launcher() else 0
+
+    @property
+    def comm(self) -> Any:
+        """The communicator of all ranks; None in a simulation."""
+        if not launch.under_launcher():
+            return None
+        from mpi_ata.clusters.mpi.library import MPI
+
+        return MPI.COMM_WORLD
+
+    @staticmethod
+    def enabled() -> bool:
+        """Return whether a launcher has started ranks."""
+        return launch.world_size() > 1
+
+    def is_master(self) -> bool:
+        """Return whether this process is the manager; no other one gets further than Pool()."""
+        return not is_worker()
+
+    def is_worker(self) -> bool:
+        """Return whether this process is a worker."""
+        return is_worker()
+
+    def wait(self, callback: Callable[..., Any] | None = None) -> None:
+        """Do nothing: workers wait in Pool()."""
+
+    def close(self) -> None:
+        """Let the workers leave; the pool cannot be used afterwards."""
+        self.__exit__(None, None, None)
+
+    terminate = close
+
+    def join(self) -> None:
+        """Do nothing: close() has waited for the workers."""
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        if self._farm is None:
+            return None
+        self._farm = None
+        atexit.unregister(self.close)
+        return self._block.__exit__(*error)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Send nothing of a pool with an object that has one, as samplers do: no worker can use it."""
+        return {}

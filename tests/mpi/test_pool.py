@@ -1,0 +1,106 @@
+"""Pool on real ranks: scripts of others, and what goes wrong."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.checks import outlives_deaths
+from tests.mpi.starting import finished, mpirun
+
+SCHWIMMBAD = """
+import sys
+from mpi_ata import Pool as MPIPool
+
+def worker(task):
+    a, b = task
+    return a**2 + b**2
+
+def main(pool):
+    print(*pool.map(worker, list(zip(range(6), range(6)))), pool.size, pool.comm.Get_size(), pool.enabled())
+
+with MPIPool() as pool:
+    if not pool.is_master():
+        pool.wait()
+        sys.exit(0)
+    main(pool)
+print("after", flush=True)
+"""
+
+
+def test_a_script_for_schwimmbad_changes_one_import(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCHWIMMBAD)
+    done = mpirun(4, sys.executable, script)
+    assert (done.returncode, done.stdout) == (0, "0 2 8 18 32 50 3 4 True\nafter\n"), done.stderr
+
+
+OPENED = """
+import mpi_ata
+
+def nested(value):
+    return mpi_ata.Pool().map(abs, [value])
+
+pool = mpi_ata.Pool(workers=2)
+print(pool.map(abs, [-1, -2]), flush=True)
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("", 0, ""),  # it is closed at the end
+        ("pool.close()\nprint(mpi_ata.Pool().map(abs, [-3]))", 2, "rank 1 has ended, but rank 0 calls"),
+        ("mpi_ata.Pool()", 2, "Error: cluster cannot be called while a pool or cluster is open; close it"),
+        ("pool.map(nested, [1])", 1, "nested failed for item 0 on worker"),
+        ("pool.map(nested, [1])", 1, "cluster cannot be called in a task"),
+    ],
+)
+def test_a_pool_that_starts_its_own_ranks_and_second_ones(
+    tmp_path: Path, line: str, code: int, words: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(OPENED.format(line))
+    done = finished([sys.executable, str(script)])
+    assert done.stdout.startswith("[1, 2]\n"), done.stderr
+    assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+
+
+DEADLY = """
+import os
+import signal
+import time
+import mpi_ata
+
+def deadly(value):
+    if value == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if value == 9:
+        raise ValueError("nine")
+    time.sleep({seconds})
+    return value
+
+with mpi_ata.Pool(workers=4) as pool:
+    found = pool.map(deadly, range(400), on_error="return")
+    assert [each for each in found if isinstance(each, int)] == [i for i in range(400) if i not in (7, 9)]
+    print(found[7], found[9], sep="\\n")
+    pool.map(deadly, [9])
+"""
+
+
+@pytest.mark.skipif(not outlives_deaths(), reason="this MPI ends all ranks when one has died")
+@pytest.mark.parametrize("seconds", [0.002, 0.0])  # of short items, an order comes back at once
+def test_an_item_that_kills_costs_two_workers_and_one_that_raises_none(
+    tmp_path: Path, seconds: float
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(DEADLY.format(seconds=seconds))
+    done = finished([sys.executable, str(script)])
+    assert done.stdout, done.stderr
+    killed, raised = done.stdout.split("\n", 1)
+    assert re.match(r"item 7, 7, has cost 2 workers, the last one worker \d \(host ", killed), done.stderr
+    assert re.match(r"(?s)deadly failed for item 9 on worker \d .*Traceback.*ValueError: nine", raised)
+    assert re.search(r"(?s)Error: deadly failed for item 0 on worker \d .*ValueError: nine", done.stderr)
+    assert done.stderr.count("lost worker") == 2
