@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.checks import outlives_deaths
-from tests.mpi.starting import finished, mpirun
+from tests.mpi.starting import ROOT, finished, mpirun
 
 SCHWIMMBAD = """
 import sys
@@ -34,6 +34,15 @@ def test_a_script_for_schwimmbad_changes_one_import(tmp_path: Path) -> None:
     script.write_text(SCHWIMMBAD)
     done = mpirun(4, sys.executable, script)
     assert (done.returncode, done.stdout) == (0, "0 2 8 18 32 50 3 4 True\nafter\n"), done.stderr
+
+
+def test_the_program_of_the_page_on_pools_runs(tmp_path: Path) -> None:
+    (program,) = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / "pool.md").read_text())
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    done = finished([sys.executable, str(script)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("-0.5") == 3
 
 
 OPENED = """
