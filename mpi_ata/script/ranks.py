@@ -194,6 +194,8 @@ def cluster(
     if problem is None:
         problem, faults = Items(), faults or FaultPolicy(deadline=0.0)  # items may take any time
     check_arguments(seed=seed, workers=workers, faults=faults, exchange=exchange)
+    if isinstance(problem, Items) and faults is not None and faults.reissues:
+        raise UsageError("faults of a farm have no on_task_error; use map(..., on_error='return')")
     asked = problem, drawn_times(times, seed), seed, workers, exchange
     prepared, _ = joined("cluster", lambda: _prepare(*asked))
     with opened(prepared, workers, GRACE_SECONDS, faults) as (found, stop_request):
