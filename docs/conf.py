@@ -36,7 +36,7 @@ CHAPTERS = {
         "tutorials/own-problem tutorials/task-farm tutorials/pytorch tutorials/slurm tutorials/results"
     ),
     "How to": (
-        "running sharing allocators methods scripts tasks pytorch slurm sites faults networks seeing "
+        "running sharing allocators methods scripts tasks pool pytorch slurm sites faults networks seeing "
         "warm-start changing-speeds times examples"
     ),
     "Look up": "cheat-sheet job-file api run-file glossary troubleshooting faq",

@@ -13,6 +13,7 @@ if launch.under_launcher():
     launch.one_thread_per_rank(os.environ)  # before numpy is imported
     launch.assign_gpus(os.environ)
     launch.hold_signals_of_starter(os.environ)
+    launch.terminate_with_rank(os.environ)
 
 from contextlib import suppress
 from importlib import import_module

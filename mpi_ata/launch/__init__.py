@@ -28,3 +28,4 @@ from mpi_ata.launch.mpirun import script_folder as script_folder
 from mpi_ata.launch.mpirun import set_mpi_defaults as set_mpi_defaults
 from mpi_ata.launch.mpirun import start_ranks as start_ranks
 from mpi_ata.launch.signals import hold_signals_of_starter as hold_signals_of_starter
+from mpi_ata.launch.signals import terminate_with_rank as terminate_with_rank

@@ -20,7 +20,7 @@ from typing import NamedTuple, NoReturn
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.environment import STARTED, TERMINAL, job_start, one_thread_per_rank
 from mpi_ata.launch.exit_report import REPORT_VARIABLE, ExitReport, note_signal, read_report, report_file
-from mpi_ata.launch.signals import SIGNALLED, stop_signals
+from mpi_ata.launch.signals import SIGNALLED, stop_signals, terminate_with_parent
 from mpi_ata.layout import ranks_for
 from mpi_ata.limits import machine_memory
 
@@ -234,7 +234,7 @@ def run_mpirun(command: Sequence[str], ranks: int, report: Path, folder: str = "
         env=environment,
         cwd=folder,
         process_group=0,
-        preexec_fn=_terminate_with_parent,
+        preexec_fn=terminate_with_parent,
     )
     came: list[int] = []
 
@@ -338,14 +338,6 @@ def _alive_ranks(pids: Iterable[int]) -> set[bytes]:
             words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")  # that of a zombie is empty
             found.update(word for word in words if word.startswith(RANK_WORDS))
     return found
-
-
-def _terminate_with_parent() -> None:
-    """Have Linux send a child SIGTERM when its parent is killed."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def exec_launcher(command: Sequence[str]) -> NoReturn:

@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from mpi_ata.errors import StopNow
-from mpi_ata.launch.environment import is_script_rank
+from mpi_ata.launch.environment import OWNER, is_script_rank
 from mpi_ata.launch.exit_report import REPORT_VARIABLE, note_exit, report_so_far
 
 SIGNAL_VARIABLE = "MPI_ATA_SIGNAL"  # names a signal to use instead of USR1, if that has another meaning
@@ -30,6 +31,7 @@ T = TypeVar("T")
 log = logging.getLogger("mpi_ata")
 
 _early: list[int] = []  # signals that came before there was a run to stop
+_forked_by_main = True  # whether the main thread forks
 _handlers: dict[int, Any] = {}  # what the script does on signals, while they are held
 
 
@@ -226,6 +228,54 @@ class FollowedStopRequest(StopRequest):
     def _enforce(self) -> None:
         if self.grace_expired():
             raise GraceExpired
+
+
+def terminate_with_parent() -> None:
+    """Have Linux send this process SIGTERM when the thread that started it ends, or is killed."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def terminate_with_rank(environment: Mapping[str, str]) -> None:
+    """Let this process end with its rank, if it is one that multiprocessing has spawned there."""
+    if "multiprocessing.spawn" in sys.modules and environment.get(OWNER) == str(os.getppid()):
+        terminate_with_parent()
+
+
+def _note_thread() -> None:
+    """Note who forks: to the system, the end of a thread is that of the parent."""
+    global _forked_by_main
+    _forked_by_main = in_main_thread()
+
+
+def _release_child() -> None:
+    """Let a forked child end by SIGTERM, as pools of processes expect, and with its worker.
+
+    Other signals are sent to all processes of a rank, but meant for the rank.
+    """
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
+    ours = {number for number, handler in handlers.items() if _is_ours(handler)}
+    for number in ours:
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else _leave_to_rank)
+    if ours and _forked_by_main and _is_workers(handlers[signal.SIGTERM]):
+        terminate_with_parent()
+
+
+def _leave_to_rank(number: int, frame: FrameType | None) -> None:
+    """Do nothing; unlike a signal that is ignored, this is not passed on to other programs."""
+
+
+def _is_ours(handler: Any) -> bool:
+    return handler in (hold, _pass_on) or isinstance(getattr(handler, "__self__", None), StopRequest)
+
+
+def _is_workers(handler: Any) -> bool:
+    return getattr(handler, "__func__", None) is StopRequest._await_manager
+
+
+os.register_at_fork(before=_note_thread, after_in_child=_release_child)
 
 
 def signal_word(name: str) -> str:

@@ -17,6 +17,7 @@ from mpi_ata.driver.plan import RunStart
 from mpi_ata.errors import RunError, UsageError, in_users_code, one_line
 from mpi_ata.job.build import check_problem, check_sendable
 from mpi_ata.job.schema import RunDescription, Stop, short_label
+from mpi_ata.launch.environment import OWNER
 from mpi_ata.launch.signals import StopRequest, current_stop_request, open_stop_request
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.problems import AnyProblem, returns_values
@@ -35,6 +36,11 @@ NO_SCRIPT = (
     "workers={0} needs a script that all ranks can run: save this as SCRIPT.py and use python SCRIPT.py, "
     "name the problem by its file, as in minimize('my_problem.py:MyProblem', workers={0}, ...), or simulate "
     "workers with times=Sqrt({0})"
+)
+
+UNGUARDED = (
+    "Error: a process that a task has spawned imports this script, and gets to {} there: put that under "
+    'if __name__ == "__main__":, or fork processes instead'
 )
 
 
@@ -117,8 +123,8 @@ def joined(name: str, prepare: Callable[[], Prepared]) -> tuple[Prepared, bool]:
 
     If it fails on one rank, or differs, all ranks leave, and one says why.
     """
-    if importing_script():  # the rank that waits for this process has the better message
-        sys.exit(2)
+    if importing_script():  # the rank that waits for a loader has the better message
+        sys.exit(UNGUARDED.format(name) if os.environ.get(OWNER) == str(os.getppid()) else 2)
     if launch.under_launcher() and current_stop_request() is not None:
         where = "in a task, where workers are" if is_worker() else "while a pool or cluster is open"
         raise UsageError(f"{name} cannot be called {where}; close it first, or use what is open")
@@ -188,6 +194,8 @@ def cluster(
     if problem is None:
         problem, faults = Items(), faults or FaultPolicy(deadline=0.0)  # items may take any time
     check_arguments(seed=seed, workers=workers, faults=faults, exchange=exchange)
+    if isinstance(problem, Items) and faults is not None and faults.reissues:
+        raise UsageError("faults of a farm have no on_task_error; use map(..., on_error='return')")
     asked = problem, drawn_times(times, seed), seed, workers, exchange
     prepared, _ = joined("cluster", lambda: _prepare(*asked))
     with opened(prepared, workers, GRACE_SECONDS, faults) as (found, stop_request):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.checks import outlives_deaths
-from tests.mpi.starting import finished, mpirun
+from tests.mpi.starting import ROOT, finished, mpirun
 
 SCHWIMMBAD = """
 import sys
@@ -34,6 +34,15 @@ def test_a_script_for_schwimmbad_changes_one_import(tmp_path: Path) -> None:
     script.write_text(SCHWIMMBAD)
     done = mpirun(4, sys.executable, script)
     assert (done.returncode, done.stdout) == (0, "0 2 8 18 32 50 3 4 True\nafter\n"), done.stderr
+
+
+def test_the_program_of_the_page_on_pools_runs(tmp_path: Path) -> None:
+    (program,) = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / "pool.md").read_text())
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    done = finished([sys.executable, str(script)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("-0.5") == 3
 
 
 OPENED = """
@@ -104,3 +113,75 @@ def test_an_item_that_kills_costs_two_workers_and_one_that_raises_none(
     assert re.match(r"(?s)deadly failed for item 9 on worker \d .*Traceback.*ValueError: nine", raised)
     assert re.search(r"(?s)Error: deadly failed for item 0 on worker \d .*ValueError: nine", done.stderr)
     assert done.stderr.count("lost worker") == 2
+
+
+PROCESSES = """
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import mpi_ata
+
+def square(value):
+    return value * value
+
+def mapped(value):
+    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+        return pool.map(square, range(value))
+
+def ended(value):
+    pool = multiprocessing.get_context(sys.argv[1]).Pool(2)
+    pool.map(square, range(9))
+    pool.map_async(time.sleep, [600, 600])
+    time.sleep(0.2)
+    if value == "killed":
+        print(*(process.pid for process in pool._pool), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    pool.terminate()
+    pool.join()
+    return value
+
+if __name__ == "__main__":
+    with mpi_ata.Pool(workers=3) as pool:
+        assert pool.map(mapped, [3, 4]) == [[0, 1, 4], [0, 1, 4, 9]]
+        assert pool.map(ended, range(3)) == [0, 1, 2]
+        if sys.argv[2] == "killed":
+            pool.map(ended, ["killed"], max_losses=1, on_error="return")
+"""
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_tasks_may_start_processes_which_end_when_asked_and_with_their_worker(
+    tmp_path: Path, way: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(PROCESSES)
+    done = finished([sys.executable, str(script), way, "killed" if outlives_deaths() else "not"])
+    assert done.returncode == 0, done.stderr
+    commands = [Path("/proc", pid, "cmdline") for pid in done.stdout.split()]
+    assert len(commands) == 2 * outlives_deaths()
+    assert not any(command.exists() and command.read_bytes() for command in commands), "a zombie has none"
+
+
+def test_a_process_that_imports_a_script_up_to_its_pool_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    done = finished([sys.executable, str(script)])
+    assert "Error: a process that a task has spawned imports this script, and gets to cluster" in done.stderr
+    assert (done.returncode, done.stdout) == (0, "[1]\n")
+
+
+UNGUARDED = """
+import multiprocessing
+import mpi_ata
+
+def spawning(value):
+    process = multiprocessing.get_context("spawn").Process(target=print)
+    process.start()
+    process.join()
+    return process.exitcode
+
+with mpi_ata.Pool(workers=1) as pool:
+    print(pool.map(spawning, [1]))
+"""

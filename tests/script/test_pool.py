@@ -65,3 +65,8 @@ def test_a_pool_without_workers_says_how_to_get_some() -> None:
         Pool()
     with pytest.raises(UsageError, match=r"Pool\(\) has no argument 'worker'; did you mean workers\?"):
         mpi_ata.Pool(worker=4)  # type: ignore[call-arg]
+
+
+def test_a_policy_for_tasks_that_fail_is_rejected_since_errors_belong_to_items() -> None:
+    with pytest.raises(UsageError, match=r"faults of a farm have no on_task_error; use map\("):
+        Pool(times=Constant(1, (1.0,)), faults=mpi_ata.FaultPolicy(on_task_error="reissue"))

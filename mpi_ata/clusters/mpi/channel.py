@@ -313,7 +313,10 @@ class Channel:
     def close(self) -> None:
         """Send what is left and cancel the request for a message that will not come."""
         self.flush()
-        self._inbox.close()
+        try:
+            self._inbox.close()
+        except Exception as error:  # a rank whose death MPI has just noticed
+            self.note_loss(error)
 
 
 class _Posted:
