@@ -84,7 +84,7 @@ import time
 import mpi_ata
 
 def deadly(value):
-    if value == 7:
+    if value == 307:
         os.kill(os.getpid(), signal.SIGKILL)
     if value == 9:
         raise ValueError("nine")
@@ -93,8 +93,8 @@ def deadly(value):
 
 with mpi_ata.Pool(workers=4) as pool:
     found = pool.map(deadly, range(400), on_error="return")
-    assert [each for each in found if isinstance(each, int)] == [i for i in range(400) if i not in (7, 9)]
-    print(found[7], found[9], sep="\\n")
+    assert [each for each in found if isinstance(each, int)] == [i for i in range(400) if i not in (9, 307)]
+    print(found[307], found[9], sep="\\n")
     pool.map(deadly, [9])
 """
 
@@ -109,7 +109,7 @@ def test_an_item_that_kills_costs_two_workers_and_one_that_raises_none(
     done = finished([sys.executable, str(script)])
     assert done.stdout, done.stderr
     killed, raised = done.stdout.split("\n", 1)
-    assert re.match(r"item 7, 7, has cost 2 workers, the last one worker \d \(host ", killed), done.stderr
+    assert re.match(r"item 307, 307, has cost 2 workers, the last one worker \d \(host ", killed), done.stderr
     assert re.match(r"(?s)deadly failed for item 9 on worker \d .*Traceback.*ValueError: nine", raised)
     assert re.search(r"(?s)Error: deadly failed for item 0 on worker \d .*ValueError: nine", done.stderr)
     assert done.stderr.count("lost worker") == 2
