@@ -9,6 +9,7 @@ import pytest
 from tests.faults.checks import outlives_deaths
 from tests.mpi.starting import ROOT, finished, mpirun
 
+SLOW = pytest.mark.slow
 SCHWIMMBAD = """
 import sys
 from mpi_ata import Pool as MPIPool
@@ -100,7 +101,9 @@ with mpi_ata.Pool(workers=4) as pool:
 
 
 @pytest.mark.skipif(not outlives_deaths(), reason="this MPI ends all ranks when one has died")
-@pytest.mark.parametrize("seconds", [0.002, 0.0])  # of short items, an order comes back at once
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(0.002, marks=SLOW), 0.0]
+)  # of short items, an order comes back at once
 def test_an_item_that_kills_costs_two_workers_and_one_that_raises_none(
     tmp_path: Path, seconds: float
 ) -> None:
@@ -151,7 +154,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("way", ["fork", "spawn"])
+@pytest.mark.parametrize("way", ["fork", pytest.param("spawn", marks=SLOW)])
 def test_tasks_may_start_processes_which_end_when_asked_and_with_their_worker(
     tmp_path: Path, way: str
 ) -> None:
@@ -164,6 +167,7 @@ def test_tasks_may_start_processes_which_end_when_asked_and_with_their_worker(
     assert not any(command.exists() and command.read_bytes() for command in commands), "a zombie has none"
 
 
+@SLOW
 def test_a_process_that_imports_a_script_up_to_its_pool_says_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)

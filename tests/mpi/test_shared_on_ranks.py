@@ -88,6 +88,7 @@ def test_a_job_that_fails_on_a_worker_leaves_the_others_alone() -> None:
     assert "ValueError: no" in failed["error"]
 
 
+@SLOW
 def test_a_job_whose_file_cannot_be_set_up_on_workers_leaves_the_others_alone() -> None:
     bad = job_of("bad", body="raise OSError('no data here')")
     done = finished(command(job_of("good"), bad))
@@ -95,6 +96,7 @@ def test_a_job_whose_file_cannot_be_set_up_on_workers_leaves_the_others_alone() 
     assert [row["state"] for row in rows(done)] == ["failed", "finished"]
 
 
+@SLOW
 def test_different_problems_are_evaluated_by_the_workers_in_their_queues() -> None:
     parts = "\n".join(
         [
@@ -145,6 +147,7 @@ def test_jobs_that_are_interrupted_lose_at_most_one_interval_and_are_resumed(num
     assert [row["rounds"] for row in rows(again)] == [limit, limit]
 
 
+@SLOW
 @pytest.mark.skipif(not outlives_deaths(), reason="this MPI ends all ranks when one dies")
 def test_a_dead_worker_is_lost_for_each_job_and_all_are_finished() -> None:
     job = job_of(rounds=300)
