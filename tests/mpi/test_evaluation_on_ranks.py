@@ -35,6 +35,7 @@ def test_workers_divide_the_parts_and_results_come_in_their_order() -> None:
         assert {worker for _, worker in table} <= {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_others_take_over_the_parts_of_a_very_slow_worker() -> None:
     first, seconds, *_ = lines("slow")
     assert [part for part, _ in first] == list(range(20))

@@ -137,6 +137,7 @@ def test_a_run_ends_although_a_worker_is_stopped_for_good() -> None:
     assert summary(part)["tasks_lost"] == 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_at_its_exit_is_ended_also_if_others_were_killed() -> None:
     scene = scene_of(
         Fault(0, 1, 5, "hang-at-exit"),

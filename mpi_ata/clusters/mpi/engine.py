@@ -127,6 +127,7 @@ class StoppedOrder:
     unused: float = 0.0  # seconds reported since then
     noted: float = 0.0  # seconds since then that are in overruns()
     hung: bool = False  # whether its worker was found to hang since then
+    reported: bool = False  # whether all its tasks were reported by an exchange, and may be once more
 
 
 class Ranks:
@@ -495,7 +496,9 @@ class Ranks:
             order.job._drop(worker, message)
             self.end(worker)
         elif stopped is not None:
-            stopped.unused += stopped.order.job._drop(worker, message)
+            if not (stopped.reported and message.kind == ARRIVAL):
+                stopped.unused += stopped.order.job._drop(worker, message)
+            stopped.reported = stopped.reported or bool(message.flags & EXCHANGED)
             if message.kind == STOPPED:
                 self._send_following(worker, stopped)
 
