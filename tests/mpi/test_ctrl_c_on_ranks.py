@@ -5,6 +5,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from mpi_ata.launch import find_mpirun
 from tests.mpi.starting import started
 from tests.mpi.test_interrupted_on_ranks import TIMED, ended, job_of, running, saved_rounds, wait_for
@@ -58,6 +60,7 @@ def test_the_second_ctrl_c_stops_in_mid_round_with_what_was_saved() -> None:
     assert saved_rounds() == 6
 
 
+@pytest.mark.slow
 @TIMED
 def test_under_mpirun_progress_is_written_line_by_line() -> None:
     job = job_of(body="time.sleep(0.02)")  # what waits takes no time from other tests

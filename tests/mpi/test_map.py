@@ -154,6 +154,7 @@ with mpi_ata.cluster(workers=3) as cluster:
 """
 
 
+@pytest.mark.slow
 def test_a_farm_ends_although_a_worker_that_holds_several_items_hangs(tmp_path: Path) -> None:
     script = tmp_path / "farm.py"
     script.write_text(STOPPED)

@@ -249,7 +249,7 @@ DIED = "Error: a rank has died, and all have ended"
     ("before", "after", "code", "words"),
     [
         ("", HANGS + "sys.exit(3)", 3, ENDED),
-        ("", HANGS + "os._exit(3)", 1, DIED),
+        pytest.param("", HANGS + "os._exit(3)", 1, DIED, marks=pytest.mark.slow),
         ("", DIES_LAST, 0, ""),
         ("", CRASHES, 1, DIED),
         (DIES_FIRST, "", 1, "Error: the ranks ended before they had found each other"),

@@ -27,6 +27,7 @@ def is_finished() -> bool:
     return OUT.exists() and bool(load_record(RunFile(OUT))[0].reason)
 
 
+@pytest.mark.slow
 @TIMED
 def test_a_finished_run_is_saved_before_its_stragglers_are_waited_for() -> None:
     job = job_of("sgd gta", rounds=3, body=STRAGGLING.format(seconds=8))
