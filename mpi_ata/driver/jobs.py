@@ -383,7 +383,10 @@ def _bytes_of(x: Any) -> int:
 def problem_of(job: RunDescription) -> str:
     """Return what jobs have in common whose tasks take equally long on the same worker."""
     tables: dict[str, Any] = job.tables
-    return repr((tables["problem"], tables.get("times")))
+    times = tables.get("times")
+    if isinstance(job, Job) and job.times is not None:  # the seed may say which worker is which machine
+        times = job.times.label(job.run.seed)
+    return repr((tables["problem"], times))
 
 
 def _begin(run: JobRun, stage: Stage, stop_request: StopRequest) -> JobRun:
