@@ -83,6 +83,8 @@ def specify_jobs(paths: Sequence[Path], settings: Sequence[str], arrays: Sequenc
 
 def resolve_jobs(specs: Sequence[JobSpec], output: OutputOptions) -> list["JobRun"]:
     """Decide what is to be run; each job has a run file of its own in the folder `output.out`."""
+    if output.resume and output.out is None:
+        raise UsageError("--resume continues runs; name their folder: --out FOLDER --resume")
     folder = output.out or fresh_path(specs[0].path).with_suffix("")
     if folder.is_file() or folder.suffix == ".h5":
         raise UsageError(f"--out {folder}: several jobs need a folder, for a run file each")

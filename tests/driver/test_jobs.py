@@ -160,6 +160,12 @@ def test_jobs_of_a_sweep_are_called_after_what_differs() -> None:
     assert [spec.name for spec in specs] == ["job-step_size=0.5-data=a_b", "job-step_size=1.5-data=a_b"]
 
 
+def test_resuming_without_a_folder_is_rejected(job: Path) -> None:
+    with pytest.raises(UsageError, match="name their folder: --out FOLDER --resume"):
+        resolve_jobs(specify_jobs([job], (), ["run.seed=1,2"]), OutputOptions(resume=True))
+    assert not Path("runs").exists()
+
+
 def test_two_jobs_of_the_same_name_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="two of the jobs are called job"):
         specify_jobs([tmp_path / "a" / "job.toml", tmp_path / "b" / "job.toml"], (), ())
