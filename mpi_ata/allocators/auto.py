@@ -118,7 +118,7 @@ def without_last(quota: IntArray, workers: IntArray, mu: Array, count: int) -> I
     return fewer
 
 
-SPARES = ("none", "auto")
+SPARES = ("none", "auto", "idle")
 PATIENCE = 200  # a plan is made again after 1 + k / PATIENCE rounds: by then means have moved by below 1 %
 NEAR = 3  # workers that are considered per task, the fastest ones: all others are too slow
 TESTS = 0.005  # of clock and of worker time that tests of idle workers may take
@@ -131,7 +131,8 @@ class ATAAuto:
     """Chooses the quotas of the shortest expected round; tries workers again while that may pay off.
 
     With `spares = "none"` quotas sum to the budget.  With "auto" more tasks may be started, and those that
-    still run when the B-th result is in are stopped.  `price` is how many per cent of worker time one per
+    still run when the B-th result is in are stopped.  With "idle", for jobs that share workers, so does
+    whoever has nothing else to do.  `price` is how many per cent of worker time one per
     cent of the clock is worth.
     """
 
@@ -144,7 +145,7 @@ class ATAAuto:
         seed: int = 0,
         overhead: bool = False,
     ) -> None:
-        require(spares in SPARES, f"{spares=} must be 'none' or 'auto'")
+        require(spares in SPARES, f"{spares=} must be 'none', 'auto' or 'idle'")
         rule = "must be above 0: per cent of worker time worth one per cent of clock"
         require(0 < price < math.inf, f"{price=} {rule}")
         self.n, self.budget = n, checked_budget(n, budget)

@@ -6,8 +6,8 @@ separates it from the shortest time in which all jobs can be done.
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class QueuedOrder(NamedTuple):
     job: Any  # whoever has ordered it; at most one order of each is in a queue
     expected: float  # seconds
     order: Any = None
+    spare: bool = False  # whether it is dropped as soon as its worker is wanted; then it is in no queue
 
 
 class Queues:
@@ -138,11 +139,32 @@ def _shrunk(tasks: Array, seconds: Array, squares: Array) -> Array:
     return SpeedEstimates(mu, cv * mu, cv * mu / np.sqrt(tasks)).shrunk().mu
 
 
+class SpareUser(Protocol):
+    """A job for which idle workers do spare tasks."""
+
+    missing: int  # results that its round waits for
+
+    def can_spare(self, worker: int) -> bool:
+        """Return whether an idle worker can do a spare task for this job."""
+
+    def start_spare(self, worker: int) -> None:
+        """Let an idle worker do one more task of the present round."""
+
+
 class Sharing:
     """What jobs on one set of workers share."""
 
     def __init__(self, n: int) -> None:
         self.n, self.queues, self.speeds = n, Queues(n), PairSpeeds(n)
+        self.spare_users: list[SpareUser] = []
+
+    def start_spares(self, idle: Iterable[int]) -> None:
+        """Let each idle worker do a task of the round that waits for most results, whoever is first."""
+        waiting = [job for job in self.spare_users if job.missing > 0]
+        for worker in idle if waiting else ():
+            able = [job for job in waiting if job.can_spare(worker)]
+            if able:
+                max(able, key=lambda job: job.missing).start_spare(worker)
 
     def at_once(self, problem: Hashable, budget: int, jobs: int) -> int:
         """Return how many jobs should run at once, of so many: as few as keep the workers busy.
@@ -162,7 +184,23 @@ class Share:
     def __init__(self, sharing: Sharing, thread: TurnThread, problem: Hashable) -> None:
         self.sharing, self.thread, self.problem = sharing, thread, problem
         self.ready_at: Callable[[], float] = lambda: -np.inf  # when it can go on; asked while it waits
+        self._user: SpareUser | None = None  # the job's view, where idle workers do spare tasks for it
         self._learned: Array = np.zeros((3, sharing.n))  # of its accounts
+
+    def use_spares(self, job: SpareUser) -> None:
+        """Let idle workers do spare tasks for this job."""
+        self._user = job
+        self.sharing.spare_users.append(job)
+
+    @property
+    def spares(self) -> bool:
+        """Whether idle workers do spare tasks for this job."""
+        return self._user is not None
+
+    def leave(self) -> None:
+        """Use no spare tasks any more: the job is over."""
+        if self._user is not None:
+            self.sharing.spare_users.remove(self._user)
 
     def wait(self, ready_at: Callable[[], float]) -> None:
         """Let other jobs run until this one can go on."""
@@ -173,7 +211,8 @@ class Share:
     def learn(self, ledger: Ledger) -> None:
         """Let all jobs know how long this one's tasks have taken."""
         stats = ledger.stats.state()
-        sums = np.array([stats["tasks"], stats["seconds"], stats["squares"]], np.float64)
+        seconds = stats["seconds"] + ledger.stopped_time  # without these, who is often stopped seems fast
+        sums = np.array([stats["tasks"], seconds, stats["squares"]], np.float64)
         self.sharing.speeds.learn(self.problem, sums - self._learned)
         self._learned = sums
 

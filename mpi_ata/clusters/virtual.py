@@ -4,7 +4,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
@@ -53,6 +53,7 @@ class SimulatedOrder:
     round: int
     together: bool
     summed: bool = False  # whether only the sum of all results is needed
+    spare: bool = False  # whether it is dropped as soon as its worker is wanted
 
 
 # Returns the seconds that orders spend on the way: workers[j] does counts[j] tasks in seconds[j].
@@ -78,6 +79,7 @@ class SimulatedWorkers:
         self.orders = np.full(n, None, object)  # what each worker holds
         self.began = np.zeros(n)  # when it began what it will deliver next
         self.due = np.full(n, np.inf)  # when that will arrive
+        self.ends = np.full(n, np.inf)  # when its whole order will be done, where jobs share the workers
         self.seconds = np.zeros(n)  # how long it takes without faults
         self.left = np.zeros(n, np.int64)  # tasks it has not delivered
         self.round = np.full(n, -1)  # of its latest order
@@ -116,7 +118,9 @@ class SimulatedWorkers:
         self.due[workers] = due
         self._expect(due.tolist(), workers.tolist())
         if self.shared is not None:
-            self.shared.enqueue(self, workers, self.left[workers])
+            rest = 0.0 if together else self._duration(workers, round, counts) - seconds
+            self.ends[workers] = due + rest
+            self.shared.enqueue(self, workers, order)
 
     def _expect(self, due: list[float], workers: list[int]) -> None:
         """Queue deliveries; a queue that is mostly out of date is rebuilt."""
@@ -163,6 +167,8 @@ class SimulatedWorkers:
         self.left[worker] = left
         if not left:
             self.due[worker], self.orders[worker] = np.inf, None
+            if self.shared is not None:
+                self.shared.finish(self, worker)
             return
         self.began[worker] = self.now
         self.seconds[worker] = seconds = self._times(self.round.item(worker), number).item(worker)
@@ -296,7 +302,8 @@ class SharedTime:
 
     def __init__(self, sharing: Sharing) -> None:
         self.now = 0.0
-        self._queues = sharing.queues
+        self._sharing, self._queues = sharing, sharing.queues
+        self._spares: dict[int, SimulatedWorkers] = {}  # by worker: for whose round it does a spare task
         self._shares: dict[SimulatedWorkers, tuple[Share, float]] = {}  # with when its own clock began
         self._ends = np.zeros(sharing.n)  # when each worker has done all that it was given
         self._done: list[
@@ -308,17 +315,25 @@ class SharedTime:
         """Let a job take part, from its present time on, unless it does already."""
         self._shares.setdefault(own, (share, self.now - own.now))
 
-    def begin(self, own: SimulatedWorkers, workers: IntArray) -> Array:
-        """Return when workers can begin an order of a job, on its own clock."""
+    def _follow(self, own: SimulatedWorkers) -> float:
+        """Let a job's own clock follow this one, and return when it began."""
         began = self._shares[own][1]
         own.now = max(own.now, self.now - began)
+        return began
+
+    def begin(self, own: SimulatedWorkers, workers: IntArray) -> Array:
+        """Return when workers can begin an order of a job, on its own clock."""
+        began = self._follow(own)
         return np.maximum(self._ends[workers] - began, own.now)
 
-    def enqueue(self, own: SimulatedWorkers, workers: IntArray, counts: IntArray) -> None:
+    def enqueue(self, own: SimulatedWorkers, workers: IntArray, order: SimulatedOrder) -> None:
         """Queue an order of a job whose times are known."""
+        if order.spare:
+            self._spares.update(dict.fromkeys(workers.tolist(), own))
+            return
         share, began = self._shares[own]
-        self._ends[workers] = ends = own.due[workers] + began
-        expected = share.expected(workers, counts).tolist()
+        self._ends[workers] = ends = own.ends[workers] + began
+        expected = share.expected(workers, own.left[workers]).tolist()
         for worker, end, seconds in zip(workers.tolist(), ends.tolist(), expected, strict=True):
             self._queues.append(worker, QueuedOrder(own, seconds), self.now)
             self._expect_end(own, worker, end)
@@ -332,23 +347,54 @@ class SharedTime:
         self.now = max(self.now, now)
         while self._done and self._done[0][0] <= self.now:
             end, _, worker, own = heappop(self._done)
-            if own.due.item(worker) + self._shares[own][1] == end:
+            if own.ends.item(worker) + self._shares[own][1] == end:
                 self._queues.remove(worker, own, end)
+
+    def next_end(self) -> float:
+        """Return when the next order is done, and its worker may be idle."""
+        return self._done[0][0] if self._done else math.inf
+
+    def finish(self, own: SimulatedWorkers, worker: int) -> None:
+        """Take note that a job has the last result of its order, if that is still in the queue."""
+        if self._spares.get(worker) is own:
+            del self._spares[worker]
+        self._queues.remove(worker, own, self.now)
 
     def withdraw(self, own: SimulatedWorkers, worker: int) -> None:
         """Let a worker proceed with its next order, earlier than planned."""
+        if self._spares.get(worker) is own:
+            del self._spares[worker]
+            self._ends[worker] = max(self._ends.item(worker), own.free.item(worker) + self._shares[own][1])
+            return
         if own not in self._shares or not self._queues.remove(worker, own, self.now):
             return
-        end = self.now
+        end = max(self.now, own.free.item(worker) + self._shares[own][1])
         for queued in self._queues.lines[worker]:
             other = queued.job
-            began, seconds = self._shares[other][1], other.due.item(worker) - other.began.item(worker)
-            if other.began.item(worker) + began > end:
+            began = self._shares[other][1]
+            if (earlier := other.began.item(worker) + began - end) > 0:
                 other.began[worker] = end - began
-                other.delay(worker, end - began + seconds)
-                self._expect_end(other, worker, other.due.item(worker) + began)
-            end = max(end, other.due.item(worker) + began)
+                other.ends[worker] -= earlier
+                other.delay(worker, other.due.item(worker) - earlier)
+                self._expect_end(other, worker, other.ends.item(worker) + began)
+            end = max(end, other.ends.item(worker) + began)
         self._ends[worker] = end
+
+    def start_spares(self) -> None:
+        """Let idle workers do spare tasks."""
+        busy = [bool(line) or i in self._spares for i, line in enumerate(self._queues.lines)]
+        self._sharing.start_spares(np.flatnonzero(~np.array(busy) & (self._ends <= self.now)).tolist())
+
+    def drop_spares(self, workers: IntArray) -> None:
+        """Stop the spare tasks of these workers."""
+        for worker in workers.tolist() if self._spares else ():
+            if (own := self._spares.get(worker)) is not None:
+                self._follow(own)
+                own.stop(np.array([worker]))
+
+    def spares_of(self, own: SimulatedWorkers) -> IntArray:
+        """Return the workers that do spare tasks for a job."""
+        return np.array([worker for worker, whose in self._spares.items() if whose is own], np.int64)
 
     def ready_at(self, own: SimulatedWorkers, all_wanted: bool) -> float:
         """Return when the next order of a job is done, or with `all_wanted` the last one."""
@@ -607,6 +653,8 @@ class VirtualCluster(Farming):
         workers, own = np.asarray(workers), self._workers
         if not workers.size:
             return
+        if own.shared is not None:
+            own.shared.drop_spares(workers)
         if own.left[workers].any():
             raise RuntimeError("a worker holds one order at a time; stop it first")
         if not self.health.everyone and not self.available[workers].all():
@@ -727,24 +775,19 @@ class VirtualCluster(Farming):
 class SharedVirtualCluster(VirtualCluster):
     """The view of one of several jobs that share simulated workers, after share() was called."""
 
+    missing = 0
+
     def share(self, time: SharedTime, share: Share) -> "SharedVirtualCluster":
         """Share the workers with other jobs, on one clock."""
         self._time, self._share = time, share
         self._workers.shared = time
         return self
 
-    def start(
-        self,
-        workers: IntArray,
-        x: Any,
-        round: int,
-        counts: IntArray | int = 1,
-        together: bool = False,
-        summed: bool = False,
-    ) -> None:
-        """Order tasks at the point x, which begin when the workers have done what others have ordered."""
+    def divide(self, a: IntArray) -> IntArray:
+        """Return the quotas of a round, given what other jobs have ordered."""
         self._time.join(self._workers, self._share)
-        super().start(workers, x, round, counts, together, summed)
+        self._share.learn(self.ledger)
+        return self._share.divide(a, self.available, self._time.now)
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
         """Let other jobs run until this one has its next arrival, and return it."""
@@ -752,12 +795,26 @@ class SharedVirtualCluster(VirtualCluster):
         return super().wait(timeout)
 
     def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
-        """Let other jobs run until this one has all that it waits for, and return that."""
-        all_wanted = tasks == self._workers.left.sum()
-        self._share.wait(partial(self._time.ready_at, self._workers, all_wanted=all_wanted))
-        return super().wait_some(tasks)
+        """Let other jobs run until this one has all that it waits for, or with spares the next of it."""
+        own, spares = self._workers, self._share.spares
+        all_wanted, self.missing = not spares and tasks == own.left.sum(), tasks
+        self._share.wait(partial(self._time.ready_at, own, all_wanted=all_wanted))
+        self.missing = 0
+        return [self._first()] if spares else super().wait_some(tasks)
 
-    def divide(self, a: IntArray) -> IntArray:
-        """Return the quotas of a round, given what other jobs have ordered."""
-        self._share.learn(self.ledger)
-        return self._share.divide(a, self.available, self._time.now)
+    def can_spare(self, worker: int) -> bool:
+        """Return whether an idle worker can do a spare task for this job."""
+        return bool(self.available[worker])
+
+    def start_spare(self, worker: int) -> None:
+        """Let an idle worker do one more task of the present round."""
+        own, workers = self._workers, np.array([worker])
+        order: SimulatedOrder = next(order for order in own.orders if order is not None)
+        own.order(workers, replace(order, spare=True), 1)
+        if self.draws is not None:
+            self.draws.take([worker], [1])
+
+    def stop(self, workers: IntArray) -> Array:
+        """Stop what these workers have not delivered, and all spare tasks: the round is over."""
+        self._time.drop_spares(self._time.spares_of(self._workers))
+        return super().stop(workers)

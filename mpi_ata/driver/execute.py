@@ -3,13 +3,11 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mpi_ata.clusters import Cluster, VirtualCluster
 from mpi_ata.clusters.interface import ClusterAbilities, ClusterSettings
 from mpi_ata.clusters.network import traffic_of
-from mpi_ata.clusters.sharing import Share
-from mpi_ata.clusters.virtual import SharedTime, SharedVirtualCluster
 from mpi_ata.driver.drive import Drive, Outcome
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.plan import Plan, RunStart
@@ -25,6 +23,9 @@ from mpi_ata.layout import MANAGER, ranks_for
 
 if TYPE_CHECKING:
     from mpi_ata.clusters.mpi.manager import MPICluster
+
+
+Simulated = TypeVar("Simulated", bound=VirtualCluster)
 
 
 @contextmanager
@@ -66,16 +67,14 @@ def execute(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome:
     with StopRequest(plan.job.run.grace) as stop_request:
         log_notes(plan)
         with set_up_in_time(stop_request), stop_request.enforced():
-            parts, cluster = simulate(plan)
+            parts, cluster = simulate(plan, VirtualCluster)
         track_regret(trace, parts.method, parts.times)
         given = cluster, trace, observers, stop_request
         return Drive(plan, parts.method, parts.problem, *given).outcome()
 
 
-def simulate(
-    plan: Plan, time: SharedTime | None = None, share: Share | None = None
-) -> tuple[Parts, VirtualCluster]:
-    """Return the parts of a run, and the virtual cluster on which they run, which jobs may share."""
+def simulate(plan: Plan, kind: type[Simulated]) -> tuple[Parts, Simulated]:
+    """Return the parts of a run, and a virtual cluster of this kind on which they run."""
     parts = build_parts(plan.job)
     with prefix_errors(f"{plan.job.path}: "):
         if parts.times is None:
@@ -86,10 +85,7 @@ def simulate(
         policy = fault_policy(job, parts.method) if can_be_late else None
         way = job.run.exchange
         overhead = None if job.network is None else traffic_of(parts.problem, job.network, way)
-        given = parts.problem, parts.times, job.run.seed
-        if time is None or share is None:
-            return parts, VirtualCluster(*given, policy=policy, overhead=overhead)
-        return parts, SharedVirtualCluster(*given, policy=policy, overhead=overhead).share(time, share)
+        return parts, kind(parts.problem, parts.times, job.run.seed, policy=policy, overhead=overhead)
 
 
 def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome | None:

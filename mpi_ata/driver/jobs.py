@@ -6,19 +6,19 @@ it is.
 
 import json
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mpi_ata.clusters.interface import Cluster, ClusterSettings
-from mpi_ata.clusters.sharing import Share, Sharing
-from mpi_ata.clusters.virtual import SharedTime, VirtualCluster
+from mpi_ata.clusters.sharing import Share, Sharing, SpareUser
+from mpi_ata.clusters.virtual import SharedTime, SharedVirtualCluster
 from mpi_ata.driver.drive import Drive, Outcome
 from mpi_ata.driver.execute import log_notes, settings_of, simulate
 from mpi_ata.driver.observers import Observer
@@ -36,7 +36,7 @@ from mpi_ata.launch.signals import FollowedStopRequest, GraceExpired, StopReques
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.limits import machine_memory
 from mpi_ata.methods import Method, Round
-from mpi_ata.methods.interface import MethodAbilities, is_greedy
+from mpi_ata.methods.interface import MethodAbilities, has_idle_spares, is_greedy
 from mpi_ata.problems import AnyProblem, ProblemAbilities
 from mpi_ata.runfile.checkpoints import fresh_path
 from mpi_ata.runfile.load import summary_of
@@ -54,7 +54,7 @@ def combinations(arrays: Sequence[str]) -> list[tuple[str, ...]]:
     choices = []
     for text in arrays:
         name, _, values = text.partition("=")
-        parse_setting(text)
+        parse_setting(text, "--array")
         choices.append([f"{name.strip()}={value}" for value in split_values(values)])
     return list(product(*choices))
 
@@ -88,11 +88,17 @@ def resolve_jobs(specs: Sequence[JobSpec], output: OutputOptions) -> list["JobRu
     folder = output.out or fresh_path(specs[0].path).with_suffix("")
     if folder.is_file() or folder.suffix == ".h5":
         raise UsageError(f"--out {folder}: several jobs need a folder, for a run file each")
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    note_members(folder, [spec.name for spec in specs])
     outs = [replace(output, out=folder / f"{spec.name}.h5") for spec in specs]
-    plans = [resolve(spec.path, spec.settings, own) for spec, own in zip(specs, outs, strict=True)]
-    check_modules([plan.job for plan in plans])
+    try:
+        plans = [resolve(spec.path, spec.settings, own) for spec, own in zip(specs, outs, strict=True)]
+        check_modules([plan.job for plan in plans])
+    except UsageError:
+        if is_new:
+            folder.rmdir()
+        raise
+    note_members(folder, [spec.name for spec in specs])
     return [job_run(spec, plan) for spec, plan in zip(specs, plans, strict=True)]
 
 
@@ -115,7 +121,11 @@ def job_run(spec: JobSpec, plan: Plan) -> "JobRun":
         parts = build_parts(plan.job, n)
         return parts, settings_of(plan.job, parts)
 
-    return JobRun(spec.name, plan, build, partial(simulate, plan))
+    def simulated(time: SharedTime, share: Share) -> tuple[Parts, SharedVirtualCluster]:
+        parts, cluster = simulate(plan, SharedVirtualCluster)
+        return parts, cluster.share(time, share)
+
+    return JobRun(spec.name, plan, build, simulated)
 
 
 def resolve_jobs_on_ranks(specs: Sequence[JobSpec], output: OutputOptions) -> list["JobRun"]:
@@ -141,7 +151,7 @@ class JobRun:
     name: str
     start: RunStart
     build: Callable[[int], tuple[Parts, ClusterSettings]]  # for so many workers; here user code is imported
-    simulate: Callable[[SharedTime, Share], tuple[Parts, VirtualCluster]]
+    simulate: Callable[[SharedTime, Share], tuple[Parts, SharedVirtualCluster]]
     observers: Sequence[Observer] = ()
     trace: Trace = field(default_factory=Trace)
     outcome: Outcome | None = None
@@ -203,6 +213,7 @@ class SimulatedStage:
         """Drive a job to its end; called in its thread."""
         parts, cluster = run.simulate(self._time, share)
         check_shareable(parts.method)
+        offer_spares(share, cluster, parts.method)
         run.memory = COPIES * _bytes_of(parts.method.x)
         track_regret(run.trace, parts.method, parts.times)
         given = cluster, run.trace, [*run.observers, self._observer], stop_request
@@ -210,10 +221,15 @@ class SimulatedStage:
 
     def next(self, running: Sequence[JobRun]) -> JobRun:
         """Return the job that can go on first on the virtual clock."""
-        times = [run.share.ready_at() for run in running if run.share is not None]
-        first = min(times)
-        self._time.advance(first)
-        return running[times.index(first)]
+        while True:
+            if self.sharing.spare_users:
+                self._time.start_spares()
+            times = [run.share.ready_at() for run in running if run.share is not None]
+            first = min(times)
+            idle = self._time.next_end() if self.sharing.spare_users else math.inf
+            self._time.advance(min(first, idle))
+            if first <= idle:
+                return running[times.index(first)]
 
 
 class Billing(Observer):
@@ -264,6 +280,7 @@ class RankStage:
         workers = sum(rank.host == host_name() for rank in ranks.ranks) - 1
         run.memory = (COPIES * (1 + workers) + ranks.n) * _bytes_of(parts.method.x)
         cluster = SharedMPICluster(ranks, share, number, settings, stop_request.grace_expired)
+        offer_spares(share, cluster, parts.method)
         with closing(cluster):
             if not self._noted:
                 self._noted = True
@@ -287,6 +304,12 @@ def check_shareable(method: Method) -> None:
     if is_greedy(abilities.allocator):
         rule = "orders more tasks than it uses, but jobs that share workers use all that they order"
         raise UsageError(f"this allocator {rule}; use another one, such as ata-auto, or run the job alone")
+
+
+def offer_spares(share: Share, cluster: SpareUser, method: Method) -> None:
+    """Let idle workers do spare tasks for a job whose allocator asks for that."""
+    if (allocator := method.allocator) is not None and has_idle_spares(allocator):
+        share.use_spares(cluster)
 
 
 def check_arrays(problem: AnyProblem) -> None:
@@ -351,6 +374,7 @@ def run_in_turns(
                 run.share.thread.take_turn()
                 if run.share.thread.over:
                     running.remove(run)
+                    run.share.leave()
     except (GraceExpired, KeyboardInterrupt):  # the latest saves are what is left
         log.warning("not waiting for the rounds of %s", ", ".join(run.name for run in running))
 

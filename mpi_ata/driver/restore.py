@@ -11,6 +11,7 @@ from mpi_ata.allocators.interface import AllocatorAbilities
 from mpi_ata.arrays import State
 from mpi_ata.clusters import WorkerIdentity
 from mpi_ata.clusters.accounts import Ledger, in_flight
+from mpi_ata.clusters.interface import ClusterAbilities
 from mpi_ata.clusters.sample_indices import SampleIndices
 from mpi_ata.driver.plan import RunStart
 from mpi_ata.driver.trace import Regret, Trace
@@ -88,13 +89,16 @@ def missing_state(*parts: object) -> str:
 def begin(start: RunStart, method: RecordedMethod, cluster: RecordedWorkers, trace: Trace) -> list[Note]:
     """Bring a run to where it starts from, and return what to record of that."""
     can = MethodAbilities.of(method)
+    shared = (
+        [Note("shared", "its workers serve other jobs too")] if ClusterAbilities.of(cluster).divide else []
+    )
     if start.earlier is None:
         started = Note("started", f"on {counted(cluster.n, 'worker')}")
-        return [started, *_inherit(can.allocator, start.prior, cluster)]
+        return [started, *shared, *_inherit(can.allocator, start.prior, cluster)]
     try:
         if missing := missing_state(method, can.allocator, can.update):
             raise ValueError(missing)
-        return list(_resume(start.earlier, start.changes, method, can, cluster, trace))
+        return [*_resume(start.earlier, start.changes, method, can, cluster, trace), *shared]
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise UsageError(f"{start.file and start.file.path}: cannot be resumed: {one_line(error)}") from None
 

@@ -48,12 +48,12 @@ class Setting(NamedTuple):
         return f"{self.table}.{self.key}"
 
 
-def parse_setting(text: str) -> Setting:
+def parse_setting(text: str, option: str = "--set") -> Setting:
     """Split table.key=value; the value is read as in a job file, a bare word as a string."""
     name, equals, right = text.partition("=")
     table, dot, key = (part.strip() for part in name.partition("."))
     if not (equals and dot and table and key):
-        raise UsageError(f"--set {text!r} is not table.key=value, as in --set allocator.budget=23")
+        raise UsageError(f"{option} {text!r} is not table.key=value, as in {option} allocator.budget=23")
     try:
         values = tomllib.loads(f"value = {right}")
     except (ValueError, RecursionError):

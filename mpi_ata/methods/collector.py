@@ -53,6 +53,7 @@ class RoundOrders:
     def proceed(self, worker: int, used: IntArray, needed: int) -> IntArray:
         """Start the next order of a worker that has delivered, and return whose orders are needed no more."""
         self.batches.pop(worker, None)
+        np.maximum(self.ordered, used, out=self.ordered)  # spare tasks were not ordered here
         if needed > sum(self.batches.values()):
             self.start_next(worker, used)
             return NOBODY
@@ -64,6 +65,7 @@ class RoundOrders:
 
     def reissue(self, worker: int, used: IntArray, needed: int) -> None:
         """Give the tasks that a lost worker leaves missing to those who will finish them soonest."""
+        np.maximum(self.ordered, used, out=self.ordered)
         self.ordered[worker] = used[worker]
         self.waiting.pop(worker, None)
         self.batches.pop(worker, None)

@@ -126,8 +126,8 @@ class AllocatorMethod(UpdateMethod):
         super().__init__(x0, update)
         self.allocator = not_greedy(allocator, self.greedy_instead) if self.greedy_instead else allocator
 
-    def quotas(self, cluster: Cluster) -> tuple[IntArray, int]:
-        """Return the quotas of the next round and their sum, which is at least the budget."""
+    def quotas(self, cluster: Cluster) -> tuple[IntArray, bool]:
+        """Return the quotas of the next round, and whether just as many results are used."""
         n, available, B = cluster.n, cluster.available, self.allocator.budget
         everyone = np.count_nonzero(available) == n
         if not everyone:
@@ -139,17 +139,18 @@ class AllocatorMethod(UpdateMethod):
             raise RunError(f"the allocator gave {a}; it must give {n} counts whose sum is at least {B}")
         if not everyone and a[~available].any():
             raise RunError(f"the allocator gave {a}; it must give 0 to workers {np.flatnonzero(~available)}")
-        if (
-            divide := getattr(cluster, "divide", None)
-        ) is not None:  # asked in each round, so looked up alone
-            a = divide(a)
-        return a, tasks
+        divide = getattr(cluster, "divide", None)  # asked in each round, so looked up alone
+        if divide is None:
+            return a, tasks == B
+        return divide(a), tasks == B and not has_idle_spares(self.allocator)
 
     def exact_quotas(self, cluster: Cluster) -> IntArray:
         """Return the quotas of the next round, whose sum is exactly the budget."""
-        (a, tasks), B = self.quotas(cluster), self.allocator.budget
-        if tasks != B:
-            raise RunError(f"the allocator gave {tasks} tasks, but this method needs exactly its budget, {B}")
+        (a, exact), B = self.quotas(cluster), self.allocator.budget
+        if not exact:
+            raise RunError(
+                f"the allocator gave {a.sum()} tasks, but this method needs exactly its budget, {B}"
+            )
         return a
 
 
@@ -160,6 +161,11 @@ def is_greedy(allocator: Allocator) -> bool:
     )
 
 
+def has_idle_spares(allocator: Allocator) -> bool:
+    """Return whether idle workers may do tasks beyond the quotas, where jobs share workers."""
+    return isinstance(allocator, ATAAuto) and allocator.spares == "idle"
+
+
 def not_greedy(allocator: Allocator, instead: str) -> Allocator:
     """Return the allocator, unless it is greedy."""
     if isinstance(allocator, GTA | MSync):
@@ -168,10 +174,10 @@ def not_greedy(allocator: Allocator, instead: str) -> Allocator:
             f"the allocator {name} lets everyone work and drops surplus results, but this method uses all it "
             f"orders; use another allocator, or {instead}, the greedy method of this kind"
         )
-    if is_greedy(allocator):
+    if isinstance(allocator, ATAAuto) and allocator.spares != "none":
         raise ValueError(
-            "spares = 'auto' of the allocator ata-auto drops surplus results, but this method uses all it "
-            "orders; set spares = 'none'"
+            f"spares = {allocator.spares!r} of the allocator ata-auto drops surplus results, but this method "
+            "uses all it orders; set spares = 'none'"
         )
     return allocator
 

@@ -36,10 +36,10 @@ class Map(AllocatorMethod):
     def step(self, cluster: Cluster) -> Round:
         """Allocate, collect B results at x, learn the times, combine the results."""
         B, k = self.allocator.budget, self.k + 1
-        a, tasks = self.quotas(cluster)
+        a, exact = self.quotas(cluster)
 
         collector, found = Collector(cluster, self.allocator), _Found()
-        collector.collect(found, self.x, k, a, B, exact=tasks == B)
+        collector.collect(found, self.x, k, a, B, exact)
 
         self.results = tuple(sorted(found, key=lambda result: result[:2]))
         self.x, self.k = self._combined(), k

@@ -13,11 +13,11 @@ class SGD(AllocatorMethod):
     def step(self, cluster: Cluster) -> Round:
         """Allocate, collect B gradients at x, learn the times, update x."""
         B, x, k = self.allocator.budget, self.x, self.k + 1
-        a, tasks = self.quotas(cluster)
-        g = Sum(a.nonzero()[0] if tasks == B else None)
+        a, exact = self.quotas(cluster)
+        g = Sum(a.nonzero()[0] if exact else None)
 
         collector = Collector(cluster, self.allocator)
-        collector.collect(g, x, k, a, B, exact=tasks == B)
+        collector.collect(g, x, k, a, B, exact)
 
         self.x, self.k = self.update(x, g.mean(B)), k
         return collector.round(k, a)

@@ -220,7 +220,12 @@ def _simulated(record: Record) -> bool:
 
 
 def not_worth_using(record: Record) -> IntArray:
-    """Return the workers that a learning allocator leaves idle by now, or that hardly did any tasks."""
+    """Return the workers that a learning allocator leaves idle by now, or that hardly did any tasks.
+
+    Nobody knows that of workers that serve other jobs too.
+    """
+    if any(event.kind == "shared" for event in record.events):
+        return np.zeros(0, np.int64)
     tasks, known = record.workers["tasks"], learned(record)
     rarely = tasks < RARELY * tasks.sum() / len(tasks)
     if known.allocator is not None and depends_on_means(known.allocator) and known.available.any():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpi_ata.driver.plan import resolve
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
 from tests.driver.driven import driven
@@ -163,6 +164,34 @@ def test_a_dead_worker_is_lost_for_each_job_and_all_are_finished() -> None:
         used = row["tasks_used"]
         assert used == 300 * 7
         assert row["tasks_started"] == used + row["tasks_wasted"] + row["tasks_lost"]
+
+
+@pytest.mark.parametrize("dimension", [10, pytest.param(1000, marks=SLOW)])  # in a header, and behind it
+@pytest.mark.parametrize("dies", [False, pytest.param(True, marks=SLOW)])
+def test_idle_workers_do_spare_tasks_and_rounds_use_their_budget(dimension: int, dies: bool) -> None:
+    if dies and not outlives_deaths():
+        pytest.skip("this MPI ends all ranks when one dies")
+    kill = "if task.worker == 2 and task.round == 20: os.kill(os.getpid(), signal.SIGKILL)" if dies else ""
+    job = job_of(body=f"{kill}\nreturn x * 0 + 1", times="unit = 3e-4")
+    source = Path("own.py")
+    source.write_text(source.read_text().replace("(10,", f"({dimension},"))
+    settings = [
+        "allocator.name=ata-auto",
+        "allocator.spares=idle",
+        "method.update=plain",
+        "method.step_size=0.5",
+    ]
+    words = [word for setting in settings for word in ("--set", setting)]
+    done = finished(command(job, "--array", "run.seed=1,2", *words), seconds=90)
+    assert done.returncode == 0, done.stderr
+    found = rows(done)
+    for row in found:
+        assert row["tasks_used"] == 60 * 7
+        assert row["tasks_started"] == 60 * 7 + row["tasks_wasted"] + row["tasks_lost"]
+        x = load_record(RunFile(Path(row["out"])))[0].method["x"]
+        assert x == pytest.approx(np.asarray(resolve(job).parts().problem.x0) - 30.0)
+    assert sum(row["tasks_wasted"] for row in found) > 0
+    assert sum(row["tasks_lost"] for row in found) <= dies
 
 
 @SLOW

@@ -627,6 +627,8 @@ class SharedMPICluster(MPICluster):
         grace_expired: Callable[[], bool],
     ) -> None:
         self._shared, self.share, self.number = ranks, share, number
+        self.missing = 0  # results that wait_some() waits for
+        self._held: list[tuple[Row, Any, bool]] = []  # that have come, and may be more than a round needs
         super().__init__(ranks.comm, settings, grace_expired)
 
     def _opened_ranks(self, comm: MPI.Comm, settings: ClusterSettings) -> Ranks:
@@ -640,6 +642,52 @@ class SharedMPICluster(MPICluster):
         """Return the quotas of a round, given what other jobs have ordered."""
         self.share.learn(self.ledger)
         return self.share.divide(a, self.available, perf_counter())
+
+    def wait_some(self, tasks: int) -> list[Arrival | Lost | Back]:
+        """Return all that has come, at least one thing, and of arrivals no more than this many tasks."""
+        self.missing = tasks
+        self._book_held()
+        try:
+            return super().wait_some(tasks)
+        finally:
+            self.missing = 0
+
+    def _accept(self, arrived: list[Row], results: Iterable[Any], fine: bool) -> None:
+        """Book results; with spare tasks, only as many as the round needs: more may be on their way."""
+        if not self.share.spares:
+            super()._accept(arrived, results, fine)
+            return
+        self._held += [(row, result, fine) for row, result in zip(arrived, results, strict=True)]
+        self._book_held()
+
+    def _book_held(self) -> None:
+        while self._held and self.missing > 0:
+            row, result, fine = self._held.pop(0)
+            self.missing -= len(row[2])
+            super()._accept([row], [result], fine)
+
+    def can_spare(self, worker: int) -> bool:
+        """Return whether an idle worker can do a spare task for this job."""
+        return worker in self.ready and bool(self.available[worker])
+
+    def start_spare(self, worker: int) -> None:
+        """Let an idle worker do one more task of the present round."""
+        if self.draws is not None:
+            self.draws.take([worker], [1])
+        self._shared.start_spare(self, worker)
+
+    def stop(self, workers: IntArray) -> Array:
+        """Stop what these workers have not delivered, and all spare tasks: the round is over."""
+        for (worker, _, seconds, *_), _, _ in self._held:
+            self.ledger.stop(worker, len(seconds), plausible_sum(seconds))
+            self._give_back_draws(worker)
+        self._held.clear()
+        return self._shared.in_main(self, partial(self._stop_all, workers))
+
+    def _stop_all(self, workers: IntArray) -> Array:
+        for worker in self._shared.spares_of(self):
+            self._withdraw(worker)
+        return super().stop(workers)
 
     def _end(self, final: bool, code: int) -> None:
         """Let the workers forget this job."""

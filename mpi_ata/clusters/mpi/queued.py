@@ -49,6 +49,7 @@ class QueuedRanks(Ranks):
         self._queues = self.sharing.queues
         self._sent: dict[int, QueuedOrder] = {}  # by worker: what it does, or did a moment ago
         self._orders: Counter[JobView] = Counter()  # that have not ended, by job
+        self._latest_order: dict[JobView, Order] = {}  # by job: of its present round
         self._over: list[int] = []  # workers whose order may have ended
         self._changed: set[int] = set()  # workers that may have something to do next
         self._news: set[JobView] = set()  # jobs to which something has happened
@@ -60,21 +61,22 @@ class QueuedRanks(Ranks):
         self.channel.buffers[job.number] = BufferPool(template)
         for worker in set(range(self.n)) - self.staying:
             job._lose(worker, 0)
-        self._in_main(job, partial(self._tell_all, OPEN, job.number))
+        self.in_main(job, partial(self._tell_all, OPEN, job.number))
 
     def leave(self, job: SharingView) -> None:
         """Let all workers forget a job, none of whose orders is under way, unless they have."""
         if job.number not in self.jobs:
             return
-        self._in_main(job, partial(self._tell_all, CLOSE, job.number))
+        self.in_main(job, partial(self._tell_all, CLOSE, job.number))
         del self.jobs[job.number], self.channel.buffers[job.number]
+        self._latest_order.pop(job, None)
         self._news.discard(job)
 
     def _tell_all(self, kind: int, job: int) -> None:
         for worker in self.staying:
             self._tell(worker, kind, job=job)
 
-    def _in_main(self, job: JobView, call: Callable[[], T]) -> T:
+    def in_main(self, job: JobView, call: Callable[[], T]) -> T:
         """Return what a function returns that calls MPI; the main thread calls it."""
         if not in_turn_thread():
             return call()
@@ -130,6 +132,7 @@ class QueuedRanks(Ranks):
         """Queue an order at each of these workers."""
         self._number += 1
         order = Order(job, self._number, x, round, together, plain_bytes=job.plain_bytes)
+        self._latest_order[job] = order
         share: Share = job.share  # type: ignore[attr-defined]
         expected = share.expected(np.array(workers, np.int64), np.array(counts, np.int64)).tolist()
         for worker, count, seconds in zip(workers, counts, expected, strict=True):
@@ -149,15 +152,42 @@ class QueuedRanks(Ranks):
 
     def _send_next(self) -> None:
         """Let workers that have ended an order begin the next one; called in the main thread."""
+        self._forget_ended()
+        changed, self._changed = self._changed, set()
+        for worker in changed:
+            if not (line := self._queues.lines[worker]):
+                continue
+            if worker in self._sent and self._sent[worker].spare:
+                super().withdraw(self._sent[worker].job, worker)
+                self._forget_ended()
+            if worker not in self._sent and not super().is_busy(worker):
+                self._begin(worker, line[0])
+        if self.sharing.spare_users:
+            busy = {*self._sent, *filter(self.is_busy, self.staying)}
+            self.sharing.start_spares(self.staying - busy)
+
+    def _forget_ended(self) -> None:
+        """Take the orders that have ended out of the queues."""
         over, self._over = self._over, []
         for worker in over:
             if worker in self._sent and self.orders[worker] is None:
-                self._remove(worker, self._sent.pop(worker))
-        changed, self._changed = self._changed, set()
-        for worker in changed:
-            line = self._queues.lines[worker]
-            if line and worker not in self._sent and not super().is_busy(worker):
-                self._begin(worker, line[0])
+                queued = self._sent.pop(worker)
+                self._changed.add(worker)
+                if not queued.spare:
+                    self._remove(worker, queued)
+
+    def start_spare(self, job: JobView, worker: int) -> None:
+        """Let an idle worker do one more task of a job's present round; called in the main thread."""
+        latest = self._latest_order[job]
+        self._number += 1
+        order = Order(job, self._number, latest.x, latest.round, False, plain_bytes=job.plain_bytes)
+        share: Share = job.share  # type: ignore[attr-defined]
+        expected = share.expected(np.array([worker]), 1).item()
+        self._begin(worker, QueuedOrder(job, expected, (order, 1), spare=True))
+
+    def spares_of(self, job: JobView) -> list[int]:
+        """Return the workers that do spare tasks for a job."""
+        return [worker for worker, queued in self._sent.items() if queued.spare and queued.job is job]
 
     def _remove(self, worker: int, queued: QueuedOrder) -> bool:
         """Take an order out of the queue of a worker, and return whether it was there."""
@@ -214,14 +244,15 @@ class QueuedRanks(Ranks):
 
     def withdraw(self, job: JobView, worker: int) -> float:
         """Withdraw a worker's order, and return the seconds it has spent since its latest arrival."""
-        if worker in self._sent and self._sent[worker].job is job:
-            return self._in_main(job, partial(super().withdraw, job, worker))
-        self._remove(worker, QueuedOrder(job, 0.0))
-        return 0.0
+        sent = self._sent.get(worker)
+        is_own = sent is not None and sent.job is job
+        if sent is None or not is_own or sent.spare:
+            self._remove(worker, QueuedOrder(job, 0.0))
+        return self.in_main(job, partial(super().withdraw, job, worker)) if is_own else 0.0
 
     def try_out(self, job: JobView, worker: int, x: Array, round: int) -> None:
         """Give an idle worker a single task, whose result will be dropped."""
-        self._in_main(job, partial(super().try_out, job, worker, x, round))
+        self.in_main(job, partial(super().try_out, job, worker, x, round))
 
     def has_orders(self, job: JobView) -> bool:
         """Return whether orders of a job are under way, or wait."""
