@@ -37,7 +37,6 @@ from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.limits import machine_memory
 from mpi_ata.methods import Method, Round
 from mpi_ata.methods.interface import MethodAbilities, has_idle_spares, is_greedy
-from mpi_ata.problems import AnyProblem, ProblemAbilities
 from mpi_ata.runfile.checkpoints import fresh_path
 from mpi_ata.runfile.load import summary_of
 from mpi_ata.runfile.progress import note_members
@@ -276,7 +275,6 @@ class RankStage:
         ranks, number = self._ranks, next(i for i, other in enumerate(self._runs) if other is run)
         parts, settings = run.build(ranks.n)
         check_shareable(parts.method)
-        check_arrays(parts.problem)
         workers = sum(rank.host == host_name() for rank in ranks.ranks) - 1
         run.memory = (COPIES * (1 + workers) + ranks.n) * _bytes_of(parts.method.x)
         cluster = SharedMPICluster(ranks, share, number, settings, stop_request.grace_expired)
@@ -310,14 +308,6 @@ def offer_spares(share: Share, cluster: SpareUser, method: Method) -> None:
     """Let idle workers do spare tasks for a job whose allocator asks for that."""
     if (allocator := method.allocator) is not None and has_idle_spares(allocator):
         share.use_spares(cluster)
-
-
-def check_arrays(problem: AnyProblem) -> None:
-    """Reject a problem with arrays that are sent before a run: jobs that share ranks begin at any time."""
-    shared_arrays = ProblemAbilities.of(problem).shared_arrays
-    if shared_arrays is not None and next(iter(shared_arrays()), None) is not None:
-        rule = "has frozen weights or constant buffers, which jobs that share ranks cannot send to workers"
-        raise UsageError(f"this problem {rule}; run the job alone")
 
 
 def simulate_jobs(

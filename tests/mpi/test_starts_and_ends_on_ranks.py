@@ -236,8 +236,12 @@ class Sharing(mpi_ata.Quadratic):
         assert not self.shared.any(), "they are those of rank 0"
         return super().gradient(x, task)
 
-result = mpi_ata.minimize(Sharing(3), 2, update=mpi_ata.Plain(0.1), rounds=2, progress=False)
-if result:
+job = dict(problem=Sharing(3), budget=2, update=mpi_ata.Plain(0.1), rounds=2)
+if len(sys.argv) > 2:
+    results = mpi_ata.run_jobs([job, job], progress=False)
+    for result in results or ():
+        print(result.summary["error"] or result.summary["rounds"])
+elif result := mpi_ata.minimize(**job, progress=False):
     print(result.summary["rounds"])
 """
 
@@ -259,3 +263,20 @@ def test_ranks_share_arrays_or_end_together(what: str, code: int, found: str) ->
     done = finished([find_mpirun(), "-n", "3", sys.executable, "share.py", what], seconds=60)
     assert done.returncode == code, done.stderr
     assert found in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "found"),
+    [
+        ("fine", ["2", "2"]),
+        ("raises", ["OSError: the disk is gone"] * 2),
+        ("fewer", ["not those of rank 0: they have 24 bytes here and 40 there; build the same on all"] * 2),
+    ],
+)
+def test_jobs_that_share_ranks_have_the_arrays_of_the_manager_or_fail_alone(
+    what: str, found: list[str]
+) -> None:
+    Path("share.py").write_text(SHARING)
+    done = finished([find_mpirun(), "-n", "3", sys.executable, "share.py", what, "jobs"], seconds=60)
+    for line, text in zip(done.stdout.splitlines(), found, strict=True):
+        assert text in line

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpi_ata.clusters.identity import HARDWARE_BYTES, WorkerIdentity, drawn_identity, hardware
+from mpi_ata.clusters.mpi.channel import EMPTY, Payload
 from mpi_ata.clusters.mpi.introductions import LOOPBACK, SECRET_BYTES, Address
 from mpi_ata.clusters.mpi.library import MPI, all_ranks_needed, end_all_ranks
 from mpi_ata.clusters.mpi.links import Links
@@ -209,6 +210,29 @@ def _next_of_all(comm: MPI.Comm, arrays: Iterator[npt.NDArray[Any]]) -> npt.NDAr
             f"{max(own, 0):,} bytes here and {max(sizes[MANAGER], 0):,} there; build the same on all ranks"
         )
     return array if (sizes == own).all() else None
+
+
+def pack_arrays(problem: AnyProblem) -> Payload:
+    """Return the manager's values of what the problem has beside x, to be sent with the job."""
+    shared_arrays = ProblemAbilities.of(problem).shared_arrays
+    if shared_arrays is None:
+        return EMPTY
+    parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy() for array in shared_arrays()]
+    return np.concatenate(parts) if parts else EMPTY
+
+
+def unpack_arrays(problem: AnyProblem, data: Payload) -> None:
+    """Let the problem have values that the manager has packed."""
+    shared_arrays, begin = ProblemAbilities.of(problem).shared_arrays, 0
+    for array in () if shared_arrays is None else shared_arrays():
+        own, begin = data[begin : begin + array.nbytes], begin + array.nbytes
+        if len(own) == array.nbytes:
+            array.reshape(-1).view(np.uint8)[:] = own
+    if begin != len(data):
+        raise RunError(
+            f"frozen weights, or other arrays beside x, are not those of rank {MANAGER}: they have {begin:,} "
+            f"bytes here and {len(data):,} there; build the same on all ranks"
+        )
 
 
 def said_by(rank: int, text: str) -> str:

@@ -38,7 +38,7 @@ from mpi_ata.clusters.mpi.channel import (
     Payload,
 )
 from mpi_ata.clusters.mpi.engine import JobView, Order, Ranks, Row, StoppedOrder
-from mpi_ata.clusters.mpi.handshake import check_same, identities
+from mpi_ata.clusters.mpi.handshake import check_same, identities, pack_arrays
 from mpi_ata.clusters.mpi.library import MPI
 from mpi_ata.clusters.mpi.queued import QueuedRanks
 from mpi_ata.clusters.sample_indices import sample_indices_for
@@ -635,7 +635,7 @@ class SharedMPICluster(MPICluster):
         return self._shared
 
     def _set_up(self) -> None:
-        self._shared.join(self, self._template)
+        self._shared.join(self, self._template, pack_arrays(self._problem))
         super()._set_up()
 
     def divide(self, a: IntArray) -> IntArray:

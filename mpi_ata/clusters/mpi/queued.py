@@ -16,7 +16,7 @@ import numpy as np
 from mpi_ata.arrays import Array
 from mpi_ata.clusters.mpi.buffers import BufferPool
 from mpi_ata.clusters.mpi.chain import Route
-from mpi_ata.clusters.mpi.channel import CLOSE, OPEN, Message
+from mpi_ata.clusters.mpi.channel import CLOSE, EMPTY, OPEN, Message, Payload
 from mpi_ata.clusters.mpi.engine import LOOK_SECONDS, Answer, JobView, Order, Ranks, StoppedOrder
 from mpi_ata.clusters.mpi.library import MPI
 from mpi_ata.clusters.sharing import QueuedOrder, Share, Sharing
@@ -56,12 +56,12 @@ class QueuedRanks(Ranks):
         self._calls: dict[JobView, Callable[[], None]] = {}  # by jobs whose threads wait for them
         self.returned = False  # whether a thread wants its turn back
 
-    def join(self, job: SharingView, template: Array) -> None:
-        """Let all workers set up a job; the ones that are dead are lost for it."""
+    def join(self, job: SharingView, template: Array, arrays: Payload) -> None:
+        """Let all workers set up a job, with `arrays` beside x; the ones that are dead are lost for it."""
         self.channel.buffers[job.number] = BufferPool(template)
         for worker in set(range(self.n)) - self.staying:
             job._lose(worker, 0)
-        self.in_main(job, partial(self._tell_all, OPEN, job.number))
+        self.in_main(job, partial(self._tell_all, OPEN, job.number, arrays))
 
     def leave(self, job: SharingView) -> None:
         """Let all workers forget a job, none of whose orders is under way, unless they have."""
@@ -72,9 +72,10 @@ class QueuedRanks(Ranks):
         self._latest_order.pop(job, None)
         self._news.discard(job)
 
-    def _tell_all(self, kind: int, job: int) -> None:
+    def _tell_all(self, kind: int, job: int, payload: Payload = EMPTY) -> None:
         for worker in self.staying:
-            self._tell(worker, kind, job=job)
+            self.channel.send(self.rank[worker], kind, payload=payload, job=job)
+            self.ring[worker]()
 
     def in_main(self, job: JobView, call: Callable[[], T]) -> T:
         """Return what a function returns that calls MPI; the main thread calls it."""

@@ -45,6 +45,7 @@ from mpi_ata.clusters.mpi.channel import (
     TOGETHER,
     Channel,
     Message,
+    Payload,
 )
 from mpi_ata.clusters.mpi.handshake import (
     ENCODING_ERRORS,
@@ -53,6 +54,7 @@ from mpi_ata.clusters.mpi.handshake import (
     link_addresses,
     meeting,
     opening,
+    unpack_arrays,
 )
 from mpi_ata.clusters.mpi.library import MPI, end_without_manager
 from mpi_ata.clusters.mpi.liveness import HEARING_SECONDS, Doorbell, Lifeline
@@ -256,7 +258,7 @@ class Worker:
             if message is not None and message.kind == ORDER:
                 self._carry_out(message)
             elif message is not None and message.kind == OPEN:
-                self._open_later(message.job)
+                self._open_later(message.job, message.payload)
             elif message is not None and message.kind == CLOSE:
                 self._desks.pop(message.job, None)
                 self._channel.buffers.pop(message.job, None)
@@ -291,12 +293,13 @@ class Worker:
         flags = REACHABLE * self._bell.heard | SHARED * (self._shared is not None) | GLOBAL_RANDOM * drew
         self._send(READY, flags=flags)
 
-    def _open_later(self, job: int) -> None:
-        """Open a job that came to share the ranks."""
+    def _open_later(self, job: int, arrays: Payload) -> None:
+        """Open a job that came to share the ranks, with the manager's values of its arrays beside x."""
         assert self._build is not None
         self._job = job
         try:
             desk = self._open(job, self._build(job))
+            unpack_arrays(desk.problem, arrays)
         except Exception as error:
             self._report_failure(error)
             return
