@@ -192,7 +192,7 @@ class RunRecorder:
     def event(self, kind: str, text: str) -> None:
         """Record something that happened to the run, and log it: scripts show nothing below a warning."""
         self._record.event(time.time(), kind, text)
-        if kind not in ("started", "ended"):
+        if kind not in ("started", "shared", "ended"):
             log.warning("%s %s", kind, text)
 
     def note(self, round: Round) -> None:

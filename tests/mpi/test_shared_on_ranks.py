@@ -101,12 +101,15 @@ def test_a_job_whose_file_cannot_be_set_up_on_workers_leaves_the_others_alone() 
 def test_different_problems_are_evaluated_by_the_workers_in_their_queues() -> None:
     parts = "\n".join(
         [
+            "import time",
             "import numpy as np",
             "import mpi_ata",
             "class InParts(mpi_ata.Quadratic):",
             "    evaluation_parts = 6",
-            "    def setup(self, worker, n): self.worker = worker",
-            "    def evaluate_part(self, x, part): return [float(x.sum()), float(self.worker is not None)]",
+            "    def setup(self, worker, n): self.worker, self.slow = worker, 1.5",
+            "    def evaluate_part(self, x, part):",
+            "        self.slow = time.sleep(self.slow) or 0.0  # the first time",
+            "        return [float(x.sum()), float(self.worker is not None)]",
             "    def combine_parts(self, x, numbers):",
             "        table = np.reshape(numbers, (6, 2))",
             "        return {'same': float((table[:, 0] == x.sum()).all()), 'workers': table[:, 1].sum()}",
@@ -119,6 +122,7 @@ def test_different_problems_are_evaluated_by_the_workers_in_their_queues() -> No
     )
     done = finished(command(job_of("small"), large))
     assert done.returncode == 0, done.stderr
+    assert "overdue" not in done.stderr  # who evaluates for one job is not late with the other's orders
     evaluation = rows(done)[0]["evaluation"]
     assert evaluation == {"same": 1.0, "workers": 6.0}
 

@@ -29,6 +29,7 @@ ABORT_SECONDS = 2.0  # and all of them, when jobs were ended early
 LATE = 2.0  # times as long as expected: then orders that wait behind are given to others
 LATE_SECONDS = 1.0  # at least so much longer
 QUESTION_SECONDS = 1e-3  # that a question is expected to take, where nothing is known
+QUESTION_LATE_SECONDS = 30.0  # at least so much longer: the first evaluation may read data
 
 
 class SharingView(JobView, Protocol):
@@ -54,6 +55,7 @@ class QueuedRanks(Ranks):
         self._changed: set[int] = set()  # workers that may have something to do next
         self._news: set[JobView] = set()  # jobs to which something has happened
         self._calls: dict[JobView, Callable[[], None]] = {}  # by jobs whose threads wait for them
+        self._question_seconds = QUESTION_SECONDS  # the longest so far
         self.returned = False  # whether a thread wants its turn back
 
     def join(self, job: SharingView, template: Array, arrays: Payload) -> None:
@@ -148,7 +150,7 @@ class QueuedRanks(Ranks):
     def ask(self, job: JobView, worker: int, x: Array, parts: range, answer: Answer) -> Array:
         """Queue a question at a worker, like an order."""
         ask = partial(super().ask, job, worker, x, parts, answer)
-        self._queue(worker, QueuedOrder(Question(ask), QUESTION_SECONDS))
+        self._queue(worker, QueuedOrder(Question(ask), self._question_seconds))
         return x
 
     def _send_next(self) -> None:
@@ -203,6 +205,7 @@ class QueuedRanks(Ranks):
     def _begin(self, worker: int, queued: QueuedOrder) -> None:
         self._sent[worker] = queued
         if isinstance(queued.job, Question):
+            self.latest[worker], self.excused[worker] = perf_counter(), self.suspended
             queued.job.ask()
             return
         self.orders[worker], self.left[worker] = queued.order
@@ -229,6 +232,7 @@ class QueuedRanks(Ranks):
             self._news.add(job)
         super()._handle(message)
         if message.order < 0:  # the answer to a question
+            self._question_seconds = max(self._question_seconds, perf_counter() - self.latest[worker])
             self._over.append(worker)
 
     def _send_following(self, worker: int, stopped: StoppedOrder) -> None:
@@ -272,7 +276,8 @@ class QueuedRanks(Ranks):
         now, found = perf_counter() - self.suspended, []
         for worker, first in self._sent.items():
             taken = now - self.latest[worker] + self.excused[worker]
-            if first.job is not job and taken > LATE * first.expected + LATE_SECONDS:
+            more = QUESTION_LATE_SECONDS if isinstance(first.job, Question) else LATE_SECONDS
+            if first.job is not job and taken > LATE * first.expected + more:
                 waiting = [queued.order[0] for queued in self._queues.lines[worker] if queued.job is job]
                 found += [(worker, order, taken) for order in waiting]
         return found
