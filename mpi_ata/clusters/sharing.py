@@ -211,8 +211,7 @@ class Share:
     def learn(self, ledger: Ledger) -> None:
         """Let all jobs know how long this one's tasks have taken."""
         stats = ledger.stats.state()
-        seconds = stats["seconds"] + ledger.stopped_time  # without these, who is often stopped seems fast
-        sums = np.array([stats["tasks"], seconds, stats["squares"]], np.float64)
+        sums = np.array([stats["tasks"], stats["seconds"], stats["squares"]], np.float64)
         self.sharing.speeds.learn(self.problem, sums - self._learned)
         self._learned = sums
 
