@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # of the modules with *, all public names
     from mpi_ata.problems import Problem as Problem
     from mpi_ata.problems import Quadratic as Quadratic
     from mpi_ata.problems import Task as Task
+    from mpi_ata.problems import TwoPoints as TwoPoints
     from mpi_ata.runfile.load import SavedRun as SavedRun
     from mpi_ata.runfile.load import load as load
     from mpi_ata.script.balance import Balance as Balance
@@ -73,8 +74,11 @@ _NAMES = {  # by module, which is imported when a name is first used: a thousand
     "driver.trace": "Trace",
     "errors": "ItemError RunError UsageError",
     "job.schema": "Stop",
-    "methods": "ASGD HeterogeneousDataSGD Malenia Map Method MindFlayer Ringmaster Round SGD",
-    "problems": "Computation Problem Quadratic Task",
+    "methods": (
+        "ASGD HeterogeneousDataASGD HeterogeneousDataSGD Malenia Map Method MindFlayer RennalaMVR "
+        "RescaledASGD Ringleader Ringmaster Round SGD"
+    ),
+    "problems": "Computation Problem Quadratic Task TwoPoints",
     "runfile.load": "SavedRun load",
     "script.balance": "Balance",
     "script.pool": "Pool",
@@ -88,7 +92,7 @@ _NAMES = {  # by module, which is imported when a name is first used: a thousand
         "bytedance_ar bytedance_se frontera gpu_generations lonestar6 longhorn"
     ),
     "torch": "TorchProblem TorchUpdate",
-    "updates": "Adam GradientUpdate Momentum Nesterov Plain Update",
+    "updates": "Adam GradientUpdate LMO Momentum Nesterov Plain Update",
 }
 _MODULES = {name: f"mpi_ata.{module}" for module, names in _NAMES.items() for name in names.split()}
 

@@ -12,7 +12,7 @@ import numpy as np
 from mpi_ata.arrays import LARGE, Array, State, blocks, entry
 from mpi_ata.errors import require
 
-__all__ = ["Adam", "GradientUpdate", "Momentum", "Nesterov", "Plain", "Update"]
+__all__ = ["LMO", "Adam", "GradientUpdate", "Momentum", "Nesterov", "Plain", "Update"]
 
 
 class Update(Protocol):
@@ -37,6 +37,7 @@ class GradientUpdate:
     """
 
     memory: ClassVar[tuple[str, ...]] = ()  # names of the arrays it remembers, each like x
+    whole: ClassVar[bool] = False  # whether direction() needs all of a large x and g at once
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class GradientUpdate:
         self.t += 1
         gamma = self.gamma(self.t)
         users_own = type(self).direction.__module__ != __name__  # it may need the whole gradient
-        if x.size < LARGE or users_own:
+        if x.size < LARGE or users_own or self.whole:
             self._step(x, g, gamma)
             return g
         memory = [self.remembered(name, x) for name in self.memory]
@@ -197,6 +198,55 @@ class Adam(GradientUpdate):
         g *= short1 / math.sqrt(short2)
         g += short1 * self.epsilon
         return np.divide(m, g, out=g)
+
+
+class LMO(GradientUpdate):
+    """m = (1 - alpha) m + alpha g, and x + gamma lmo(m): lmo(m) is the u of norm 1 with the least <m, u>.
+
+    A. Sadiev, A. Maranjyan, I. Ilin, P. Richtárik: Ringmaster LMO (2026), arXiv 2605.18174; with `Ringmaster`
+    this is their method.  `norm` is that of u: "euclidean" gives -m / |m|, "max" gives -sign(m), and
+    "spectral" gives Muon: about -U V' of m = U S V', with singular values of 0.7 to 1.2.  An x of more than
+    two dimensions is a matrix of its first; a vector is a column, whose spectral norm is the Euclidean one.
+    """
+
+    memory = ("m",)
+    whole = True
+
+    def __init__(
+        self,
+        step_size: float,
+        alpha: float = 0.1,
+        norm: str = "spectral",
+        schedule: str = "constant",
+        warmup: int = 0,
+        period: int = 0,
+        final_step_size: float = 0.0,
+    ) -> None:
+        super().__init__(step_size, schedule, warmup, period, final_step_size)
+        require(0 < alpha <= 1, f"{alpha=} must be above 0 and at most 1")
+        require(norm in ("spectral", "euclidean", "max"), f"{norm=} must be 'spectral', 'euclidean' or 'max'")
+        self.alpha, self.norm = alpha, norm
+
+    def direction(self, x: Array, g: Array) -> Array:
+        """Return -lmo(m)."""
+        m = self.remembered("m", x)
+        _mix(m, 1 - self.alpha, g)
+        if self.norm == "max":
+            return np.sign(m, out=g)
+        np.divide(m, max(float(np.linalg.norm(m)), 1e-30), out=g)
+        if self.norm == "euclidean" or x.ndim < 2:
+            return g
+        y = g.reshape(len(g), -1)
+        tall = y.shape[0] > y.shape[1]
+        return np.asarray((orthogonalized(y.T).T if tall else orthogonalized(y)).reshape(x.shape))
+
+
+def orthogonalized(y: Array) -> Array:
+    """Return about U V' for y = U S V' of norm 1, by five Newton-Schulz steps with Muon's coefficients."""
+    for _ in range(5):
+        s = y @ y.T
+        y = 3.4445 * y + (2.0315 * s @ s - 4.7750 * s) @ y
+    return y
 
 
 def _mix(mean: Array, beta: float, new: Array) -> None:

@@ -21,10 +21,11 @@ generates this page from their docstrings. [scripts.md](scripts.md) shows how to
 """
 GROUPS = {
     "Running": "minimize cluster Pool run Trainer Balance load Result SavedRun Stop Observer Trace Round",
-    "Problems": "Problem Computation Task Quadratic TorchProblem Array",
+    "Problems": "Problem Computation Task Quadratic TwoPoints TorchProblem Array",
     "Allocators": "Allocator ATAAuto ATA ATAEmpirical GTA UTA OFTA MSync Bandit Proportional",
-    "Methods": "Method SGD Map HeterogeneousDataSGD Malenia MindFlayer ASGD Ringmaster",
-    "Updates": "Update GradientUpdate Plain Momentum Nesterov Adam TorchUpdate",
+    "Methods": "Method SGD Map HeterogeneousDataSGD Malenia MindFlayer ASGD Ringmaster "
+    "RennalaMVR Ringleader RescaledASGD HeterogeneousDataASGD",
+    "Updates": "Update GradientUpdate Plain Momentum Nesterov Adam LMO TorchUpdate",
     "Clusters": "Cluster MPICluster VirtualCluster FaultPolicy Fault Arrival TaskResult Lost Back",
     "Errors": "UsageError RunError ItemError",
 }

@@ -1,4 +1,4 @@
-"""The command that runs a job under several allocators."""
+"""The command that runs a job under several allocators or methods."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -28,9 +28,10 @@ ALLOCATORS = "ata-empirical,gta,uta"  # compared unless others are named
 class Variant(NamedTuple):
     """One run of a comparison."""
 
-    allocator: str
+    allocator: str  # or method
     seed: int | None  # None where all have the same
     plan: Plan
+    kind: str = "allocator"  # or "method"
 
     def named(self, separator: str) -> str:
         """Return the allocator, and the seed where it matters."""
@@ -39,7 +40,7 @@ class Variant(NamedTuple):
     def row(self, outcome: Outcome) -> dict[str, Any]:
         """Return its result, with what it was run with."""
         seed = {} if self.seed is None else {"seed": self.seed}
-        return {"allocator": self.allocator, **seed, **outcome.summary()}
+        return {self.kind: self.allocator, **seed, **outcome.summary()}
 
 
 @click.command(name="compare")
@@ -48,6 +49,11 @@ class Variant(NamedTuple):
     "--allocators",
     help="Comma-separated names; `own` is the job's own allocator.  "
     f"[default: those of {ALLOCATORS} that the method supports]",
+)
+@click.option(
+    "--methods",
+    help="Compare methods instead: comma-separated names, with keys of [method] where they need others, "
+    "as in sgd,ringmaster:delay=20:step_size=0.05.",
 )
 @click.option(
     "--seeds", type=click.IntRange(min=1), default=1, help="Run each with this many seeds, from run.seed on."
@@ -63,12 +69,13 @@ def compare_command(
     settings: tuple[str, ...],
     virtual: bool,
     allocators: str | None,
+    methods: str | None,
     seeds: int,
     output: Path | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Run a job under several allocators, and print one table.
+    """Run a job under several allocators or methods, and print one table.
 
     \b
     Examples:
@@ -76,13 +83,20 @@ def compare_command(
       mpi-ata compare jobs/emulated.toml --out runs/emulated
       mpi-ata compare jobs/quadratic.toml --virtual --workers 51 --allocators gta,ofta,ata-empirical
       mpi-ata compare jobs/quadratic.toml --virtual --seeds 5 -o quadratic.png
+      mpi-ata compare jobs/quadratic.toml --virtual --methods sgd,asgd:step_size=0.05
     """
+    if methods is not None and allocators is not None:
+        raise UsageError("--methods and --allocators cannot be combined; use --set allocator.name=...")
     plan = resolve_here(virtual, job, settings)
     with checked_together():  # the user's code may fail on one rank only
         if output is not None and launch.rank() == MANAGER:
             check_figure_path(output)
-        names, counterpart = compared_allocators(plan.job, allocators)
-        variants = list_variants(plan, names, seeds)
+        if methods is None:
+            names, counterpart = compared_allocators(plan.job, allocators)
+            variants = list_variants(plan, names, seeds, "allocator")
+        else:
+            counterpart = ""
+            variants = list_variants(plan, [name.strip() for name in methods.split(",")], seeds, "method")
         variants = variants if out is None else list(recorded_in(out, variants))
     if starts_ranks(virtual):
         start_ranks([variant.plan for variant in variants])
@@ -110,13 +124,13 @@ def compared_allocators(job: Job, allocators: str | None) -> tuple[list[str], st
     return names, counterpart
 
 
-def list_variants(plan: Plan, names: Sequence[str], seeds: int) -> list[Variant]:
+def list_variants(plan: Plan, names: Sequence[str], seeds: int, kind: str) -> list[Variant]:
     """Return the runs of a comparison: seed by seed, so that one that is interrupted compares the same."""
     first = plan.job.run.seed
     return [
-        Variant(name, seed if seeds > 1 else None, variant)
+        Variant(name, seed if seeds > 1 else None, variant, kind)
         for seed in range(first, first + seeds)
-        for name, variant in zip(names, plan.with_seed(seed).with_allocators(names), strict=True)
+        for name, variant in zip(names, plan.with_seed(seed).with_each(kind, names), strict=True)
     ]
 
 
@@ -126,7 +140,9 @@ def recorded_in(folder: Path, variants: Sequence[Variant]) -> Iterator[Variant]:
     for name, variant in zip(names, variants, strict=True):
         if names.count(name) > 1:
             rule = "but --out has one run file for each"
-            raise UsageError(f"--allocators names {variant.allocator!r} more than once, {rule}; name it once")
+            raise UsageError(
+                f"--{variant.kind}s names {variant.allocator!r} more than once, {rule}; name it once"
+            )
         file = RunFile(folder / f"{name}.h5")
         if launch.rank() == MANAGER:
             OutputOptions(file.path).check()

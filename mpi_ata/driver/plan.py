@@ -121,9 +121,11 @@ class Plan(RunStart):
         """Return the same plan with another seed."""
         return replace(self, job=self.job.with_seed(seed))
 
-    def with_allocators(self, names: Sequence[str]) -> list["Plan"]:
-        """Return the same plan under other allocators."""
-        return [replace(self, job=job) for job in self.job.with_allocators(names)]
+    def with_each(self, kind: str, names: Sequence[str]) -> list["Plan"]:
+        """Return the same plan under other allocators, or methods, as `kind` says."""
+        job = self.job
+        jobs = job.with_allocators(names) if kind == "allocator" else job.with_methods(names)
+        return [replace(self, job=each) for each in jobs]
 
 
 def resolve(job: Path, settings: Sequence[str] = (), output: OutputOptions | None = None) -> Plan:

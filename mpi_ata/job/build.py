@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from mpi_ata.limits import check_memory, check_tasks
 from mpi_ata.methods import Method
 from mpi_ata.methods.interface import MethodAbilities
 from mpi_ata.packing import pack
-from mpi_ata.problems import AnyProblem, EvaluationAbilities, ProblemAbilities
+from mpi_ata.problems import AnyProblem, EvaluationAbilities, Problem, ProblemAbilities, TwoPoints
 from mpi_ata.times import DrawnTimes, Law
 from mpi_ata.updates import Update
 
@@ -47,12 +47,14 @@ def build_parts(job: Job, n: int | None = None, problem: AnyProblem | None = Non
     with prefix_errors(f"{job.path}: "):
         check_workers(n)
         problem = build_problem(job) if problem is None else problem
+        can = MethodAbilities.of(job.method.factory)
         with prefix_errors("[problem] "):
-            check_problem(problem, job.stop, any_x=MethodAbilities.of(job.method.factory).any_x)
+            check_problem(problem, job.stop, any_x=can.any_x)
         times = build_times(job, n)
         method = _build_method(job, problem, n, times)
         fault_policy(job, method)
-        return Parts(problem, times, method)
+        pairs = can.points_per_task == 2
+        return Parts(TwoPoints(cast("Problem", problem)) if pairs else problem, times, method)
 
 
 def check_workers(n: int) -> None:
@@ -92,10 +94,10 @@ def build_times(job: Job, n: int) -> DrawnTimes | None:
     """Build the drawn task times of a run on n workers, where the job has a law for them."""
     if job.times is None:
         return None
-    seed, law = job.run.seed, build_law(job.times, n, job.run.seed)
+    table = replace(job.times, unit=job.times.unit * MethodAbilities.of(job.method.factory).points_per_task)
+    seed, law = job.run.seed, build_law(table, n, job.run.seed)
     try:
-        label, changes, stoppable = job.times.label(seed), job.times.changes, job.times.stoppable
-        times = DrawnTimes(law, seed, job.times.unit, label, changes, stoppable)
+        times = DrawnTimes(law, seed, table.unit, table.label(seed), table.changes, table.stoppable)
     except ValueError as error:
         raise UsageError(f"[[times.changes]] {one_line(error)}") from None
     if not times.representable():

@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mpi_ata import methods
 from mpi_ata.allocators import ATA, GTA, OFTA, UTA, ATAAuto, ATAEmpirical, Bandit, MSync, Proportional
 from mpi_ata.errors import UsageError, describe_error, did_you_mean, one_line, users_line
 from mpi_ata.job.tables import Table
 from mpi_ata.job.user_code import UserClass
-from mpi_ata.methods import ASGD, SGD, HeterogeneousDataSGD, Malenia, Map, MindFlayer, Ringmaster
 from mpi_ata.problems import Logistic, Quadratic
 from mpi_ata.times import (
     Constant,
@@ -30,7 +30,7 @@ from mpi_ata.times import (
     longhorn,
 )
 from mpi_ata.torch import Cifar100
-from mpi_ata.updates import Adam, Momentum, Nesterov, Plain
+from mpi_ata.updates import LMO, Adam, Momentum, Nesterov, Plain
 
 _KINDS: dict[type, str] = {
     bool: "true or false",
@@ -229,15 +229,19 @@ LAWS: Names = {
 }
 
 METHODS: Names = {
-    "sgd": SGD,
-    "heterogeneous-data-sgd": HeterogeneousDataSGD,
-    "malenia": Malenia,
-    "asgd": ASGD,
-    "ringmaster": Ringmaster,
-    "map": Map,
-    "mindflayer": MindFlayer,
+    "sgd": methods.SGD,
+    "heterogeneous-data-sgd": methods.HeterogeneousDataSGD,
+    "malenia": methods.Malenia,
+    "asgd": methods.ASGD,
+    "ringmaster": methods.Ringmaster,
+    "map": methods.Map,
+    "mindflayer": methods.MindFlayer,
+    "rennala-mvr": methods.RennalaMVR,
+    "ringleader": methods.Ringleader,
+    "rescaled-asgd": methods.RescaledASGD,
+    "heterogeneous-data-asgd": methods.HeterogeneousDataASGD,
 }
 
 PROBLEMS: Names = {"quadratic": Quadratic, "logistic": Logistic, "cifar100": Cifar100}
 
-UPDATES: Names = {"plain": Plain, "momentum": Momentum, "nesterov": Nesterov, "adam": Adam}
+UPDATES: Names = {"plain": Plain, "momentum": Momentum, "nesterov": Nesterov, "adam": Adam, "lmo": LMO}

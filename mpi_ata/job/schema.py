@@ -173,11 +173,28 @@ def _changes(tables: Any) -> tuple[Change, ...]:
 
 
 def override_job(tables: Tables, changes: Tables) -> Tables:
-    """Return the tables of a job with what --set changes; a new allocator drops keys it does not know."""
+    """Return the tables of a job with what --set changes.
+
+    A new method or allocator drops what it does not know: keys of others, and all quotas if it has none.
+    """
+    if (name := changes.get("method", {}).get("name")) in list(METHODS):
+        tables = _tables_for(METHODS[name], tables)
     if "name" in changes.get("allocator", {}):
         keys = tables.get("allocator", {})
         tables = tables | {"allocator": _keys_for(changes["allocator"]["name"], keys)}
     return override(tables, changes)
+
+
+def _tables_for(cls: Any, tables: Tables) -> Tables:
+    """Return the tables of a job for another method; its budget is that of an allocator it has no use for."""
+    method, keys, quotas = Component("method", cls, {}), tables.get("method", {}), tables.get("allocator", {})
+    others = {key for each in METHODS.values() for key in Component("method", each, {}).known_keys()}
+    kept = {key: value for key, value in keys.items() if key not in others or method.accepts(key)}
+    if not quotas or method.accepts("allocator"):
+        return tables | {"method": kept}
+    budget = {"budget": quotas["budget"]} if method.accepts("budget") and "budget" in quotas else {}
+    rest = {name: table for name, table in tables.items() if name != "allocator"}
+    return rest | {"method": budget | kept}
 
 
 def _keys_for(name: Any, keys: Table) -> Table:
@@ -298,10 +315,17 @@ class Job(RunDescription):
         kept = [each.text for each in settings if each.table != "allocator" or each.key in known]
         return replace(self, settings=tuple(kept))._set(f"allocator.name={name}")
 
-    def _set(self, setting: str) -> "Job":
+    def with_methods(self, methods: Sequence[str]) -> list["Job"]:
+        """Return the same job under other methods: each its name, and keys, as in ringmaster:delay=20."""
+        chosen = [[part.strip() for part in method.split(":")] for method in methods]
+        return [
+            self._set(f"method.name={name}", *(f"method.{key}" for key in keys)) for name, *keys in chosen
+        ]
+
+    def _set(self, *settings: str) -> "Job":
         """Return the job that --set gives."""
         with prefix_errors(f"{self.path}: "):
-            return job_from(self.path, RunDescription(self.text, (*self.settings, setting)))
+            return job_from(self.path, RunDescription(self.text, (*self.settings, *settings)))
 
 
 def load_job(path: Path, settings: Iterable[str] = ()) -> Job:

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from mpi_ata.arrays import Array, IntArray, State, restore_saved, saved
+from mpi_ata.arrays import Array, IntArray, State, restore_saved, saved, total
 from mpi_ata.clusters import Back, Cluster, Lost
 from mpi_ata.errors import require
 from mpi_ata.limits import check_tasks
 from mpi_ata.methods.collector import Collector, reassign
-from mpi_ata.methods.interface import AllocatorMethod, Round, UpdateMethod, check_anyone
+from mpi_ata.methods.interface import AllocatorMethod, Round, UpdateMethod, check_anyone, check_everyone
 from mpi_ata.updates import Update
 
 
@@ -19,16 +19,17 @@ class ASGD(AllocatorMethod):
 
     def step(self, cluster: Cluster) -> Round:
         """Allocate, then update x by each gradient that arrives; its worker continues from the newest x."""
-        B, x, k = self.allocator.budget, self.x, self.k + 1
+        x, k = self.x, self.k + 1
         a = self.exact_quotas(cluster)
-        left, s = a.copy(), 0
+        left, s, B = a.copy(), 0, total(a)
         born = np.zeros_like(a)  # the update s after which each worker's gradient was begun
         delays = np.zeros(B, np.int64)
 
         collector = Collector(cluster, self.allocator)
+        wait = collector.wait_for_owner if self.owns_data else collector.wait
         cluster.start(np.flatnonzero(a), x, k)
         while s < B:
-            arrival = collector.wait()
+            arrival = wait()
             i = arrival.worker
             if isinstance(arrival, Lost):
                 idle = reassign(cluster, left, i)
@@ -37,7 +38,7 @@ class ASGD(AllocatorMethod):
                 continue
             if isinstance(arrival, Back):  # with work from the next round on
                 continue
-            x = self.update(x, arrival.result)
+            x = self.update(x, self.scaled(arrival))
             delays[s] = s - born[i]
             s += 1
             left[i] -= 1
@@ -72,12 +73,13 @@ class Ringmaster(UpdateMethod):
         """Update x by each gradient that arrives; its worker, and those that are now late, restart at x."""
         k, b = self.k + 1, 0
         delays = np.zeros(self.B, np.int64)
-        check_anyone(cluster)
+        (check_everyone if self.owns_data else check_anyone)(cluster)
         collector = Collector(cluster)
+        wait = collector.wait_for_owner if self.owns_data else collector.wait
         idle = cluster.idle()  # everyone in the first round, and after a break on real ranks
         self._begin(cluster, idle[cluster.available[idle]], k)
         while b < self.B:
-            arrival = collector.wait()
+            arrival = wait()
             i = arrival.worker
             if isinstance(arrival, Lost):
                 self.born[i] = -1
@@ -85,7 +87,7 @@ class Ringmaster(UpdateMethod):
             if isinstance(arrival, Back):
                 self._begin(cluster, np.array([i]), k)
                 continue
-            self.x = self.update(self.x, arrival.result)
+            self.x = self.update(self.x, self.scaled(arrival))
             delays[b] = self.s - self.born[i]
             self.s += 1
             b += 1

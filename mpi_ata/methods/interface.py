@@ -11,7 +11,7 @@ from mpi_ata.abilities import declared
 from mpi_ata.allocators import GTA, Allocator, ATAAuto, MSync
 from mpi_ata.arrays import Array, IntArray, State, entry, total
 from mpi_ata.clusters.computations import TaskResult
-from mpi_ata.clusters.interface import Back, Cluster, Lost, named
+from mpi_ata.clusters.interface import Arrival, Back, Cluster, Lost, named
 from mpi_ata.errors import LossError, RunError
 from mpi_ata.updates import Update
 
@@ -70,6 +70,7 @@ class MethodAbilities(NamedTuple):
     owns_data: bool = False  # whether each worker, by its index, has data that no other has
     shares_workers: bool = False  # whether rounds use all that they order, so that workers can be shared
     point_per_worker: bool = False  # whether workers go on from round to round, each with a point of its own
+    points_per_task: int = 1  # 2 where tasks are those of TwoPoints(problem)
     greedy_instead: str = ""  # the name of the greedy method of this kind, where it rejects greedy allocators
     B: float | None = None  # tasks per round, where there is no allocator
     S: float | None = None
@@ -96,11 +97,16 @@ class UpdateMethod:
     """What methods that move x by an update share."""
 
     allocator: Allocator | None = None
+    owns_data = False  # whether each worker, by its index, has data that no other has
 
     def __init__(self, x0: Array, update: Update) -> None:
         self.x = np.array(x0)
         self.k = 0
         self.update = update
+
+    def scaled(self, arrival: Arrival) -> Array:
+        """Return the gradient that has arrived, times the factor of its worker's step size: 1 here."""
+        return np.asarray(arrival.result)
 
     def state(self) -> State:
         """Return the point, the number of rounds, and the state of the update."""

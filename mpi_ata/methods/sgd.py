@@ -1,5 +1,6 @@
 """Minibatch SGD on homogeneous data: SGD-ATA of the paper, and with greedy allocation Rennala SGD."""
 
+from mpi_ata.arrays import Array
 from mpi_ata.clusters import Cluster
 from mpi_ata.methods.collector import Collector, Sum
 from mpi_ata.methods.interface import AllocatorMethod, Round
@@ -17,7 +18,15 @@ class SGD(AllocatorMethod):
         g = Sum(a.nonzero()[0] if exact else None)
 
         collector = Collector(cluster, self.allocator)
-        collector.collect(g, x, k, a, B, exact)
+        collector.collect(g, self.point(), k, a, B, exact)
 
-        self.x, self.k = self.update(x, g.mean(B)), k
+        self.x, self.k = self.update(x, self.estimate(g.mean(B))), k
         return collector.round(k, a)
+
+    def point(self) -> Array:
+        """Return what tasks are given: x."""
+        return self.x
+
+    def estimate(self, mean: Array) -> Array:
+        """Return what moves x, given the mean result: that itself."""
+        return mean

@@ -10,3 +10,4 @@ from mpi_ata.problems.interface import returns_values as returns_values
 from mpi_ata.problems.interface import task_streams as task_streams
 from mpi_ata.problems.logistic import Logistic as Logistic
 from mpi_ata.problems.quadratic import Quadratic as Quadratic
+from mpi_ata.problems.two_points import TwoPoints as TwoPoints

@@ -39,6 +39,10 @@ class Task:
             self._rng = self._streams.at(self.round, self.worker, self.number)
         return self._rng
 
+    def again(self) -> "Task":
+        """Return the same task, whose random numbers come from their beginning."""
+        return Task(self._streams, self.round, self.worker, self.number, self._poll_stop, self.index)
+
     def stopped(self) -> bool:
         """Return whether the result is no longer needed: a long task may check, and return early."""
         return self._poll_stop is not None and self._poll_stop()

@@ -243,15 +243,16 @@ RATIO_HEADER = ["clock / greedy", "greedy / worker time"]
 
 
 def comparison_table(rows: Sequence[dict[str, Any]], billed: bool = False) -> str:
-    """Return one row per allocator, with ratios to greedy allocation if that is among them.
+    """Return one row per allocator, with ratios to greedy allocation if that is among them; or per method.
 
-    Several runs of an allocator, with different seeds, are shown as mean ± standard deviation.
+    Several runs of one, with different seeds, are shown as mean ± standard deviation.
     """
+    kind = "method" if "method" in rows[0] else "allocator"
     runs: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        runs.setdefault(row["allocator"], []).append(row)
+        runs.setdefault(row[kind], []).append(row)
     greedy, shown = runs.get("gta"), COMPARED_ON_RANKS if billed else COMPARED
-    header = ["allocator", "rounds", *shown.values(), "wasted tasks", "waste"]
+    header = [kind, "rounds", *shown.values(), "wasted tasks", "waste"]
     digits = {"rounds": 0, **dict.fromkeys(shown, 4), "tasks_wasted": 0}
     body = []
     for name, each in runs.items():

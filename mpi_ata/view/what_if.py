@@ -282,8 +282,8 @@ def relative_errors(job: Job, recorded: Recording) -> list[float]:
 
 def replay(job: Job, recorded: Recording, rounds: int) -> Array:
     """Run a job on the virtual clock, with recorded times; return clock, worker time, used, wasted tasks."""
-    problem, seed = NoWork(), job.run.seed
-    method = build_parts(job, len(recorded.workers), problem).method
+    seed = job.run.seed
+    problem, _, method = build_parts(job, len(recorded.workers), NoWork())
     cluster = VirtualCluster(problem, recorded.times(seed), seed, overhead=recorded.overhead_of)
     allocator = allocator_of(method)
     if recorded.prior is not None and allocator is not None:

@@ -53,6 +53,19 @@ def test_compare_skips_an_allocator_that_the_method_rejects_unless_it_is_named(j
     assert call(*arguments, "--allocators", "uta,gta").exit_code == 2
 
 
+def test_compare_runs_the_job_under_several_methods_too(job: str) -> None:
+    methods = ["--methods", "sgd, ringmaster:delay=9:step_size=0.05,rennala-mvr:a=0.5", "--seeds", "2"]
+    result = call("compare", job, "--virtual", *methods)
+    assert result.exit_code == 0, result.stderr
+    names = ["sgd", "ringmaster:delay=9:step_size=0.05", "rennala-mvr:a=0.5"]
+    assert [row.split()[0] for row in result.stdout.splitlines()] == ["method", "-" * len(names[1]), *names]
+    found = json.loads(call("compare", job, "--virtual", "--json", *methods).stdout)
+    assert [(row["method"], row["mean_delay"] is None) for row in found[:3]] == [
+        *zip(names, (True, False, True), strict=True)
+    ]
+    assert call("compare", job, "--virtual", *methods, "--allocators", "gta").exit_code == 2
+
+
 @pytest.mark.parametrize("allocators", ["ata-empirical,atta", "ata-empirical,ata"])
 def test_compare_rejects_a_wrong_allocator_before_it_runs_the_others(job: str, allocators: str) -> None:
     use_own_problem(job, "raise KeyError")

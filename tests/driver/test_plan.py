@@ -77,7 +77,7 @@ def test_a_run_whose_newest_save_is_damaged_is_not_finished(job: Path) -> None:
 
 
 def test_variants_of_a_plan_share_the_users_class(job: Path) -> None:
-    for variant in resolve(job).with_allocators(["gta", "uta", "ata-empirical"]):
+    for variant in resolve(job).with_each("allocator", ["gta", "uta", "ata-empirical"]):
         variant.parts()
     assert happened() == ["once", "built", "built", "built"]
 

@@ -30,6 +30,10 @@ METHODS: dict[str, str] = {
     "heterogeneous-data-sgd": 'name = "heterogeneous-data-sgd"\nstep_size = 0.4\n'
     '[allocator]\nname = "ata-empirical"\nbudget = 7',
     "malenia": 'name = "malenia"\nstep_size = 0.4\nS = 9.0',
+    "ringleader": 'name = "ringleader"\nstep_size = 0.05',
+    "rescaled-asgd": 'name = "rescaled-asgd"\nstep_size = 0.05\nbudget = 6',
+    "rennala-mvr": 'name = "rennala-mvr"\nstep_size = 0.4\na = 0.3\n'
+    '[allocator]\nname = "ata-empirical"\nbudget = 7',
 }
 JOB = """
 [problem]

@@ -21,7 +21,7 @@ from tests.faults.scene import METHODS, differing, own_problem, record_of, subst
 HALF, WHOLE = 21, 42
 OUT = Path("run.h5")
 FAILING = f"if task.round == {HALF + 1} and not Path('mended').exists(): raise ValueError('broken')"
-OWNING_DATA = ("heterogeneous-data-sgd", "malenia")
+OWNING_DATA = ("heterogeneous-data-sgd", "malenia", "ringleader", "rescaled-asgd")
 INTERRUPTIONS = ["end of run", "USR1", "TERM", "INT", "KILL", "exception"]
 
 

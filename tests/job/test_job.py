@@ -431,7 +431,19 @@ def test_the_update_and_the_allocator_of_a_method_are_checked_when_a_job_is_read
     with pytest.raises(UsageError, match=r"update.*'foo'"):
         load_job(written(tmp_path, {}), ["method.update=foo"])
     with pytest.raises(UsageError, match=r"remove the table \[allocator\]"):
-        load_job(written(tmp_path, {}), ["method.name=ringmaster"])
+        load_job(written(tmp_path, {"method.name": '"ringmaster"'}))
+
+
+def test_another_method_drops_the_keys_of_the_old_one_and_quotas_it_has_no_use_for(tmp_path: Path) -> None:
+    job = load_job(written(tmp_path, {"method.name": '"mindflayer"', "method.limit": "3.0"}))
+    asgd, ringmaster = job.with_methods(["asgd:step_size=0.1", "ringmaster : delay=4"])
+    assert (asgd.allocator, asgd.method.keys) == (job.allocator, {"step_size": 0.1, "update": "plain"})
+    assert ringmaster.allocator is None
+    assert ringmaster.method.keys == {"budget": 5, "step_size": 0.4, "update": "plain", "delay": 4}
+    with pytest.raises(UsageError, match=r"unknown name 'asdg' in \[method\]"):
+        job.with_methods(["asdg"])
+    with pytest.raises(UsageError, match="unknown key 'dellay'"):
+        built(load_job(job.path, ["method.name=ringmaster", "method.delay=4", "method.dellay=4"]))
 
 
 @pytest.mark.parametrize("name", ["ata", "gta"])

@@ -21,14 +21,17 @@ from tests.job.test_job import Change, built, refusal, written
 KEYS: dict[str, Change] = {
     "malenia": {"allocator": None, "method.S": "6"},
     "ringmaster": {"allocator": None, "method.delay": "4", "method.budget": "5"},
+    "ringleader": {"allocator": None},
+    "rescaled-asgd": {"allocator": None, "method.budget": "5"},
 }
+ASYNCHRONOUS = ("asgd", "heterogeneous-data-asgd", "ringmaster", "ringleader", "rescaled-asgd")
 SURPLUS = ("gta", "m-sync")  # order more than a round uses
 SENSIBLE = [
     (method, allocator)
     for method in METHODS
     if method != "map"  # which needs other problems: tests/job/test_map_jobs.py
     for allocator in ([""] if method in KEYS else ALLOCATORS)
-    if method not in ("heterogeneous-data-sgd", "asgd") or allocator not in SURPLUS
+    if method not in ("heterogeneous-data-sgd", "heterogeneous-data-asgd", "asgd") or allocator not in SURPLUS
 ]
 OWN = """
 import numpy as np
@@ -48,7 +51,7 @@ SIGN: Change = {"method.update": None, "method.update_file": '"sign.py"', "metho
 def job_of(folder: Path, method: str, allocator: str, change: Change | None = None) -> Path:
     """The good job under another method and allocator."""
     changes: Change = {"method.name": f'"{method}"', "method.step_size": "0.1"}
-    changes |= KEYS.get(method, {})
+    changes |= KEYS.get(method, {}) | ({"method.a": "0.3"} if method == "rennala-mvr" else {})
     if allocator:
         changes["allocator.name"] = f'"{allocator}"'
         changes["allocator.alpha"] = "20.0" if allocator == "ata" else None
@@ -65,8 +68,9 @@ def test_every_method_runs_with_every_allocator_that_makes_sense(
     assert (figures["rounds"], figures["finished"]) == (3, True)
     assert figures["tasks_used"] >= 3 * 5
     if method != "mindflayer":  # whether it stops a task depends on the times
+        # At its end a run stops what is under way.
         assert (figures["tasks_wasted"] > 0) == (allocator in ("", *SURPLUS))
-    assert (figures["mean_delay"] is None) == (method not in ("asgd", "ringmaster"))
+    assert (figures["mean_delay"] is None) == (method not in ASYNCHRONOUS)
 
 
 @pytest.mark.parametrize("update", UPDATES)
@@ -85,7 +89,7 @@ def test_every_update_is_chosen_by_name_and_its_keys_are_those_of_the_method_s_t
         ({"method.schedule": '"cosine"'}, "[method] period=0 must be above warmup=0"),
         ({"method.period": "9"}, "period and final_step_size are for schedule = 'cosine'"),
         ({"method.warmup": "1.5"}, "warmup = 1.5 in [method] must be a whole number"),
-        ({"method.update": '"torch"'}, "plain, momentum, nesterov, adam, torch.<class of torch.optim>"),
+        ({"method.update": '"torch"'}, "plain, momentum, nesterov, adam, lmo, torch.<class of torch.optim>"),
         ({"method.update_file": '"sign.py"'}, "[method] needs both 'update_file' and 'update_class'"),
         (
             {"method.update_file": '"sign.py"', "method.update_class": '"Sign"'},
@@ -122,7 +126,12 @@ def test_naming_an_update_in_one_way_takes_the_other_way_s_place(tmp_path: Path)
 
 @pytest.mark.parametrize("allocator", SURPLUS)
 @pytest.mark.parametrize(
-    ("method", "instead"), [("heterogeneous-data-sgd", "malenia"), ("asgd", "ringmaster")]
+    ("method", "instead"),
+    [
+        ("heterogeneous-data-sgd", "malenia"),
+        ("asgd", "ringmaster"),
+        ("heterogeneous-data-asgd", "rescaled-asgd"),
+    ],
 )
 def test_greedy_allocation_is_refused_where_everything_ordered_is_used(
     tmp_path: Path, method: str, instead: str, allocator: str
@@ -141,7 +150,8 @@ def test_nothing_is_reissued_where_workers_own_their_data(tmp_path: Path, key: s
 
 
 @pytest.mark.parametrize(
-    ("method", "key"), [("malenia", "S"), ("ringmaster", "delay"), ("ringmaster", "budget")]
+    ("method", "key"),
+    [("malenia", "S"), ("ringmaster", "delay"), ("ringmaster", "budget"), ("rescaled-asgd", "budget")],
 )
 def test_a_greedy_method_needs_its_keys_and_no_allocator(tmp_path: Path, method: str, key: str) -> None:
     assert f"needs the key '{key}'" in refusal(job_of(tmp_path, method, "", {f"method.{key}": None}))
@@ -162,6 +172,12 @@ def test_an_optimizer_of_torch_is_named_with_its_keys(tmp_path: Path) -> None:
 def test_an_optimizer_of_torch_without_torch_is_refused(tmp_path: Path) -> None:
     told = refusal(written(tmp_path, {"method.update": '"torch.AdamW"'}))
     assert "PyTorch is missing; install it with pip install" in told
+
+
+def test_a_task_of_two_gradients_takes_twice_the_drawn_time(tmp_path: Path) -> None:
+    once, twice = (driven(job_of(tmp_path, method, "uta")).summary() for method in ("sgd", "rennala-mvr"))
+    assert twice["clock"] == pytest.approx(2 * once["clock"])
+    assert twice["worker_time"] == pytest.approx(2 * once["worker_time"])
 
 
 DOCS = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()

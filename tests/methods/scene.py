@@ -9,8 +9,9 @@ from mpi_ata.allocators.interface import NonAdaptive
 from mpi_ata.arrays import Array, BoolArray
 from mpi_ata.clusters import FaultPolicy, Task, VirtualCluster
 from mpi_ata.job.component import LAWS
-from mpi_ata.methods import Round
-from mpi_ata.problems import Problem
+from mpi_ata.methods import Method, Round
+from mpi_ata.methods.interface import MethodAbilities
+from mpi_ata.problems import Problem, TwoPoints
 from mpi_ata.times import DrawnTimes
 
 
@@ -54,6 +55,11 @@ def cluster_of(
 
 def counts(round: Round) -> tuple[list[int], list[int], list[int], list[int]]:
     return round.started.tolist(), round.used.tolist(), round.wasted.tolist(), round.lost.tolist()
+
+
+def tasks_of(method: Method, problem: Problem) -> Problem:
+    """Return the problem as the method's cluster needs it."""
+    return TwoPoints(problem) if MethodAbilities.of(method).points_per_task == 2 else problem
 
 
 class Recording:

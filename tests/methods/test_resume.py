@@ -11,6 +11,7 @@ from mpi_ata.job.component import ALLOCATORS, METHODS, UPDATES, Component
 from mpi_ata.methods import Method, Round
 from mpi_ata.problems import Quadratic
 from mpi_ata.times import DrawnTimes, Sqrt
+from tests.methods.scene import tasks_of
 
 N, B = 7, 5
 SURPLUS = ("gta", "m-sync")  # order more than a round uses
@@ -20,8 +21,12 @@ COMBINATIONS: list[tuple[str, str | None]] = [
     *(("mindflayer", name) for name in ALLOCATORS),
     *(("heterogeneous-data-sgd", name) for name in FIXED),
     *(("asgd", name) for name in FIXED),
+    *(("heterogeneous-data-asgd", name) for name in FIXED),
+    *(("rennala-mvr", name) for name in ALLOCATORS),
     ("malenia", None),
     ("ringmaster", None),
+    ("ringleader", None),
+    ("rescaled-asgd", None),
 ]
 # Every method and allocator with one update, every update with some of them; all pairs are tested if slow.
 EACH_UPDATE = [("sgd", "ata-empirical"), ("asgd", "ata"), ("mindflayer", "gta"), ("ringmaster", None)]
@@ -38,10 +43,13 @@ KEYS: dict[str, dict[str, Any]] = {
     "ata": {"alpha": 8.0},
     "malenia": {"S": 1.5 * N},
     "ringmaster": {"delay": 6, "budget": B},
+    "rescaled-asgd": {"budget": B},
+    "rennala-mvr": {"a": 0.3},
     "plain": {"step_size": 0.1, "schedule": "cosine", "warmup": 4, "period": 30, "final_step_size": 0.01},
     "momentum": {"step_size": 0.02},
     "nesterov": {"step_size": 0.02, "warmup": 12},
     "adam": {"step_size": 0.05},
+    "lmo": {"step_size": 0.05},
 }
 
 
@@ -54,7 +62,7 @@ def built(method: str, allocator: str | None, update: str = "plain") -> tuple[Me
         known["allocator"] = Component("allocator", ALLOCATORS[allocator], keys).build(**known)
     known["update"] = Component("method", UPDATES[update], KEYS[update]).build()
     made: Method = Component("method", METHODS[method], KEYS.get(method, {})).build(**known)
-    return made, VirtualCluster(problem, times, seed=3)
+    return made, VirtualCluster(tasks_of(made, problem), times, seed=3)
 
 
 def saved(method: Method, cluster: VirtualCluster) -> list[State]:

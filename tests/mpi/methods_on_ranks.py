@@ -15,6 +15,7 @@ from mpi_ata.clusters.mpi.world import mpi_cluster, workers_in_world
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job import build_parts, load_job
 from mpi_ata.methods import Ringmaster
+from mpi_ata.methods.interface import MethodAbilities
 from mpi_ata.problems import Task
 from mpi_ata.script.run import run
 from mpi_ata.times import DrawnTimes, Linear
@@ -71,7 +72,8 @@ def run_job(path: str, settings: list[str]) -> dict[str, Any] | None:
                 "x": method.x.tobytes().hex(),
             }
     calls = np.empty(workers_in_world() + 1, np.int64)
-    MPI.COMM_WORLD.Gather(np.array([vars(problem)["calls"]]), calls)
+    counted: Any = problem
+    MPI.COMM_WORLD.Gather(np.array([counted.calls // MethodAbilities.of(method).points_per_task]), calls)
     return None if cluster is None else story | {"calls": calls.tolist()}
 
 

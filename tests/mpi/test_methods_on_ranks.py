@@ -11,7 +11,7 @@ from mpi_ata.clusters import VirtualCluster
 from mpi_ata.driver.trace import Trace
 from mpi_ata.job import build_parts, load_job
 from mpi_ata.script.run import run
-from tests.job.test_job_methods import SENSIBLE, SURPLUS
+from tests.job.test_job_methods import ASYNCHRONOUS, SENSIBLE, SURPLUS
 from tests.mpi.starting import COMMAND, ROOT, finished, mpirun
 
 JOB = f"""
@@ -42,6 +42,8 @@ SIZES = (1, 504, 505, 100_000)  # numbers in x: more than 504 do not fit with th
 KEYS = {
     "malenia": ["S=4.0"],
     "ringmaster": ["delay=4", f"budget={B}"],
+    "rescaled-asgd": [f"budget={B}"],
+    "rennala-mvr": ["a=0.3"],
     "mindflayer": ["limit=1.1"],
     "ata": ["alpha=4.0"],
 }
@@ -113,21 +115,22 @@ def test_each_method_does_what_it_promises(
     chosen: list[tuple[str, list[str]]], stories: list[dict[str, Any]], number: int
 ) -> None:
     (method, allocator), story = SUMMING[number], stories[number]
-    if method in ("sgd", "heterogeneous-data-sgd") and allocator not in SURPLUS:
+    if method in ("sgd", "heterogeneous-data-sgd", "rennala-mvr") and allocator not in SURPLUS:
         x, worker_time = simulated(*chosen[number])
         assert story["x"] == x, "the same numbers as simulated, bit for bit"
         assert story["worker_time"] == pytest.approx(worker_time)
-    if method == "heterogeneous-data-sgd":
+    if method in ("heterogeneous-data-sgd", "heterogeneous-data-asgd"):
         assert story["used"] == ROUNDS * (B + N)
-    elif method == "malenia":
-        assert story["used"] >= ROUNDS * 4
+    elif method in ("malenia", "ringleader"):
+        assert story["used"] >= ROUNDS * {"malenia": 4, "ringleader": N}[method]
     else:
         assert story["used"] == ROUNDS * B
     assert story["lost"] == 0
     if method != "mindflayer":  # whether it stops a task depends on the times
         assert (story["wasted"] > 0) == (allocator in ("", *SURPLUS))
-    assert story["largest_delay"] <= {"asgd": B - 1, "ringmaster": 3}.get(method, 0)
-    assert (story["largest_delay"] > 0) == (method in ("asgd", "ringmaster"))
+    most = {"asgd": B - 1, "heterogeneous-data-asgd": B + N - 1, "ringmaster": 3, "ringleader": 2 * N - 2}
+    assert story["largest_delay"] <= (most | {"rescaled-asgd": ROUNDS * B}).get(method, 0)
+    assert (story["largest_delay"] > 0) == (method in ASYNCHRONOUS)
 
 
 @pytest.mark.parametrize("number", range(len(SIZES)), ids=map(str, SIZES))

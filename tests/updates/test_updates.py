@@ -8,7 +8,7 @@ import pytest
 
 from mpi_ata.arrays import LARGE, Array
 from mpi_ata.job.component import UPDATES
-from mpi_ata.updates import Adam, GradientUpdate, Momentum, Nesterov, Plain
+from mpi_ata.updates import LMO, Adam, GradientUpdate, Momentum, Nesterov, Plain
 
 COSINE = {"schedule": "cosine", "period": 9}
 
@@ -33,6 +33,8 @@ def moved(update: GradientUpdate, *gradients: float, x: float = 1.0) -> list[flo
         (Nesterov(0.5, beta=0.5), (2.0, 4.0, 0.0), [-0.5, -3.75, -4.375]),
         # epsilon is added to the corrected root
         (Adam(0.1, epsilon=1.0), (4.0,), [1 - 0.1 * 4 / (4 + 1)]),
+        # m = 1, then 0.5 - 0.5 = 0, then -2: steps of 0.1 against the sign of m, and none for m = 0.
+        (LMO(0.1, alpha=0.5), (2.0, -1.0, -4.0), [0.9, 0.9, 1.0]),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -54,6 +56,9 @@ def reference(update: GradientUpdate, name: str) -> Callable[[Array, Array], Arr
             v = update.beta2 * v + (1 - update.beta2) * g**2
             root = np.sqrt(v / (1 - update.beta2**t))
             return np.asarray(x - update.gamma(t) * m / (1 - update.beta1**t) / (root + update.epsilon))
+        if isinstance(update, LMO):
+            m = (1 - update.alpha) * m + update.alpha * g
+            return np.asarray(x - update.gamma(t) * m / np.linalg.norm(m))
         if isinstance(update, Momentum):
             v = update.beta * v + g
             return np.asarray(x - update.gamma(t) * (g + update.beta * v if name == "nesterov" else v))
@@ -119,6 +124,8 @@ def test_after_a_warm_up_the_step_size_stays_or_a_cosine_falls_to_the_final_one_
         (Adam, {"beta1": 1.0}, "beta1=1.0 must be"),
         (Adam, {"beta2": -1.0}, "beta2=-1.0 must be"),
         (Adam, {"epsilon": 0.0}, "epsilon=0.0 must be above 0"),
+        (LMO, {"alpha": 0.0}, "alpha=0.0 must be above 0"),
+        (LMO, {"norm": "nuclear"}, "norm='nuclear' must be 'spectral', 'euclidean' or"),
     ],
 )
 def test_invalid_values_are_named_in_the_message(kind: Any, keys: dict[str, Any], complaint: str) -> None:
@@ -152,6 +159,22 @@ def test_large_points_are_updated_block_by_block_to_the_same_bits(kind: Any, dty
         x = update(x, g)
     assert x[0, :some].tobytes() == few.tobytes()
     assert all(array.shape == x.shape for name, array in update.state().items() if name != "t")
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (8, 3), (4, 2, 3), (2, LARGE)])
+def test_an_lmo_step_lowers_the_linear_model_most_within_the_ball_of_its_norm(shape: tuple[int, ...]) -> None:
+    g = np.random.default_rng(3).standard_normal(shape)
+    steps = {
+        norm: -LMO(1.0, norm=norm)(np.zeros(shape), g.copy()) for norm in ("spectral", "euclidean", "max")
+    }
+    assert steps["euclidean"] == pytest.approx(g / np.linalg.norm(g))
+    assert (steps["max"] == np.sign(g)).all()
+    u, _, v = np.linalg.svd(g.reshape(shape[0], -1), full_matrices=False)
+    muon = steps["spectral"].reshape(shape[0], -1)
+    # Five steps of Newton-Schulz bring singular values to about 1, and leave singular vectors as they are.
+    assert np.linalg.svd(muon, compute_uv=False) == pytest.approx(np.ones(len(v)), abs=0.35)
+    assert u.T @ muon @ v.T == pytest.approx(np.eye(len(v)), abs=0.35)
+    assert np.abs(u.T @ muon @ v.T - np.diag(np.diag(u.T @ muon @ v.T))).max() < 1e-9
 
 
 def test_arrays_that_are_not_contiguous_are_updated_too() -> None:
