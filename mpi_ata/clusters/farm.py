@@ -32,7 +32,7 @@ from mpi_ata.errors import (
 )
 from mpi_ata.launch.signals import GraceExpired, current_stop_request
 from mpi_ata.packing import EMPTY, Packed
-from mpi_ata.problems import Task
+from mpi_ata.problems import AnyProblem, Task
 from mpi_ata.randomness import Purpose, Streams
 
 
@@ -205,6 +205,12 @@ class Farming:
     """Gives clusters the methods `map` and `starmap`."""
 
     _problem: Any
+
+    @property
+    def problem(self) -> AnyProblem:
+        """What workers compute."""
+        found: AnyProblem = self._problem
+        return found
 
     def map(
         self,

@@ -145,6 +145,7 @@ class ClusterAbilities(NamedTuple):
 
     simulated: bool = False  # whether it repeats bit for bit, on a clock of its own, and costs nothing
     evaluate: Callable[[Array, range], list[float]] | None = None  # on workers: parts of an evaluation
+    problem: AnyProblem | None = None  # whose tasks workers do
     divide: Callable[[IntArray], IntArray] | None = None  # quotas, given what jobs have ordered that share it
 
     @classmethod

@@ -32,7 +32,7 @@ from mpi_ata.errors import (
 from mpi_ata.launch.signals import GraceExpired, StopRequest
 from mpi_ata.methods import Method, Round
 from mpi_ata.methods.interface import MethodAbilities, decision_time, has_idle_spares
-from mpi_ata.problems import AnyProblem
+from mpi_ata.problems import AnyProblem, TwoPoints
 from mpi_ata.runfile.hosts import HostReport
 
 log = logging.getLogger("mpi_ata")
@@ -85,10 +85,12 @@ def advise_on_exchange(ledger: Ledger) -> None:
         log.warning(f"{text}a larger budget", overhead, seconds)
 
 
-def check_spares(method: Method, cluster: Cluster) -> None:
-    """Reject spare tasks for idle workers where no other jobs share these."""
-    allocator = MethodAbilities.of(method).allocator
-    if allocator is not None and has_idle_spares(allocator) and not ClusterAbilities.of(cluster).divide:
+def check_fit(method: Method, cluster: Cluster) -> None:
+    """Reject a method that needs another problem, or workers that jobs share."""
+    can, has = MethodAbilities.of(method), ClusterAbilities.of(cluster)
+    if can.points_per_task == 2 and not isinstance(has.problem, TwoPoints | None):
+        raise UsageError("this method needs two gradients per task; open the cluster with TwoPoints(problem)")
+    if can.allocator is not None and has_idle_spares(can.allocator) and not has.divide:
         rule = "is for jobs that share workers, as in mpi-ata run A.toml B.toml or run_jobs()"
         raise UsageError(f"spares = 'idle' {rule}; for one job use spares = 'auto' or 'none'")
 
@@ -140,7 +142,7 @@ class Drive:
         self._notes: Sequence[Note] | None = None  # of what the run starts from, once it was restored
         self.reason: str | None = None  # the limit that was reached
         cluster.grace_expired = stop_request.grace_expired
-        check_spares(method, cluster)
+        check_fit(method, cluster)
 
     def outcome(self) -> Outcome:
         """Drive the run to its end, and return how it ended."""

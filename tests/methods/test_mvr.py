@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+import mpi_ata
+from mpi_ata.allocators import UTA
 from mpi_ata.arrays import Array
 from mpi_ata.clusters import Task
+from mpi_ata.errors import UsageError
 from mpi_ata.methods import RennalaMVR
 from mpi_ata.problems import Quadratic, TwoPoints
 from mpi_ata.updates import Plain
@@ -57,3 +60,13 @@ def test_what_a_problem_computes_for_several_tasks_at_once_is_computed_so_at_bot
     assert found[0] == pytest.approx(found[1], rel=1e-12)
     noise = found[0] - 3 * np.stack([Quadratic(5).full_gradient(point) for point in x])
     assert noise[0] == pytest.approx(noise[1])
+
+
+def test_a_cluster_without_two_points_is_rejected() -> None:
+    problem = Quadratic(5)
+    method = RennalaMVR(problem.x0, UTA(4, 8), Plain(0.1), a=0.2)
+    with (
+        mpi_ata.cluster(problem, times=mpi_ata.Sqrt(4)) as cluster,
+        pytest.raises(UsageError, match=r"open the cluster with TwoPoints\(problem\)"),
+    ):
+        next(mpi_ata.run(method, cluster, stop=mpi_ata.Stop(rounds=1)))
