@@ -128,7 +128,7 @@ def run_ddp(options: argparse.Namespace) -> None:
 def _batch(model: Any, data: Images, numbers: IntArray, share: float, slowness: float) -> None:
     """Add the gradient of one batch; DDP averages over ranks, so n / B of each gives the mean over B."""
     began = time.thread_time()
-    inputs, targets = data.batch(numbers)
+    inputs, targets = data.minibatch(numbers)
     loss = nn.functional.cross_entropy(model(inputs), targets) * share
     sleep_as_slow(began, slowness)
     began = time.thread_time()
@@ -137,7 +137,7 @@ def _batch(model: Any, data: Images, numbers: IntArray, share: float, slowness: 
 
 
 def _accuracy(model: Any) -> float:
-    inputs, targets = images("test").batch(np.arange(TEST_IMAGES))
+    inputs, targets = images("test").minibatch(np.arange(TEST_IMAGES))
     with torch.no_grad():
         return float(TorchProblem.accuracy(model.eval()(inputs), targets))
 

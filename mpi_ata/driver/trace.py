@@ -213,6 +213,12 @@ class Trace:
             self.delay_sum += int(round.delays.sum())
             self.largest_delay = max(self.largest_delay, int(round.delays.max()))
 
+    def forget_after(self, round: int) -> None:
+        """Drop the history after a round to which the caller went back; sums keep what was done."""
+        self.rows = [row for row in self.rows if row.round <= round]
+        self.metrics = {name: column[: len(self.rows)] for name, column in self.metrics.items()}
+        self.round = round
+
     def settle(self, ledger: Ledger, before: Mark) -> None:
         """Take in what was booked since `before`, when the cluster was closed after the last round."""
         late = ledger.changes(before)

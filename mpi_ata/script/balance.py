@@ -1,9 +1,10 @@
 """DDP with unequal shares: the micro-batches of a step, divided among the ranks by their speed."""
 
+import logging
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,14 @@ from mpi_ata.torch.ddp import (
     Share,
     SharedDraws,
     ShareReport,
-    reports,
+    mean_logs,
+    reject_prepared,
+    steps_per_epoch,
     trained,
 )
+from mpi_ata.torch.devices import import_torch
+
+log = logging.getLogger("mpi_ata")
 
 
 class BalancedRanks(Ledger):
@@ -94,8 +100,8 @@ class BalancedRun:
         """Resume from an earlier state."""
         self.k = int(entry(state, "k", self.k))
 
-    def decide(self) -> IntArray:
-        """Return the quotas of the next round."""
+    def decide(self, count: int) -> IntArray:
+        """Return the quotas of the next round, of `count` micro-batches if it has fewer than the budget."""
         self._between = False
         n, B = self._ranks.n, self.allocator.budget
         quota = np.asarray(self.allocator.allocate(np.ones(n, np.bool_)))
@@ -104,7 +110,26 @@ class BalancedRun:
                 f"the allocator gave {quota}; Balance stops no micro-batch that was begun, so it needs {n} "
                 f"counts whose sum is {B}; use another allocator, such as ata-auto"
             )
+        if count < B:
+            exact = quota * count / B
+            quota = exact.astype(np.int64)
+            quota[np.argsort(quota - exact, kind="stable")[: count - total(quota)]] += 1
         return quota.astype(np.int64)
+
+    def speeds(self) -> State:
+        """Return what was learned about the speeds of ranks."""
+        return self.allocator.state()
+
+    def rewind(self, k: int, speeds: State) -> None:
+        """Continue after round k, with the speeds known then, as a checkpoint of the user's says."""
+        self.k, self._between = k, True
+        self._trace.forget_after(k)
+        if not speeds:
+            return
+        try:
+            self.allocator.restore(speeds)
+        except (ValueError, KeyError, TypeError, IndexError):
+            log.warning("the speeds in the checkpoint are those of other ranks or of another allocator")
 
     def learn(self, round: Round, shares: Sequence[ShareReport]) -> None:
         """Take in a round, and save the run if it is time."""
@@ -154,8 +179,9 @@ class Balance:
     get none of them.  DDP modules exchange neither gradients nor buffers in passes over micro-batches.
 
     With `shuffle` = "epoch" each sample of the loader's dataset is used once per epoch, whichever rank draws
-    it; the loader's own sampler is not used then.  `allocator`, `out`, `resume`, `warm_start`
-    and so on are those of `minimize`: the run file has speeds and progress; weights are yours to save.
+    it; the loader's own sampler is not used then, unless it is a `batch_sampler`.  `allocator`, `out`,
+    `resume`, `warm_start` and so on are those of `minimize`: the run file has speeds and progress; weights are
+    yours to save, with `state_dict()` of this beside them.
     """
 
     @entry_point
@@ -203,33 +229,62 @@ class Balance:
         self.rounds = int(group.from_rank_0(opened, 1)[0])
         if self._run is not None:
             weakref.finalize(self, self._run.close)
+        self._place = self.rounds * budget  # micro-batches of all ranks that were drawn
+        self.weight = 0.0  # of all micro-batches of the latest step
+        self._names: tuple[str, ...] = ("loss",)  # of what is logged, as all ranks know it
         self._draws: deque[LoaderDraws | SharedDraws] = deque()
         self._local = LocalBackward()
         self._mean: ModelMean | None = None
         self._share: Share | None = None
 
-    def micro_batches(self, loader: Any) -> Iterator[Any]:
-        """Yield this rank's micro-batches of the next step, drawn from its own loader, again and again."""
+    def micro_batches(self, loader: Any, places: range | None = None) -> Iterator[Any]:
+        """Yield this rank's micro-batches of the next step, drawn from its own loader, again and again.
+
+        With shuffle="epoch", `places` says which of the sequence that all ranks share make the step, as the
+        last ones of an epoch; by default, they are the next `budget`.
+        """
         if self._share is not None:
             raise UsageError("micro_batches() was called twice for one step; call step() after each")
-        quota = self._group.from_rank_0(self._run.decide if self._run else None, self.n)
-        self._share = share = Share(quota, self.rank, cold=not self._local.called)
-        first = self.rounds * self.budget + share.before
+        places = places or range(self._place, self._place + self.budget)
+        own = np.array([self.rounds, places.start, places.stop])
+
+        def decided() -> IntArray:
+            assert self._run is not None
+            return np.concatenate([own, self._run.decide(len(places))])
+
+        message = self._group.from_rank_0(decided, len(own) + self.n)
+        if (message[: len(own)] != own).any():
+            raise UsageError(
+                f"rank {self.rank} is at step {own[0]}, micro-batch {own[1]}, but rank 0 at step {message[0]}, "
+                f"micro-batch {message[1]}; load the same checkpoint on all ranks"
+            )
+        self._share = share = Share(message[len(own) :], self.rank, cold=not self._local.called)
+        self._place = places.stop
+        first = places.start + share.before
         return self._local.isolated(share.timed(self._draws_of(loader).take(first, share.count)))
+
+    def steps_per_epoch(self, loader: Any) -> int:
+        """Return in how many steps as many samples are drawn as the loader's dataset has, rounded up."""
+        return steps_per_epoch(loader, self.budget)
 
     def _draws_of(self, loader: Any) -> LoaderDraws | SharedDraws:
         for known in self._draws:
             if known.loader is loader:
                 return known
+        reject_prepared(loader)
         new = SharedDraws(loader, self._seed) if self._shared else LoaderDraws(loader, self.rounds)
         self._draws.append(new)
         if len(self._draws) > LOADERS:
             self._draws.popleft().close()
         return new
 
-    def log(self, loss: Any) -> None:
-        """Note the loss of a micro-batch; the mean over all ranks is in logs["loss"] of the step's Round."""
-        self._present_share().log(loss)
+    def log(self, loss: Any = None, weight: float = 1.0, **others: Any) -> None:
+        """Note the loss of a micro-batch, and other values by name.
+
+        Their means over the micro-batches of all ranks, weighted, are in `logs` of the step's Round.
+        """
+        values = others if loss is None else {"loss": loss} | others
+        self._present_share().log(values, float(weight))
 
     def _present_share(self) -> Share:
         if self._share is None:
@@ -250,30 +305,60 @@ class Balance:
         sum over all ranks divided by the sum of the weights.
         """
         share, parameters = self._present_share(), trained(model)
-        own = [parameter.grad is not None for parameter in parameters]
-        shares = reports(self._group.gather(share.report(weight, unused=not all(own)), share.width))
-        self._share = None
-        total = _total_weight(shares, share.quota)
-        round = self._completed(share, shares)
+        self._local.note(model)
         if self._mean is None or not self._mean.fits(model, parameters):
-            self._mean = ModelMean(model)
-        running = self._mean.start(shares[self.rank].weight, total)
+            self._mean = ModelMean(model, self._group)
+        own = [parameter.grad is not None for parameter in parameters]
+        # The sums are under way while ranks tell each other what to divide them by.
+        count = total(share.quota)
+        running = self._mean.start(share.count if weight is None else float(weight), 1 / count)
+        shares = self._gathered(share, weight, unused=not all(own))
+        self._share = None
+        for work in running:
+            if work is not None:
+                work.wait()
+        self.weight = _total_weight(shares, share.quota)
+        round = self._completed(share, shares)
         if self._run is not None:
             self._run.learn(round, shares)
         anywhere = self._group.any_of(own) if any(each.unused for each in shares) else [True] * len(own)
-        self._mean.finish(running, anywhere)
-        self._local.note(model)
+        self._mean.finish(anywhere, count / self.weight)
         self._local.called = self._local.called or share.count > 0
         return round
+
+    def _gathered(self, share: Share, weight: float | None, unused: bool) -> list[ShareReport]:
+        """Return the reports of all ranks; names that are new to some are made known to all."""
+        shares = share.gather(self._group, weight, unused, self._names)
+        if not any(each.unnamed for each in shares):
+            return shares
+        known = self._group.gather_texts(*share.names)
+        self._names = tuple(dict.fromkeys([*self._names, *(name for names in known for name in names)]))
+        return share.gather(self._group, weight, unused, self._names)
 
     def _completed(self, share: Share, shares: Sequence[ShareReport]) -> Round:
         self.rounds += 1
         nothing = np.zeros(self.n, np.int64)
-        used = np.array([each.done for each in shares])
-        losses = sum(each.losses for each in shares)
-        logs = {"loss": sum(each.loss for each in shares) / losses} if losses else {}
+        used, logs = np.array([each.done for each in shares]), mean_logs(shares, self._names)
         duration = time.perf_counter() - share.began
         return Round(self.rounds, share.quota, used, nothing, nothing, 0.0, duration, logs=logs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place in the sequence, and on rank 0 what was learned, to be saved beside the weights."""
+        speeds = {} if self._run is None else self._run.speeds()
+        tensor = import_torch().tensor
+        return {
+            "rounds": self.rounds,
+            "place": self._place,
+            "speeds": {name: tensor(array) for name, array in speeds.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict()` returned on rank 0, between two steps, on all ranks."""
+        self.rounds, self._place = int(state["rounds"]), int(state["place"])
+        while self._draws:
+            self._draws.pop().close()
+        if self._run is not None:
+            self._run.rewind(self.rounds, {name: each.numpy() for name, each in state["speeds"].items()})
 
     def close(self) -> None:
         """Save the run for the last time; otherwise that is done when the script ends."""
@@ -295,7 +380,7 @@ def _total_weight(shares: Sequence[ShareReport], quota: IntArray) -> float:
                 f"rank {rank} has done {share.done} of its {count} micro-batches; do not leave the loop over "
                 "micro_batches() early"
             )
-    total = sum(share.weight for share in shares)
-    if not 0 < total < np.inf:
-        raise RunError(f"the weights of all ranks have the sum {total}; it must be above 0 and finite")
-    return total
+    found = sum(share.weight for share in shares)
+    if not 0 < found < np.inf:
+        raise RunError(f"the weights of all ranks have the sum {found}; it must be above 0 and finite")
+    return found

@@ -79,7 +79,7 @@ class Images:
         """Return the number of images."""
         return len(self._records)
 
-    def batch(self, numbers: IntArray) -> tuple[Any, Any]:
+    def minibatch(self, numbers: IntArray) -> tuple[Any, Any]:
         """Return images and fine labels as tensors."""
         import torch
 

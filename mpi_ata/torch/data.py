@@ -1,10 +1,12 @@
 """Which samples a minibatch consists of: drawn with replacement, in epochs, or as a sampler says."""
 
+import copy
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from hashlib import sha256
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -88,7 +90,7 @@ def sequence(
 def _check_sampler(sampler: Any) -> None:
     if not (hasattr(sampler, "__len__") and len(sampler)):
         raise UsageError(f"{type(sampler).__name__} has no length, or the length 0; a sampler needs one")
-    if getattr(sampler, "num_replicas", 1) > 1:
+    if any(getattr(part, "num_replicas", 1) > 1 for part in _parts(sampler)):
         raise UsageError(
             "a DistributedSampler divides samples among ranks, but tasks are divided by speed here; use "
             "shuffle='epoch', which gives each sample to one task per epoch"
@@ -109,10 +111,18 @@ def _sampler_pass(sampler: Any, seed: int, number: int) -> list[Any]:
     return found
 
 
+def _parts(sampler: Any) -> Iterator[Any]:
+    """Yield a sampler, and the samplers inside it."""
+    while sampler is not None:
+        yield sampler
+        sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
+
+
 def set_epoch(sampler: Any, number: int) -> None:
     """Set the epoch of a sampler that shuffles by its number, as a DistributedSampler does."""
-    if hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(number)
+    for part in _parts(sampler):
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(number)
 
 
 @contextmanager
@@ -120,8 +130,8 @@ def _seeded(seed: int, sampler: Any) -> Iterator[None]:
     """Seed all generators from which a sampler may draw; those that others use stay as they are."""
     torch = import_torch()
     before = random.getstate(), np.random.get_state()  # noqa: NPY002
-    parts: list[Any] = [sampler, getattr(sampler, "sampler", None)]
-    own = [found for part in parts if isinstance(found := getattr(part, "generator", None), torch.Generator)]
+    parts = (getattr(part, "generator", None) for part in _parts(sampler))
+    own = [found for found in parts if isinstance(found, torch.Generator)]
     try:
         with torch.random.fork_rng(devices=()):
             for generator in (torch.default_generator, *own):
@@ -131,6 +141,48 @@ def _seeded(seed: int, sampler: Any) -> Iterator[None]:
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])  # noqa: NPY002
+
+
+class RankBatches:
+    """The batches that n ranks would draw under plain DDP, as one sequence: one of each rank in turn.
+
+    `sampler` is the batch sampler of one of these ranks, as Lightning or Accelerate has prepared it.
+    """
+
+    def __init__(self, sampler: Any, n: int) -> None:
+        self._samplers, self._epoch = [_of_rank(sampler, rank) if n > 1 else sampler for rank in range(n)], 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._samplers))
+
+    def set_epoch(self, number: int) -> None:
+        """Choose the pass that comes next."""
+        self._epoch = number
+
+    def __iter__(self) -> Iterator[Any]:
+        seed = int(import_torch().randint(2**62, ()))
+        passes = []
+        for sampler in self._samplers:
+            with _seeded(seed, sampler):
+                set_epoch(sampler, self._epoch)
+                passes.append(list(sampler))
+        yield from (batch for batches in zip_longest(*passes) for batch in batches if batch is not None)
+
+
+def _of_rank(sampler: Any, rank: int) -> Any:
+    """Return a copy of a batch sampler that draws the part of another rank."""
+    found = copy.copy(sampler)
+    if hasattr(sampler, "process_index"):  # of Accelerate
+        found.process_index = rank
+        return found
+    if getattr(getattr(sampler, "sampler", None), "num_replicas", 1) == 1:
+        raise UsageError(
+            "the training data are not divided among ranks by a DistributedSampler, so there is no sequence of "
+            "batches to balance; use a dataset with a length, and leave samplers to the trainer"
+        )
+    found.sampler = copy.copy(sampler.sampler)
+    found.sampler.rank = rank
+    return found
 
 
 class Minibatches:
@@ -196,7 +248,7 @@ class Minibatches:
         self.loaders.expect(self._drawn(task)[0] for task in tasks)
 
     def of_part(self, dataset: int, part: int, size: int) -> tuple[Any, int]:
-        """Return the part-th `size` samples of a dataset, and how many they are; the next are read ahead."""
+        """Return a part of a dataset of up to `size` samples, and how many they are; the next are read ahead."""
         request = self._reader.part(dataset, part, size)
         if not self.loaders.expects(request):
             parts = range(part, -(-len(self._reader.datasets[dataset]) // size))

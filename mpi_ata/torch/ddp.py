@@ -1,15 +1,18 @@
 """The mean over ranks of a model's gradients, and of the running statistics of its normalisations."""
 
 import atexit
+import math
+import os
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+from mpi_ata import launch
 from mpi_ata.arrays import Array, IntArray
 from mpi_ata.errors import RunError, UsageError
-from mpi_ata.torch.data import Epochs, set_epoch
+from mpi_ata.torch.data import RankBatches, sequence, set_epoch
 from mpi_ata.torch.devices import import_torch, seed_model
 from mpi_ata.torch.loaders import Loaders, Reader
 from mpi_ata.torch.model import running_statistics, trained_parameters, views_like
@@ -35,47 +38,56 @@ def _divided(templates: Sequence[Any]) -> Iterator[list[Any]]:
 class ModelMean:
     """Averages gradients and running statistics of one model; other buffers stay as they are."""
 
-    def __init__(self, model: Any) -> None:
-        torch = import_torch()
-        self._all_reduce = torch.distributed.all_reduce
-        self._model, self._parameters = model, trained(model)
-        found = running_statistics(torch, model)
-        self._statistics = sorted(found, key=lambda buffer: not buffer.is_floating_point())
-        templates = [_summable(buffer) for buffer in self._statistics]
-        self._buckets: list[tuple[Any, list[Any]]] = []  # arrays, and their views, one for each tensor
-        for tensors in _divided([*self._parameters, *templates]):
-            flat = tensors[0].detach().new_empty(sum(tensor.numel() for tensor in tensors))
-            self._buckets.append((flat, views_like(tensors, flat)))
+    def __init__(self, model: Any, group: "RankGroup") -> None:
+        self._group, self._model, self._parameters = group, model, trained(model)
+        found = running_statistics(import_torch(), model)
+        self._statistics = [buffer for buffer in found if buffer.is_floating_point()]
+        self._counters = [buffer for buffer in found if not buffer.is_floating_point()]
+        # Arrays, and their views, one for each tensor.
+        self._buckets = [_bucket(tensors) for tensors in _divided([*self._parameters, *self._statistics])]
+        # float32 would round the counters of long trainings.
+        self._counts = [_bucket(tensors) for tensors in _divided([each.double() for each in self._counters])]
 
     def fits(self, model: Any, parameters: Sequence[Any]) -> bool:
         """Return whether this is the model, and whether the same parameters of it have gradients."""
         return model is self._model and [*map(id, parameters)] == [*map(id, self._parameters)]
 
-    def start(self, weight: float, total: float) -> list[Any]:
-        """Begin to average; statistics of this rank have its weight, gradients are sums that have it."""
+    def start(self, weight: float, scale: float) -> list[Any]:
+        """Begin to add up, times `scale`; statistics get the weight of this rank, gradients have it."""
         gradients = [parameter.grad for parameter in self._parameters]
-        values = iter([*gradients, *(_summable(buffer) * weight for buffer in self._statistics)])
-        running = []
-        for flat, views in self._buckets:
+        values = [*gradients, *(buffer * weight for buffer in self._statistics)]
+        return [
+            *self._start(self._buckets, values, scale),
+            *self._start(self._counts, self._counters, 1 / self._group.n),
+        ]
+
+    def _start(
+        self, buckets: Sequence[tuple[Any, list[Any]]], values: Iterable[Any], scale: float
+    ) -> Iterator[Any]:
+        values = iter(values)
+        for flat, views in buckets:
             for view, value in zip(views, values, strict=False):
                 view.zero_() if value is None else view.copy_(value)
-            running.append(self._all_reduce(flat.mul_(1 / total), async_op=True))
-        return running
+            yield self._group.start_sum(flat.mul_(scale))
 
-    def finish(self, running: Sequence[Any], used: Sequence[bool]) -> None:
-        """Take the means; parameters that no rank has used keep no gradient, as in DDP."""
-        for work in running:
-            work.wait()
+    def finish(self, used: Sequence[bool], scale: float) -> None:
+        """Take the sums, times `scale`; parameters that no rank has used keep no gradient, as in DDP."""
+        for flat, _ in self._buckets:
+            if scale != 1:
+                flat.mul_(scale)
         means = (view for _, views in self._buckets for view in views)
         for parameter, anywhere, mean in zip(self._parameters, used, means, strict=False):
             parameter.grad = mean if anywhere else None
         for buffer, mean in zip(self._statistics, means, strict=True):
-            buffer.copy_(mean if buffer.is_floating_point() else mean.round())
+            buffer.copy_(mean)
+        means = (view for _, views in self._counts for view in views)
+        for buffer, mean in zip(self._counters, means, strict=True):
+            buffer.copy_(mean.round())
 
 
-def _summable(buffer: Any) -> Any:
-    """Return a buffer as it is averaged; float32 would round the counters of long trainings."""
-    return buffer if buffer.is_floating_point() else buffer.double()
+def _bucket(tensors: Sequence[Any]) -> tuple[Any, list[Any]]:
+    flat = tensors[0].detach().new_empty(sum(tensor.numel() for tensor in tensors))
+    return flat, views_like(tensors, flat)
 
 
 def trained(model: Any) -> list[Any]:
@@ -118,7 +130,10 @@ class LocalBackward:
             _isolate(module)
 
     def note(self, module: Any) -> None:
-        """Take in a module that may be one of DDP."""
+        """Take in a module that may be one of DDP; reject those whose passes exchange something."""
+        for cls in type(module).__mro__:
+            if cls.__name__ in EXCHANGING and not (cls.__name__ == "SyncBatchNorm" and not module.training):
+                raise UsageError(f"{cls.__name__} {EXCHANGING[cls.__name__]}")
         if isinstance(module, import_torch().nn.parallel.DistributedDataParallel):
             self._modules[id(module)] = module
 
@@ -128,9 +143,15 @@ def _isolate(module: Any) -> None:
     module.require_forward_param_sync = False  # of buffers, before a forward pass
 
 
+_SHARDED = "adds up gradients inside backward(), but ranks do unequal numbers of passes here; use DDP"
+EXCHANGING = {  # by the names of classes, without importing them
+    **dict.fromkeys(("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"), _SHARDED),
+    "SyncBatchNorm": "exchanges statistics in each pass, but ranks do unequal numbers of passes here; use "
+    "BatchNorm, whose running statistics are averaged after each step",
+}
 NOT_INITIALISED = (
-    "there is no process group of torch.distributed: call torch.distributed.init_process_group() first, and "
-    "start the script with torchrun or mpirun"
+    "there is no process group of torch.distributed, though there are {} ranks: call "
+    "torch.distributed.init_process_group() first"
 )
 
 FAILED = -1  # instead of counts
@@ -141,31 +162,42 @@ REPORT_SECONDS = 1.0  # that rank 0 has to report an error: launchers end all ra
 
 
 class RankGroup:
-    """The ranks of torch.distributed; whatever a rank does here, all must do."""
+    """The ranks of torch.distributed; whatever a rank does here, all must do.  One process needs no group."""
 
     def __init__(self) -> None:
         self._torch, distributed = import_torch(), import_torch().distributed
+        self.rank, self.n, self._distributed = 0, 1, None
         if not distributed.is_available() or not distributed.is_initialized():
-            raise UsageError(NOT_INITIALISED)
+            if (started := max(launch.world_size(), int(os.environ.get("WORLD_SIZE", "1")))) > 1:
+                raise UsageError(NOT_INITIALISED.format(started))
+            return
         atexit.register(time.sleep, SETTLING_SECONDS)
         self._distributed = distributed
         self.rank, self.n = distributed.get_rank(), distributed.get_world_size()
         # Other backends may move only what is on a GPU, and do not notice a rank that has died.
         self._group = None if distributed.get_backend() == "gloo" else distributed.new_group(backend="gloo")
 
+    def start_sum(self, flat: Any) -> Any:
+        """Begin to add up an array over all ranks, in place."""
+        return self._distributed and self._distributed.all_reduce(flat, async_op=True)
+
     def gather(self, numbers: Sequence[float], width: int) -> Array:
         """Return the numbers of all ranks, one row each, padded with zeros to this width."""
         own = self._torch.zeros(width, dtype=self._torch.float64)
         own[: len(numbers)] = self._torch.tensor(numbers, dtype=self._torch.float64)
         everyone = own.new_empty((self.n, width))
-        self._distributed.all_gather(list(everyone.unbind()), own, group=self._group)
+        if self._distributed is None:
+            everyone[0] = own
+        else:
+            self._distributed.all_gather(list(everyone.unbind()), own, group=self._group)
         rows: Array = everyone.numpy()
         return rows
 
     def gather_texts(self, *texts: str) -> list[tuple[str, ...]]:
         """Return the texts of all ranks."""
-        found: list[Any] = [None] * self.n
-        self._distributed.all_gather_object(found, texts, group=self._group)
+        found: list[Any] = [texts] * self.n
+        if self._distributed is not None:
+            self._distributed.all_gather_object(found, texts, group=self._group)
         return found
 
     def from_rank_0(self, decide: Callable[[], IntArray] | None, width: int) -> IntArray:
@@ -176,7 +208,8 @@ class RankGroup:
                 message[:] = self._torch.from_numpy(decide())
             except Exception as error:
                 message[:], failure = FAILED, error
-        self._distributed.broadcast(message, 0, group=self._group)
+        if self._distributed is not None:
+            self._distributed.broadcast(message, 0, group=self._group)
         if failure is not None:
             raise failure
         if width and message[0] == FAILED:
@@ -188,8 +221,21 @@ class RankGroup:
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
         """Return which of these flags are true on any rank."""
         message = self._torch.tensor(flags, dtype=self._torch.uint8)
-        self._distributed.all_reduce(message, self._distributed.ReduceOp.MAX, group=self._group)
+        if self._distributed is not None:
+            self._distributed.all_reduce(message, self._distributed.ReduceOp.MAX, group=self._group)
         return [bool(flag) for flag in message.tolist()]
+
+
+PREPARED = (
+    "the loader was prepared by Accelerate, which lets ranks wait for each other whenever one begins an epoch; "
+    "pass the DataLoader itself: leave it out of accelerator.prepare()"
+)
+
+
+def reject_prepared(loader: Any) -> None:
+    """Reject loaders that communicate where ranks draw different numbers of batches."""
+    if type(loader).__module__.startswith("accelerate."):
+        raise UsageError(PREPARED)
 
 
 class LoaderDraws:
@@ -228,19 +274,22 @@ class SharedDraws:
     """
 
     def __init__(self, loader: Any, seed: int) -> None:
-        parts: list[Any] = [getattr(loader, name, None) for name in ("dataset", "batch_size", "collate_fn")]
-        if None in parts:
+        dataset, collate = (getattr(loader, name, None) for name in ("dataset", "collate_fn"))
+        size, sampler = (getattr(loader, name, None) for name in ("batch_size", "batch_sampler"))
+        if dataset is None or collate is None or (size is None and sampler is None):
             raise UsageError(
-                "shuffle='epoch' needs a DataLoader with a dataset and a batch_size; use these, or leave "
-                "shuffle out"
+                "shuffle='epoch' needs a DataLoader with a dataset, and a batch_size or a batch_sampler; use "
+                "these, or leave shuffle out"
             )
-        dataset, batch_size, collate = parts
         usual = collate is import_torch().utils.data.default_collate
         try:
             reader = Reader([dataset], None if usual else collate)
         except UsageError as error:
             raise UsageError(f"{error}; shuffle='epoch' draws samples of it, so give it some") from None
-        self.loader, self._epochs = loader, Epochs(len(dataset), batch_size, seed)
+        drawn = ("replacement", None, sampler) if size is None else ("epoch",)
+        self.loader, found = loader, sequence(len(dataset), size or 1, seed, *drawn)
+        assert found is not None  # tasks of no kind draw for themselves here
+        self._epochs = found
         self._loaders = Loaders(reader, loader.num_workers)
 
     def take(self, first: int, count: int) -> Iterator[Any]:
@@ -257,7 +306,40 @@ class SharedDraws:
         self._loaders.close()
 
 
-FIELDS = 5  # numbers with which each row begins: those of ShareReport but for the seconds
+class EpochSteps:
+    """The optimizer steps of a trainer that has a loop of its own: those of plain DDP, and what each draws.
+
+    `loader` is that of one of n ranks under plain DDP.  The trainer iterates over `placeholder`, once per step,
+    and gets nothing from it; micro-batches are those that `source` has in the `places` of the step.
+    """
+
+    def __init__(self, loader: Any, n: int, budget: int) -> None:
+        data, batches = import_torch().utils.data, RankBatches(getattr(loader, "batch_sampler", None), n)
+        self._size, self._budget, self.steps = len(batches), budget, -(-len(batches) // budget)
+        kinds = {"collate_fn": loader.collate_fn, "num_workers": loader.num_workers}
+        self.source = data.DataLoader(loader.dataset, batch_sampler=batches, **kinds)
+        empty: list[list[int]] = [[]] * self.steps
+        self.placeholder = data.DataLoader(loader.dataset, batch_sampler=empty, collate_fn=_collate_nothing)
+
+    def places(self, epoch: int, step: int) -> range:
+        """Return the micro-batches of a step; the last step of an epoch may have fewer than others."""
+        ends = (min(each * self._budget, self._size) for each in (step, step + 1))
+        return range(*(epoch * self._size + end for end in ends))
+
+
+def _collate_nothing(samples: list[Any]) -> dict[str, Any]:
+    return {}
+
+
+def steps_per_epoch(loader: Any, budget: int) -> int:
+    """Return in how many steps of `budget` micro-batches as many samples are drawn as a loader has."""
+    size, dataset = getattr(loader, "batch_size", None), getattr(loader, "dataset", None)
+    if size is None or dataset is None:
+        size, dataset = 1, getattr(loader, "batch_sampler", None) or loader
+    return -(-len(dataset) // (size * budget))
+
+
+FIELDS = 4  # numbers with which each row begins, before the logs and the seconds of a ShareReport
 
 
 class ShareReport(NamedTuple):
@@ -265,17 +347,29 @@ class ShareReport(NamedTuple):
 
     done: int  # micro-batches
     weight: float
-    losses: int  # that were logged
-    loss: float  # their sum
     unused: bool  # whether it has parameters without a gradient, though it has done micro-batches
+    unnamed: bool  # whether it has logged something whose name is not known to all ranks yet
+    logs: list[tuple[float, float]]  # of each name the sum of values, weighted, and of weights
     seconds: list[float]  # of each micro-batch
 
 
-def reports(rows: Array) -> list[ShareReport]:
+def reports(rows: Array, names: Sequence[str]) -> list[ShareReport]:
     """Return the reports of all ranks."""
     found = []
-    for done, weight, losses, loss, unused, *seconds in rows.tolist():
-        found.append(ShareReport(int(done), weight, int(losses), loss, bool(unused), seconds[: int(done)]))
+    for done, weight, unused, unnamed, *others in rows.tolist():
+        sums, seconds = others[: 2 * len(names)], others[2 * len(names) :]
+        logs = list(zip(sums[::2], sums[1::2], strict=True))
+        found.append(ShareReport(int(done), weight, bool(unused), bool(unnamed), logs, seconds[: int(done)]))
+    return found
+
+
+def mean_logs(shares: Sequence[ShareReport], names: Sequence[str]) -> dict[str, float]:
+    """Return the weighted means of what ranks have logged, by name."""
+    found = {}
+    for i, name in enumerate(names):
+        value, weight = (math.fsum(share.logs[i][part] for share in shares) for part in (0, 1))
+        if weight:
+            found[name] = value / weight
     return found
 
 
@@ -286,12 +380,12 @@ class Share:
         self.quota, self.began, self._cold = quota, time.perf_counter(), cold
         self.before, self.count = int(quota[:rank].sum()), int(quota[rank])
         self._seconds: list[float] = []
-        self._losses: list[Any] = []
+        self._logs: dict[str, list[tuple[Any, float]]] = {}  # values and weights, by name
 
     @property
-    def width(self) -> int:
-        """Return how many numbers the longest report of this round has."""
-        return FIELDS + int(self.quota.max())
+    def names(self) -> tuple[str, ...]:
+        """Return the names of what this rank has logged."""
+        return tuple(self._logs)
 
     def timed(self, minibatches: Iterable[Any]) -> Iterator[Any]:
         """Yield minibatches, and note how long each takes, from fetching it to the end of the loop's body."""
@@ -304,15 +398,28 @@ class Share:
             self._seconds.append(now - began)
             began = now
 
-    def log(self, loss: Any) -> None:
-        """Note the loss of a micro-batch; the device need not be waited for yet."""
-        self._losses.append(loss.detach() if isinstance(loss, import_torch().Tensor) else loss)
+    def log(self, values: Mapping[str, Any], weight: float) -> None:
+        """Note values of a micro-batch; the device need not be waited for yet."""
+        tensor = import_torch().Tensor
+        for name, value in values.items():
+            own = value.detach() if isinstance(value, tensor) else value
+            self._logs.setdefault(name, []).append((own, weight))
 
-    def report(self, weight: float | None, unused: bool) -> list[float]:
-        """Return what all ranks need to know, as the numbers of a ShareReport."""
-        done, losses = len(self._seconds), [float(loss) for loss in self._losses]
+    def gather(
+        self, group: RankGroup, weight: float | None, unused: bool, names: Sequence[str]
+    ) -> list[ShareReport]:
+        """Return the reports of all ranks, with what each has logged under these names."""
+        width = FIELDS + 2 * len(names) + int(self.quota.max())
+        return reports(group.gather(self._report(weight, unused, names), width), names)
+
+    def _report(self, weight: float | None, unused: bool, names: Sequence[str]) -> list[float]:
+        done = len(self._seconds)
         own = float(done) if weight is None else float(weight)
-        return [done, own, len(losses), sum(losses), unused and done > 0, *self._usual_seconds()]
+        found = [done, own, unused and done > 0, not set(self._logs) <= set(names)]
+        for name in names:
+            pairs = [(float(value), float(each)) for value, each in self._logs.get(name, ())]
+            found += [sum(value * each for value, each in pairs), sum(each for _, each in pairs)]
+        return [*found, *self._usual_seconds()]
 
     def _usual_seconds(self) -> list[float]:
         """Return the seconds of each micro-batch, as if the cold one had taken as long as the others."""

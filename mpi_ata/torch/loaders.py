@@ -50,6 +50,8 @@ class Reader:
     def __init__(self, datasets: Sequence[Any], collate_fn: Collate | None) -> None:
         self.datasets, self._collate = tuple(datasets), collate_fn
         for dataset in datasets:
+            if isinstance(dataset, import_torch().utils.data.DataLoader):
+                raise UsageError("a DataLoader was passed as the dataset; pass loader.dataset and batch_size")
             if not hasattr(dataset, "__len__"):
                 rule = "it needs a length and samples by number"
                 raise UsageError(f"the dataset {type(dataset).__name__} has no length; {rule}")
@@ -60,8 +62,8 @@ class Reader:
         """Return a minibatch, which depends on the request alone if transforms draw from PyTorch."""
         torch, dataset, numbers = import_torch(), self.datasets[request.dataset], request.samples
         torch.default_generator.manual_seed(request.seed)  # torch.manual_seed costs as much as a small task
-        if hasattr(dataset, "batch"):
-            return dataset.batch(numbers)
+        if hasattr(dataset, "minibatch"):
+            return dataset.minibatch(numbers)
         if isinstance(dataset, torch.utils.data.TensorDataset) and self._collate is None:
             return dataset[torch.from_numpy(numbers)]
         collate = self._collate or torch.utils.data.default_collate
@@ -70,9 +72,10 @@ class Reader:
         return collate([dataset[number] for number in numbers.tolist()])
 
     def part(self, dataset: int, part: int, size: int) -> ReadRequest:
-        """Return the request for the part-th `size` samples of a dataset, in its order."""
-        end = min((part + 1) * size, len(self.datasets[dataset]))
-        return ReadRequest(dataset, part, np.arange(part * size, end))
+        """Return the request for one of the equal parts of a dataset with up to `size` samples each."""
+        length = len(self.datasets[dataset])
+        parts = -(-length // size)
+        return ReadRequest(dataset, part, np.arange(part * length // parts, (part + 1) * length // parts))
 
 
 class UserModules:

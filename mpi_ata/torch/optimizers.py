@@ -62,6 +62,7 @@ class TorchUpdate:
         self.optimizer: Any = None  # until there is a model
         self.scheduler: Any = None
         self._parameters: list[Any] = []  # in the order of x
+        self._used: set[Any] = set()  # parameters that have had a gradient
         self._saved: State = {}  # what restore() got, until there is an optimizer
         self._mean: Array | None = None
 
@@ -120,14 +121,17 @@ class TorchUpdate:
         self.t += 1
         both = (views_like(self._parameters, torch.from_numpy(values.reshape(-1))) for values in (x, g))
         for p, values, slopes in zip(self._parameters, *both, strict=True):
-            p.data, p.grad = values, slopes
+            if p not in self._used and slopes.any():
+                self._used.add(p)
+            p.data, p.grad = values, slopes if p in self._used else None  # else it would decay
+        if self._decay is not None and self._mean is None:
+            self._mean = x.copy()
         if self._clip is not None:
             torch.nn.utils.clip_grad_norm_(self._parameters, self._clip)
         self._step()
         for p in self._parameters:
             p.grad = None
-        if self._decay is not None:
-            self._mean = x.copy() if self._mean is None else self._mean
+        if self._decay is not None and self._mean is not None:
             torch.from_numpy(self._mean).lerp_(torch.from_numpy(x), 1 - self._decay)
 
     def _bind_to_array(self, x: Array) -> None:
@@ -162,6 +166,7 @@ class TorchUpdate:
         if self.optimizer is None:
             return found | {name: array.copy() for name, array in self._saved.items()}
         found |= pack_optimizer(self.optimizer, self._parameters)
+        found["used"] = np.array([p in self._used for p in self._parameters])
         for name, value in self._settings().items():
             found |= _pack_nested(name, value)
         return found
@@ -185,6 +190,8 @@ class TorchUpdate:
     def _load(self) -> None:
         """Give what was saved to the optimizer and its scheduler."""
         saved, self._saved = self._saved, {}
+        used = saved.pop("used", np.ones(len(self._parameters)))  # older runs do not know
+        self._used = {p for p, was in zip(self._parameters, used.tolist(), strict=True) if was}
         packed = {name: saved.pop(name) for name in list(saved) if name.startswith(("group", "scheduler."))}
         unpack_optimizer(self.optimizer, self._parameters, saved)
         settings = {name: _unpack_nested(name, live, packed) for name, live in self._settings().items()}

@@ -118,6 +118,44 @@ def learned(folder: Path, rank: int) -> Found:
     return {"quotas": quotas, "resumed": resumed, "warm": first}
 
 
+def checkpoint(folder: Path, rank: int) -> Found:
+    """Train four steps, and continue from the checkpoint of step 2, with dropout."""
+
+    def model_and_losses(balance: Any, state: Any, steps: int) -> tuple[Any, list[float]]:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 1))
+        model.load_state_dict(state or model.state_dict())
+        loader, optimizer = DataLoader(data(), BATCH), torch.optim.SGD(model.parameters(), lr=0.1)
+        losses, saved = [], None
+        for step in range(balance.rounds, steps):
+            for inputs, targets in balance.micro_batches(loader):
+                loss = nn.functional.mse_loss(model(inputs), targets)
+                loss.backward()
+                balance.log(loss)
+            losses.append(balance.step(model, optimizer).logs["loss"])
+            if step == 1:
+                weights = {name: value.clone() for name, value in model.state_dict().items()}
+                saved = {"model": weights, "balance": balance.state_dict()}
+        return saved, losses
+
+    given: dict[str, Any] = {"allocator": Scripted, "shuffle": "epoch", "out": folder / "checkpoint.h5"}
+    with mpi_ata.Balance(4, **given) as balance:
+        saved, losses = model_and_losses(balance, None, 4)
+    torch.save(saved, folder / f"checkpoint{rank}.pt")
+    torch.distributed.barrier()
+    saved = torch.load(folder / "checkpoint0.pt", weights_only=True)
+    with mpi_ata.Balance(4, resume=True, **given) as balance:
+        rounds = [balance.rounds]
+        balance.load_state_dict(saved["balance"])
+        rounds.append(balance.rounds)
+        _, resumed = model_and_losses(balance, saved["model"], 4)
+    mixed = mpi_ata.Balance(4, shuffle="epoch")
+    if rank:
+        mixed.load_state_dict(saved["balance"])
+    message = message_of(lambda: mixed.micro_batches(DataLoader(data(), BATCH)))
+    return {"losses": losses, "resumed": resumed, "rounds": rounds, "mixed": message, "rank": rank}
+
+
 def message_of(action: Callable[[], object]) -> str:
     try:
         action()
@@ -164,7 +202,7 @@ def death(folder: Path, rank: int) -> Found:
 
 
 # The last one leaves no group for others.
-SCENARIOS = {each.__name__: each for each in (same_numbers, unused, learned, mistakes, death)}
+SCENARIOS = {each.__name__: each for each in (same_numbers, unused, learned, checkpoint, mistakes, death)}
 
 
 def main() -> None:

@@ -106,8 +106,8 @@ def test_running_statistics_are_the_same_on_all_ranks_and_have_moved(folder: Pat
     first, *others = (found["norm"] for found in seen(folder, "same_numbers"))
     assert all(other == first for other in others)
     assert np.abs(first["1.running_mean"]).max() > 0.01
-    # The mean over ranks of counters, weighted by shares: 10/4, 2, 6/4 and 10/4, rounded after each step.
-    assert first["1.num_batches_tracked"] == [33_333_342]
+    # The mean over ranks, whatever their shares: 4/3 per step, rounded after each of four.
+    assert first["1.num_batches_tracked"] == [33_333_337]
 
 
 def test_a_parameter_that_one_rank_uses_has_a_gradient_everywhere_and_one_that_none_uses_has_none(
@@ -132,6 +132,16 @@ def test_a_run_is_resumed_and_another_one_starts_with_its_speeds(folder: Path) -
     for found in seen(folder, "learned"):
         assert found["resumed"] == [20, [21, 22]]
         assert found["warm"][2] < 3, "without knowledge it would be 4"
+
+
+def test_the_checkpoint_of_the_user_decides_where_training_continues(folder: Path) -> None:
+    """It is older than the run file."""
+    for found in seen(folder, "checkpoint"):
+        np.testing.assert_allclose(found["resumed"], found["losses"][2:], rtol=1e-6)
+        assert found["rounds"] == [4, 2]
+        assert found["mixed"].endswith("load the same checkpoint on all ranks") or found["rank"] == 0
+    run = mpi_ata.load(folder / "checkpoint.h5")
+    assert run.history["round"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_the_run_file_has_the_loss_of_each_step_and_the_speeds_of_ranks(folder: Path) -> None:
@@ -253,6 +263,36 @@ def test_a_script_with_a_mistake_ends_with_one_sentence_and_no_traceback() -> No
     assert "Traceback" not in done.stderr
 
 
-def test_without_a_process_group_the_error_says_how_to_make_one() -> None:
-    with pytest.raises(mpi_ata.UsageError, match=r"init_process_group\(\) first"):
+def test_several_ranks_need_a_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(mpi_ata.UsageError, match=r"there are 2 ranks.*init_process_group\(\) first"):
         mpi_ata.Balance(4)
+
+
+def test_one_process_needs_no_group_and_logs_are_weighted_by_name() -> None:
+    balance, model = mpi_ata.Balance(3, shuffle="epoch"), torch.nn.Linear(1, 1, bias=False)
+    data = torch.utils.data.TensorDataset(torch.arange(1.0, 7.0).reshape(6, 1))
+    sampler = torch.utils.data.BatchSampler(range(6), 2, drop_last=False)
+    loader = torch.utils.data.DataLoader(data, batch_sampler=sampler)
+    assert balance.steps_per_epoch(loader) == 1
+    for (batch,) in balance.micro_batches(loader):
+        model(batch).sum().backward()
+        balance.log(weight=len(batch) * batch.sum(), largest=batch.max())
+    round = balance.reduce(model, weight=6)
+    assert model.weight.grad.item() == 3.5, "the mean of 1 ... 6"
+    assert round.logs == {"largest": pytest.approx((3 * 2 + 7 * 4 + 11 * 6) / 21)}
+    assert balance.weight == 6
+
+
+def test_modules_and_loaders_that_exchange_something_are_rejected() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    balance, model = mpi_ata.Balance(1), torch.nn.SyncBatchNorm(1)
+    data = torch.utils.data.TensorDataset(torch.ones(4, 1))
+    with pytest.raises(mpi_ata.UsageError, match="SyncBatchNorm exchanges statistics"):
+        [model(batch) for (batch,) in balance.micro_batches(torch.utils.data.DataLoader(data))]
+    prepared = accelerate.Accelerator(cpu=True).prepare(torch.utils.data.DataLoader(data))
+    with pytest.raises(mpi_ata.UsageError, match="leave it out of accelerator.prepare"):
+        mpi_ata.Balance(1).micro_batches(prepared)
+    sharded = type("FSDPModule", (torch.nn.Linear,), {})(1, 1)
+    with pytest.raises(mpi_ata.UsageError, match="FSDPModule adds up gradients inside backward"):
+        [sharded(batch) for (batch,) in mpi_ata.Balance(1).micro_batches(torch.utils.data.DataLoader(data))]

@@ -44,7 +44,7 @@ def test_the_network_has_160k_weights_in_three_convolutional_and_two_connected_l
 
 def test_images_are_normalised_and_labels_are_the_fine_ones() -> None:
     made = records(9)
-    images, labels = Images(made).batch(np.array([4, 0, 4]))
+    images, labels = Images(made).minibatch(np.array([4, 0, 4]))
     assert images.dtype == torch.float32
     assert images.numpy() == pytest.approx(normalised(made[[4, 0, 4], 2:]), abs=1e-5)
     assert labels.tolist() == made[[4, 0, 4], 1].tolist()

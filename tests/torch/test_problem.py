@@ -113,7 +113,7 @@ class InBatches:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def batch(self, numbers: Any) -> Any:
+    def minibatch(self, numbers: Any) -> Any:
         self.drawn |= set(numbers.tolist())
         return self._dataset[torch.from_numpy(numbers)]
 
