@@ -27,7 +27,7 @@ LAYERS = [
     ["driver"],
     ["batch", "doctor", "view"],
     ["paper", "script"],
-    ["cli"],
+    ["cli", "torch.transformers", "torch.lightning"],
     ["__init__", "__main__"],
 ]
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -105,7 +105,7 @@ def check_result(result: Array, seconds: Sequence[float], x: Array, where: str, 
         )
     if sums and not finite(result, x):
         what = "NaN" if np.isnan(result).any() else "infinite numbers"
-        rule = "check the loss or gradient(), or try a smaller step size or learning rate"
+        rule = "check gradient() or the loss, or try a smaller step_size (learning rate)"
         raise BadResultError(f"{where}: a result contains {what}; {rule}")
     if not (min(seconds) >= 0 and math.fsum(seconds) <= longest):
         rule = f"must be from 0 to {longest:.3g} seconds; check the clock of that host"

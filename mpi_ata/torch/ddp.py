@@ -143,9 +143,9 @@ def _isolate(module: Any) -> None:
     module.require_forward_param_sync = False  # of buffers, before a forward pass
 
 
-_SHARDED = "adds up gradients inside backward(), but ranks do unequal numbers of passes here; use DDP"
+SHARDED = "adds up gradients inside backward(), but ranks do unequal numbers of passes here; use DDP"
 EXCHANGING = {  # by the names of classes, without importing them
-    **dict.fromkeys(("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"), _SHARDED),
+    **dict.fromkeys(("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"), SHARDED),
     "SyncBatchNorm": "exchanges statistics in each pass, but ranks do unequal numbers of passes here; use "
     "BatchNorm, whose running statistics are averaged after each step",
 }

@@ -81,7 +81,7 @@ def share(outputs, targets):
 def main():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 2000), torch.nn.Dropout(0.5), torch.nn.Linear(2000, 2))
-    test, valid, other = Noisy(30), Noisy(20), Noisy(10)
+    test, valid, other = Noisy(30), Noisy(20), Noisy(8)
     with mpi_ata.Trainer(
         model, torch.nn.CrossEntropyLoss(), Noisy(), 4, budget=4, rounds=6, shuffle="epoch", allocator="uta",
         optimizer=torch.optim.SGD(model.parameters(), lr=1e-3), test={"test": test, "valid": valid},

@@ -197,9 +197,10 @@ def test_gradients_are_clipped_as_pytorch_does() -> None:
     check(moved(NamedTorchUpdate("SGD", 0.1, clip=0.5), model()), wanted)
 
 
-def test_the_running_mean_of_the_weights_is_that_of_pytorch() -> None:
+def test_the_running_mean_of_the_weights_is_that_of_pytorch_and_begins_before_the_first_step() -> None:
     tools, built = torch.optim.swa_utils, model()
     average = tools.AveragedModel(built, multi_avg_fn=tools.get_ema_multi_avg_fn(0.9))
+    average.update_parameters(built)
     plain(built, sgd(built, 0.1), after=lambda: average.update_parameters(built))
     update, resumed = NamedTorchUpdate("SGD", 0.1, ema=0.9), NamedTorchUpdate("SGD", 0.1, ema=0.9)
     middle = moved(update, model(), 0, 8)
@@ -207,6 +208,16 @@ def test_the_running_mean_of_the_weights_is_that_of_pytorch() -> None:
     assert resumed.averaged(middle).tobytes() == update.averaged(middle).tobytes(), "before its next step too"
     x = moved(resumed, model(), 8, STEPS, middle)
     check(resumed.averaged(x), [p.detach() for p in average.module.parameters()])
+
+
+def test_weights_that_no_loss_depends_on_do_not_decay() -> None:
+    built = torch.nn.ParameterDict({name: torch.nn.Parameter(torch.ones(2)) for name in ("used", "unused")})
+    update = TorchUpdate(lambda model: torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5))
+    update.bind(built)
+    x, slopes = np.ones(4, np.float32), np.array([1, 0, 0, 0], np.float32)
+    x = update(update(x, slopes), 0 * slopes)
+    assert (x[:2] < 0.95).all(), "a gradient of 0 is one, after others"
+    assert x[2:].tolist() == [1.0, 1.0]
 
 
 def test_weights_of_a_group_that_are_frozen_by_now_are_left_out() -> None:

@@ -61,7 +61,7 @@ STOPPING_SECONDS = 1.0  # for which an evaluation waits for workers that are bei
 LEAVING_SECONDS = 10.0  # that idle workers get to leave
 ABORT_SECONDS = 2.0  # and all of them, when a run has failed
 ENDED = "its process has ended: it was killed, crashed, exited or ran out of memory"
-SLOW = 3.0  # times as long as the latest answer took: then another worker evaluates the same parts
+SLOW = 3.0  # times as long as other answers took for what they cost: then another worker evaluates the same
 SLOW_SECONDS = 1.0  # at least so much longer than that
 SHORTEST_SECONDS = 1e-9  # of a task, to compare speeds
 NO_BYTES = bytearray()
@@ -711,16 +711,19 @@ class PartialEvaluation:
         self._busy: dict[int, range] = {}  # by worker
         self._waiting: list[range] = []  # without a worker
         self._copied: set[range] = set()  # that a second worker was given
+        self._costs: dict[range, float] = {}  # in seconds of tasks, by the speed of the first worker
+        self._slowest = 0.0  # seconds of an answer, divided by what it cost
         self._found: dict[range, list[float]] = {}
         self._failure = ""
-        self._began = self._latest = perf_counter()
+        self._began = perf_counter()
 
     def divide(self, parts: range, workers: Sequence[int], seconds: Array) -> None:
         """Give each worker a range of parts, in proportion to its speed; it takes this long for a task."""
         speeds = 1 / np.maximum(seconds, SHORTEST_SECONDS)
         ends = np.rint(np.cumsum(speeds) / speeds.sum() * len(parts)).astype(int).tolist()
-        for worker, begin, end in zip(workers, [0, *ends], ends, strict=False):
+        for worker, speed, begin, end in zip(workers, speeds, [0, *ends], ends, strict=False):
             if begin < end:
+                self._costs[parts[begin:end]] = (end - begin) / speed
                 self._ask(worker, parts[begin:end])
 
     def _ask(self, worker: int, parts: range) -> None:
@@ -734,9 +737,10 @@ class PartialEvaluation:
             self._failure = f"{self._name(worker)}: {message.payload.tobytes().decode()}"
             return
         values = message.payload.reshape(-1).view(np.uint8).view(np.float64)
-        self._found[parts], self._latest = values.tolist(), perf_counter()
+        self._found[parts], seconds = values.tolist(), perf_counter() - self._began
         self._busy.pop(worker, None)
-        self.longest = max(self.longest, (self._latest - self._began) / len(parts))
+        self._slowest = max(self._slowest, seconds / self._costs[parts])
+        self.longest = max(self.longest, seconds / len(parts))
 
     def missing(self) -> set[range]:
         """Return the parts that are not in yet; RunError if some could not be evaluated."""
@@ -748,11 +752,11 @@ class PartialEvaluation:
         """Give the parts of lost and of very slow workers to free ones."""
         for worker in set(self._busy) - free:
             self._waiting.append(self._busy.pop(worker))
-        usual = self._latest - self._began
-        if self._found and perf_counter() - self._began > SLOW_SECONDS + SLOW * usual:
-            copied = set(self._busy.values()) - self._copied
-            self._copied |= copied
-            self._waiting += copied
+        passed = perf_counter() - self._began - SLOW_SECONDS
+        late = {each for each in self._busy.values() if passed > SLOW * self._slowest * self._costs[each]}
+        if self._found:
+            self._waiting += late - self._copied
+            self._copied |= late
         self._waiting = [parts for parts in self._waiting if parts not in self._found]
         for worker in sorted(free - set(self._busy))[: len(self._waiting)]:
             self._ask(worker, self._waiting.pop())
