@@ -42,7 +42,7 @@ RANKS := tests/mpi $(OTHERS:%=--ignore=tests/mpi/test_%_on_ranks.py)
 mpich: .venv-mpich/ready
 	.venv-mpich/bin/pytest $(FILES) $(QUICK) $(RANKS)
 
-# Networks and data sets.  Versions of PyTorch up to this one are known to pip without CUDA on some machines;
+# Networks, data sets, and trainers of others.  Versions of PyTorch up to this one are known to pip without CUDA on some machines;
 # `make torch TORCH=torch` takes the newest.
 TORCH := torch<2.14
 torch: export OMP_NUM_THREADS := 1
@@ -115,7 +115,7 @@ $(VENV)/ready: EXTRAS := $(TESTED)
 .venv-oldest/ready: ALSO = $(shell $(PYTHON) -m tests.packaging.bounds $(subst $(COMMA), ,$(EXTRAS)))
 .venv-docs/ready: EXTRAS := docs
 .venv-dist/ready: EXTRAS := dev,release
-.venv-torch/ready: EXTRAS := $(TESTED),sklearn,torch
+.venv-torch/ready: EXTRAS := $(TESTED),sklearn,torch,transformers,lightning
 .venv-torch/ready: ALSO = '$(TORCH)'
 
 %/ready: setup.cfg pyproject.toml

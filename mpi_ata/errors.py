@@ -188,9 +188,8 @@ def diverged(round: int, loss: float | None = None) -> DivergedError:
     if not round:
         return DivergedError(f"the loss is {loss} before the first round; check loss() or evaluate(), and x0")
     at_loss = "" if loss is None else f", with loss {loss}"
-    return DivergedError(
-        f"the run diverged by round {round}{at_loss}; try a smaller step_size (learning rate)"
-    )
+    what = f"the run diverged by round {round}{at_loss}"
+    return DivergedError(f"{what}; try a smaller step_size (learning rate)")
 
 
 def one_line(error: BaseException) -> str:

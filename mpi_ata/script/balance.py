@@ -180,8 +180,8 @@ class Balance:
 
     With `shuffle` = "epoch" each sample of the loader's dataset is used once per epoch, whichever rank draws
     it; the loader's own sampler is not used then, unless it is a `batch_sampler`.  `allocator`, `out`,
-    `resume`, `warm_start` and so on are those of `minimize`: the run file has speeds and progress; weights are
-    yours to save, with `state_dict()` of this beside them.
+    `resume`, `warm_start` and so on are those of `minimize`: the run file has speeds and progress; weights
+    are yours to save, with `state_dict()` of this beside them.
     """
 
     @entry_point
@@ -255,8 +255,8 @@ class Balance:
         message = self._group.from_rank_0(decided, len(own) + self.n)
         if (message[: len(own)] != own).any():
             raise UsageError(
-                f"rank {self.rank} is at step {own[0]}, micro-batch {own[1]}, but rank 0 at step {message[0]}, "
-                f"micro-batch {message[1]}; load the same checkpoint on all ranks"
+                f"rank {self.rank} is at step {own[0]}, micro-batch {own[1]}, but rank 0 at step "
+                f"{message[0]}, micro-batch {message[1]}; load the same checkpoint on all ranks"
             )
         self._share = share = Share(message[len(own) :], self.rank, cold=not self._local.called)
         self._place = places.stop
@@ -343,7 +343,7 @@ class Balance:
         return Round(self.rounds, share.quota, used, nothing, nothing, 0.0, duration, logs=logs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place in the sequence, and on rank 0 what was learned, to be saved beside the weights."""
+        """Return the place in the sequence, and on rank 0 the speeds, to be saved beside the weights."""
         speeds = {} if self._run is None else self._run.speeds()
         tensor = import_torch().tensor
         return {

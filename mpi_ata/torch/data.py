@@ -177,8 +177,8 @@ def _of_rank(sampler: Any, rank: int) -> Any:
         return found
     if getattr(getattr(sampler, "sampler", None), "num_replicas", 1) == 1:
         raise UsageError(
-            "the training data are not divided among ranks by a DistributedSampler, so there is no sequence of "
-            "batches to balance; use a dataset with a length, and leave samplers to the trainer"
+            "the training data are not divided among ranks by a DistributedSampler, so there is no sequence "
+            "of batches to balance; use a dataset with a length, and leave samplers to the trainer"
         )
     found.sampler = copy.copy(sampler.sampler)
     found.sampler.rank = rank
@@ -248,7 +248,7 @@ class Minibatches:
         self.loaders.expect(self._drawn(task)[0] for task in tasks)
 
     def of_part(self, dataset: int, part: int, size: int) -> tuple[Any, int]:
-        """Return a part of a dataset of up to `size` samples, and how many they are; the next are read ahead."""
+        """Return a part of a dataset, of up to `size` samples, and its size; the next are read ahead."""
         request = self._reader.part(dataset, part, size)
         if not self.loaders.expects(request):
             parts = range(part, -(-len(self._reader.datasets[dataset]) // size))

@@ -227,7 +227,7 @@ class RankGroup:
 
 
 PREPARED = (
-    "the loader was prepared by Accelerate, which lets ranks wait for each other whenever one begins an epoch; "
+    "the loader was prepared by Accelerate, which lets ranks wait for each other when one begins an epoch; "
     "pass the DataLoader itself: leave it out of accelerator.prepare()"
 )
 
@@ -309,8 +309,8 @@ class SharedDraws:
 class EpochSteps:
     """The optimizer steps of a trainer that has a loop of its own: those of plain DDP, and what each draws.
 
-    `loader` is that of one of n ranks under plain DDP.  The trainer iterates over `placeholder`, once per step,
-    and gets nothing from it; micro-batches are those that `source` has in the `places` of the step.
+    `loader` is that of one of n ranks under plain DDP.  The trainer iterates over `placeholder`, once per
+    step, and gets nothing from it; micro-batches are those that `source` has in the `places` of the step.
     """
 
     def __init__(self, loader: Any, n: int, budget: int) -> None:

@@ -22,14 +22,14 @@ class BalancedDDP(DDPStrategy):  # type: ignore[misc]
     """Makes ranks share the micro-batches of an optimizer step: `Trainer(strategy=BalancedDDP(budget=8))`.
 
     `budget` is the number of micro-batches of all ranks in a step; they are those of DDP.  A batch of the
-    Trainer, as in limit_train_batches, is one such step, and hooks for batches get an empty one.  `balance` are
-    other arguments of Balance, such as out and warm_start; all others are those of DDPStrategy.
+    Trainer, as in limit_train_batches, is one such step, and hooks for batches get an empty one.  `balance`
+    are other arguments of Balance, such as out and warm_start; all others are those of DDPStrategy.
     """
 
     def __init__(self, budget: int, balance: dict[str, Any] | None = None, **ddp: Any) -> None:
         super().__init__(**ddp)
         self._budget, self._options = budget, balance or {}
-        self.balance: Balance | None = None
+        self.balance: Any = None  # a Balance, while it trains
         self._saved: Any = None  # what a checkpoint has of Balance
         self._gradients: list[Any] = []
 
@@ -112,6 +112,12 @@ class BalancedDDP(DDPStrategy):  # type: ignore[misc]
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
         return closure_loss
+
+    def teardown(self) -> None:
+        """Save the run file, if there is one."""
+        if self.balance is not None:
+            self.balance.close()
+        super().teardown()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], *others: Any, **given: Any) -> None:
         """Save the state of Balance in each checkpoint."""

@@ -135,8 +135,8 @@ class TorchProblem:
     minimised, "weight" how much the batch counts, and what `logs` names is averaged over the tasks of an
     update: see `logged`.
     `dataset` has a length, and samples by number, which `collate_fn` makes a batch, or a method
-    minibatch(numbers) for many.  Samples are drawn with replacement, or, with `shuffle` = "epoch", each once per
-    epoch, whoever draws it, or as a `sampler` or `batch_sampler` of PyTorch says.  If they are `sharded`,
+    minibatch(numbers) for many.  Samples are drawn with replacement, or, with `shuffle` = "epoch", each once
+    per epoch, whoever draws it, or as a `sampler` or `batch_sampler` of PyTorch says.  If they are `sharded`,
     worker i draws from the i-th of n equal parts of the dataset, in its order.  `num_workers` processes per
     worker read batches ahead, which changes no result.  `test` is another dataset, or several by name, on
     which loss and metrics are evaluated, `evaluation_batch` samples at a time.  With `precision` "bf16" or

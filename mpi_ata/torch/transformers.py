@@ -10,18 +10,18 @@ from mpi_ata.torch.ddp import SHARDED, EpochSteps
 from mpi_ata.torch.devices import import_torch
 
 SPEEDS = "balance.pt"  # in the folder of a checkpoint
-# Losses of tokens are sums, divided by this: about as large as means, so that they do not overflow in float16.
-TOKENS = 1024.0
+TOKENS = 1024.0  # by which sums of losses are divided: as large as means, they do not overflow in float16
 Trainer: Any = object  # what stands behind the mixin in a class
 
 
 class BalanceMixin(Trainer):  # type: ignore[misc]
     """Makes ranks share the micro-batches of an optimizer step: `class T(BalanceMixin, Trainer)`.
 
-    All arguments keep their meaning: a step has gradient_accumulation_steps micro-batches per rank, on average,
-    and they are those of plain DDP.  `balance_options` are arguments of Balance, such as out and warm_start.
+    All arguments keep their meaning: a step has gradient_accumulation_steps micro-batches per rank, on
+    average, those of plain DDP.  `balance_options` are arguments of Balance, such as out and warm_start.
     """
 
+    args: Any
     balance_options: dict[str, Any] = {}  # noqa: RUF012  (an attribute of the user's class)
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -36,7 +36,7 @@ class BalanceMixin(Trainer):  # type: ignore[misc]
         self.args = copy.copy(self.args)
         self.args.gradient_accumulation_steps = 1
         self.args.average_tokens_across_devices = False  # weights do that
-        self.balance: Balance | None = None
+        self.balance: Any = None  # a Balance, from the first training on
 
     def get_train_dataloader(self) -> Any:
         """Return a loader with one empty entry per optimizer step; micro-batches are drawn by Balance."""
@@ -48,7 +48,7 @@ class BalanceMixin(Trainer):  # type: ignore[misc]
 
     def get_total_train_batch_size(self, args: Any) -> int:
         """Return the samples per optimizer step."""
-        return int(super().get_total_train_batch_size(args)) * self._accumulated
+        return int(super().get_total_train_batch_size(args) * self._accumulated)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """Do this rank's micro-batches of a step, and return the mean loss over those of all ranks."""

@@ -291,7 +291,7 @@ def test_modules_and_loaders_that_exchange_something_are_rejected() -> None:
     with pytest.raises(mpi_ata.UsageError, match="SyncBatchNorm exchanges statistics"):
         [model(batch) for (batch,) in balance.micro_batches(torch.utils.data.DataLoader(data))]
     prepared = accelerate.Accelerator(cpu=True).prepare(torch.utils.data.DataLoader(data))
-    with pytest.raises(mpi_ata.UsageError, match="leave it out of accelerator.prepare"):
+    with pytest.raises(mpi_ata.UsageError, match="leave it out of accelerator"):
         mpi_ata.Balance(1).micro_batches(prepared)
     sharded = type("FSDPModule", (torch.nn.Linear,), {})(1, 1)
     with pytest.raises(mpi_ata.UsageError, match="FSDPModule adds up gradients inside backward"):

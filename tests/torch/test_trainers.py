@@ -45,21 +45,12 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     (folder / "whole").mkdir()
     assert run_ranks(name, str(folder), "first") == [9, 9], "both are killed in the end"
     assert run_ranks(name, str(folder), "resumed") == [0, 0]
-    reports = [
-        {
-            key: value
-            for way in ("first", "resumed")
-            for key, value in _report(folder, name, way, rank).items()
-        }
-        for rank in (0, 1)
-    ]
-    assert reports[0] == reports[1]
-    return reports[0] | {"name": name, "folder": folder}
-
-
-def _report(folder: Path, name: str, way: str, rank: int) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((folder / f"{name}-{way}-{rank}.json").read_text())
-    return report
+    found: dict[str, Any] = {"name": name, "folder": folder}
+    for way in ("first", "resumed"):
+        own, other = (json.loads((folder / f"{name}-{way}-{rank}.json").read_text()) for rank in (0, 1))
+        assert own == other
+        found |= own
+    return found
 
 
 def test_losses_are_those_of_the_trainers_own_ddp(found: dict[str, Any]) -> None:
@@ -103,7 +94,7 @@ def test_a_script_with_accelerate_resumes_from_its_own_checkpoint(tmp_path: Path
 
 
 def test_sharded_models_are_rejected_in_one_sentence(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
+    transformers: Any = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     from mpi_ata.torch.transformers import BalanceMixin
 
@@ -114,5 +105,5 @@ def test_sharded_models_are_rejected_in_one_sentence(tmp_path: Path) -> None:
 
     kind = type("Balanced", (BalanceMixin, Sharded), {})
     arguments = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
-    with pytest.raises(mpi_ata.UsageError, match="^FSDP adds up gradients inside backward.*use DDP$"):
+    with pytest.raises(mpi_ata.UsageError, match=r"^FSDP adds up gradients inside backward.*use DDP$"):
         kind(torch.nn.Linear(1, 1), arguments)
