@@ -33,12 +33,13 @@ FOLDER = Path(__file__).parent
 CHAPTERS = {
     "Begin": "start is-it-for-me installation",
     "Tutorials": (
-        "tutorials/own-problem tutorials/task-farm tutorials/pytorch tutorials/slurm tutorials/results"
+        "tutorials/own-problem tutorials/task-farm tutorials/slurm tutorials/results"
     ),
     "How to": (
-        "running sharing allocators methods scripts tasks pool pytorch slurm sites faults networks seeing "
+        "running sharing allocators methods scripts tasks pool slurm sites faults networks seeing "
         "warm-start changing-speeds times examples"
     ),
+    "PyTorch": "pytorch/trainer pytorch/ddp pytorch/hugging-face pytorch/lightning",
     "Look up": "cheat-sheet job-file api run-file glossary troubleshooting faq",
     "Background": "performance paper baselines theory architecture",
 }

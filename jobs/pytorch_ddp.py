@@ -6,6 +6,7 @@ micro-batch of the last rank takes longer, so that there is something to balance
 
 import argparse
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -27,7 +28,8 @@ def main() -> None:
     """Train, and print the loss now and then."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--out", help="the run file; with it, the run is resumed")
+    parser.add_argument("--checkpoint", type=Path, default="checkpoint.pt", help="resumed if it exists")
+    parser.add_argument("--out", help="the run file: speeds, shares and losses")
     parser.add_argument("--slow", type=float, default=0.0, help="seconds to add to the last rank's batches")
     options = parser.parse_args()
     torch.distributed.init_process_group("gloo")  # "nccl" on GPUs
@@ -40,7 +42,13 @@ def main() -> None:
     data = spirals(3000)
     loader = DataLoader(data, batch_size=16, sampler=DistributedSampler(data))
 
-    balance = mpi_ata.Balance(budget=4 * ranks, out=options.out, resume=options.out is not None)
+    saved = torch.load(options.checkpoint, weights_only=True) if options.checkpoint.exists() else None
+    resume = options.out is not None and saved is not None
+    balance = mpi_ata.Balance(budget=4 * ranks, out=options.out, resume=resume)
+    if saved is not None:  # it decides where training continues, not the run file
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        balance.load_state_dict(saved["balance"])
     for step in range(balance.rounds + 1, options.steps + 1):
         for inputs, labels in balance.micro_batches(loader):
             loss = nn.functional.cross_entropy(model(inputs), labels)
@@ -50,6 +58,8 @@ def main() -> None:
         done = balance.step(model, optimizer)
         if rank == 0 and step % 100 == 0:
             print(f"step {step}: loss {done.logs['loss']:.3f}, micro-batches {done.quota.tolist()}")
+            parts = {"model": model, "optimizer": optimizer, "balance": balance}
+            torch.save({name: part.state_dict() for name, part in parts.items()}, options.checkpoint)
     torch.distributed.destroy_process_group()
 
 

@@ -53,6 +53,7 @@ def test_the_script_in_the_documentation_trains_and_balances(tmp_path: Path) -> 
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     out = tmp_path / "run.h5"
     command = [sys.executable, "jobs/pytorch_ddp.py", f"--out={out}", "--steps=100", "--slow=0.02"]
+    command.append(f"--checkpoint={tmp_path / 'checkpoint.pt'}")
     kinds: dict[str, Any] = {"cwd": ROOT, "stdout": subprocess.PIPE, "text": True}
     environments = [ENVIRONMENT | group | {"RANK": rank} for rank in "01"]
     processes = [subprocess.Popen(command, env=environment, **kinds) for environment in environments]

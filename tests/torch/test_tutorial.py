@@ -1,4 +1,4 @@
-"""The tutorial docs/tutorials/pytorch.md works as printed, on real ranks."""
+"""The commands of docs/pytorch/trainer.md work as printed, on real ranks."""
 
 from pathlib import Path
 
@@ -9,6 +9,6 @@ from tests.pages import DOCS, agrees, run_here, walk
 pytest.importorskip("torch", reason="PyTorch is not installed: `make torch`")
 
 
-def test_the_tutorial_works_as_printed(tmp_path: Path) -> None:
-    for block, printed in walk(DOCS / "tutorials" / "pytorch.md", tmp_path, run_here):
+def test_the_page_works_as_printed(tmp_path: Path) -> None:
+    for block, printed in walk(DOCS / "pytorch" / "trainer.md", tmp_path, run_here):
         assert agrees(block, printed), f"{block.commands}: {printed}"
