@@ -1,12 +1,13 @@
 """Seconds per step of DDP with an equal split, with the best one, and with Balance, on emulated GPUs.
 
-python -m benchmarks.balance [--workers 6] [--per-worker 4] [--rounds 40] [--scale 0.4]
+python -m benchmarks.balance [--workers 6] [--per-worker 4] [--rounds 40] [--scale 0.4] [--trainers]
 
 All train the same small network with the same micro-batches, 4 per rank and step on average, over gloo. The
 ranks emulate K80s, P100s and V100s training ResNet-50 (see mpi_ata/times/machines), and then equally fast
 V100s: a micro-batch sleeps until it has taken as long as it would there, times --scale, so a few cores can
 emulate many GPUs. Balance is told nothing about speeds; a second one starts with what the first has learned.
-All steps but the first count, those in which Balance learns too.
+All steps but the first count, those in which Balance learns too. --trainers compares Hugging Face's and
+Lightning's instead: see benchmarks/balance_trainers.py.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from typing import Any
 
 from benchmarks import measuring
 from benchmarks.balance_children import law
+from benchmarks.balance_trainers import compare_trainers
 from benchmarks.measuring import ROOT
 from benchmarks.torch_ddp import best_split
 from mpi_ata.view.text import table
@@ -31,7 +33,11 @@ SPEEDS = ("K80, P100, V100", "equal")
 
 def main() -> None:
     """Print one table for unequal speeds and one for equal ones."""
-    options = measuring.options(__doc__, json=False, workers=6, per_worker=4, rounds=40, scale=0.4)
+    numbers = {"workers": 6, "per_worker": 4, "rounds": 40, "scale": 0.4}
+    options = measuring.options(__doc__, json=False, trainers=False, **numbers)
+    if options.trainers:
+        print(compare_trainers(options.rounds, options.json))
+        return
     rows = [row for speeds in SPEEDS for row in compare(options, speeds)]
     print(json.dumps(rows) if options.json else _table(rows))
 

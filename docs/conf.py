@@ -32,9 +32,7 @@ copybutton_exclude = ".linenos, .gp, .go, .c1"
 FOLDER = Path(__file__).parent
 CHAPTERS = {
     "Begin": "start is-it-for-me installation",
-    "Tutorials": (
-        "tutorials/own-problem tutorials/task-farm tutorials/slurm tutorials/results"
-    ),
+    "Tutorials": ("tutorials/own-problem tutorials/task-farm tutorials/slurm tutorials/results"),
     "How to": (
         "running sharing allocators methods scripts tasks pool slurm sites faults networks seeing "
         "warm-start changing-speeds times examples"

@@ -74,6 +74,8 @@ class BalancedRun:
         self.x, self.k, self._trace = np.zeros(0), 0, Trace()
         self._ranks, self._trace.cores = BalancedRanks(identities), allocated_cores() or n
         self._between = True  # two rounds, so that the state is that of the latest one
+        self._quota, self._reused = np.zeros(n, np.int64), 0  # and in how many rounds it is used again
+        self._duration = np.inf  # of the latest round
         table = recording.run_table(workers=n, seed=seed, evaluate_every=1, grace=0.0)
         start = plan_script(self._described(chosen, table), recording.output())
         log_notes(start)
@@ -101,8 +103,24 @@ class BalancedRun:
         self.k = int(entry(state, "k", self.k))
 
     def decide(self, count: int) -> IntArray:
-        """Return the quotas of the next round, of `count` micro-batches if it has fewer than the budget."""
-        self._between = False
+        """Return the quotas of the next round, of `count` micro-batches if it has fewer than the budget.
+
+        Where rounds are short, several have the same, so that decisions take little of the time.
+        """
+        self._between, self._reused = False, self._reused - 1
+        if self._reused < 0:
+            began = time.perf_counter()
+            self._quota = self._decide_anew()
+            cost = time.perf_counter() - began
+            self._reused = min(int(cost / (DECISION_SHARE * self._duration)), MOST_REUSED)
+        quota, B = self._quota, self.allocator.budget
+        if count < B:
+            exact = quota * count / B
+            quota = exact.astype(np.int64)
+            quota[np.argsort(quota - exact, kind="stable")[: count - total(quota)]] += 1
+        return quota
+
+    def _decide_anew(self) -> IntArray:
         n, B = self._ranks.n, self.allocator.budget
         quota = np.asarray(self.allocator.allocate(np.ones(n, np.bool_)))
         if quota.shape != (n,) or quota.dtype.kind not in "iu" or quota.min() < 0 or total(quota) != B:
@@ -110,10 +128,6 @@ class BalancedRun:
                 f"the allocator gave {quota}; Balance stops no micro-batch that was begun, so it needs {n} "
                 f"counts whose sum is {B}; use another allocator, such as ata-auto"
             )
-        if count < B:
-            exact = quota * count / B
-            quota = exact.astype(np.int64)
-            quota[np.argsort(quota - exact, kind="stable")[: count - total(quota)]] += 1
         return quota.astype(np.int64)
 
     def speeds(self) -> State:
@@ -122,7 +136,7 @@ class BalancedRun:
 
     def rewind(self, k: int, speeds: State) -> None:
         """Continue after round k, with the speeds known then, as a checkpoint of the user's says."""
-        self.k, self._between = k, True
+        self.k, self._between, self._reused = k, True, 0
         self._trace.forget_after(k)
         if not speeds:
             return
@@ -137,7 +151,7 @@ class BalancedRun:
             if share.done:
                 self._ranks.ledger.deliver(worker, share.seconds, sum(share.seconds))
                 self.allocator.observe(worker, share.seconds)
-        self.k = round.number
+        self.k, self._duration = round.number, max(round.duration, 1e-9)
         self._trace.add(round, self._ranks.ledger)
         self._trace.record(Evaluation(round.logs.get("loss", np.nan)))
         self._between = True
@@ -168,6 +182,7 @@ def identify_ranks(group: RankGroup, settings: str) -> list[WorkerIdentity]:
     return found
 
 
+DECISION_SHARE, MOST_REUSED = 0.01, 10  # of the time, and rounds with the same quotas for that
 LOADERS = 8  # that are remembered, so that each continues where it was; older ones are closed
 
 
