@@ -235,6 +235,10 @@ def test_a_buffer_may_be_constant_or_is_named_and_changed_in_place(
         ({"buffers": ["seen"]}, "the model has no buffer 'seen'; it has: none"),
         ({"dataset": []}, "a dataset for training or testing must have at least one sample"),
         ({"dataset": iter([1])}, "the dataset list_iterator has no length"),
+        (
+            {"dataset": torch.utils.data.DataLoader([1])},
+            "a DataLoader was passed as the dataset; pass loader.dataset",
+        ),
         ({"test": []}, "a dataset for training or testing must have at least one sample"),
         ({"device": "abacus"}, "device='abacus' is not known to PyTorch; use 'cpu' or 'cuda'"),
         ({"model": lambda: small_model().double()}, "is torch.float64, but only float32 is supported"),
