@@ -150,7 +150,7 @@ class RankBatches:
     """
 
     def __init__(self, sampler: Any, n: int) -> None:
-        self._samplers, self._epoch = [_of_rank(sampler, rank) if n > 1 else sampler for rank in range(n)], 0
+        self._samplers, self._epoch = [_of_rank(sampler, rank, n) for rank in range(n)], 0
 
     def __len__(self) -> int:
         return sum(map(len, self._samplers))
@@ -169,9 +169,11 @@ class RankBatches:
         yield from (batch for batches in zip_longest(*passes) for batch in batches if batch is not None)
 
 
-def _of_rank(sampler: Any, rank: int) -> Any:
+def _of_rank(sampler: Any, rank: int, n: int) -> Any:
     """Return a copy of a batch sampler that draws the part of another rank."""
     found = copy.copy(sampler)
+    if n == 1 and sampler is not None:
+        return found
     if hasattr(sampler, "process_index"):  # of Accelerate
         found.process_index = rank
         return found

@@ -11,8 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
+
+from mpi_ata.allocators.interface import NonAdaptive
+from mpi_ata.arrays import BoolArray, IntArray
 
 RANK = int(os.environ["RANK"])
 EPOCHS, ACCUMULATED, KILLED = 2, 3, 7  # the step after which both ranks are killed
@@ -41,6 +45,22 @@ def slow_down(module: Any, *_: Any) -> None:
         time.sleep(SECONDS * (3 if RANK == 1 else 1))
 
 
+class Idle(NonAdaptive):
+    """Quotas with which the slow rank does nothing in every other step."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.budget, self._k = n, 2 * ACCUMULATED, 0
+
+    def allocate(self, available: BoolArray) -> IntArray:
+        self._k += 1
+        return np.array([6, 0] if self._k % 2 else [4, 2])
+
+
+def options_in(folder: Path, name: str) -> dict[str, Any]:
+    """Return the arguments of Balance in this folder."""
+    return {"allocator": Idle} if folder.name == "idle" else {"out": folder / f"{name}.h5", "resume": True}
+
+
 def with_transformers(folder: Path, balanced: bool, end: Callable[[int], None], resume: bool) -> Losses:
     import transformers
 
@@ -54,7 +74,7 @@ def with_transformers(folder: Path, balanced: bool, end: Callable[[int], None], 
             end(state.global_step)
 
     class Balanced(BalanceMixin, transformers.Trainer):  # type: ignore[misc]
-        balance_options = {"out": folder / "transformers.h5", "resume": True}  # noqa: RUF012
+        balance_options = options_in(folder, "transformers")
 
     arguments = transformers.TrainingArguments(
         output_dir=str(folder / f"transformers-{balanced}"),
@@ -119,8 +139,7 @@ def with_lightning(folder: Path, balanced: bool, end: Callable[[int], None], res
             end(trainer.global_step)
 
     losses: Losses = []
-    options = {"out": folder / "lightning.h5", "resume": True}
-    given: dict[str, Any] = {"strategy": BalancedDDP(ACCUMULATED * 2, options)}
+    given: dict[str, Any] = {"strategy": BalancedDDP(ACCUMULATED * 2, options_in(folder, "lightning"))}
     if not balanced:
         given = {"strategy": "ddp", "accumulate_grad_batches": ACCUMULATED}
     pl.seed_everything(3, verbose=False)
@@ -169,6 +188,7 @@ def main() -> None:
         return
     found["plain"] = train(folder, False, never, False)
     found["balanced"] = train(folder / "whole", True, never, False)
+    found["idle"] = train(folder / "idle", True, never, False)
     write()
     train(folder, True, die, False)
 
