@@ -30,6 +30,7 @@ from mpi_ata.script.entry import check_arguments, entry_point
 from mpi_ata.script.minimize import DEFAULT_ALLOCATOR, AnyAllocator, build_allocator
 from mpi_ata.script.resume import TITLE, Recording, describe_run, plan_script
 from mpi_ata.torch.ddp import (
+    PREPARED,
     LoaderDraws,
     LocalBackward,
     ModelMean,
@@ -38,8 +39,6 @@ from mpi_ata.torch.ddp import (
     SharedDraws,
     ShareReport,
     mean_logs,
-    reject_prepared,
-    steps_per_epoch,
     trained,
 )
 from mpi_ata.torch.devices import import_torch
@@ -280,13 +279,17 @@ class Balance:
 
     def steps_per_epoch(self, loader: Any) -> int:
         """Return in how many steps as many samples are drawn as the loader's dataset has, rounded up."""
-        return steps_per_epoch(loader, self.budget)
+        size, dataset = getattr(loader, "batch_size", None), getattr(loader, "dataset", None)
+        if size is None or dataset is None:
+            size, dataset = 1, getattr(loader, "batch_sampler", None) or loader
+        return -(-len(dataset) // (size * self.budget))
 
     def _draws_of(self, loader: Any) -> LoaderDraws | SharedDraws:
         for known in self._draws:
             if known.loader is loader:
                 return known
-        reject_prepared(loader)
+        if type(loader).__module__.startswith("accelerate."):
+            raise UsageError(PREPARED)
         new = SharedDraws(loader, self._seed) if self._shared else LoaderDraws(loader, self.rounds)
         self._draws.append(new)
         if len(self._draws) > LOADERS:

@@ -172,7 +172,7 @@ class RankBatches:
 def _of_rank(sampler: Any, rank: int, n: int) -> Any:
     """Return a copy of a batch sampler that draws the part of another rank."""
     found = copy.copy(sampler)
-    if n == 1 and sampler is not None:
+    if n == 1:
         return found
     if hasattr(sampler, "process_index"):  # of Accelerate
         found.process_index = rank

@@ -232,12 +232,6 @@ PREPARED = (
 )
 
 
-def reject_prepared(loader: Any) -> None:
-    """Reject loaders that communicate where ranks draw different numbers of batches."""
-    if type(loader).__module__.startswith("accelerate."):
-        raise UsageError(PREPARED)
-
-
 class LoaderDraws:
     """Minibatches of a loader without end: when it is exhausted, the next epoch begins."""
 
@@ -314,7 +308,10 @@ class EpochSteps:
     """
 
     def __init__(self, loader: Any, n: int, budget: int) -> None:
-        data, batches = import_torch().utils.data, RankBatches(getattr(loader, "batch_sampler", None), n)
+        if not hasattr(loader.dataset, "__len__"):
+            kind = type(loader.dataset).__name__
+            raise UsageError(f"the training data {kind} have no length; use a dataset with samples by number")
+        data, batches = import_torch().utils.data, RankBatches(loader.batch_sampler, n)
         self._size, self._budget, self.steps = len(batches), budget, -(-len(batches) // budget)
         kinds = {"collate_fn": loader.collate_fn, "num_workers": loader.num_workers}
         self.source = data.DataLoader(loader.dataset, batch_sampler=batches, **kinds)
@@ -329,14 +326,6 @@ class EpochSteps:
 
 def _collate_nothing(samples: list[Any]) -> dict[str, Any]:
     return {}
-
-
-def steps_per_epoch(loader: Any, budget: int) -> int:
-    """Return in how many steps of `budget` micro-batches as many samples are drawn as a loader has."""
-    size, dataset = getattr(loader, "batch_size", None), getattr(loader, "dataset", None)
-    if size is None or dataset is None:
-        size, dataset = 1, getattr(loader, "batch_sampler", None) or loader
-    return -(-len(dataset) // (size * budget))
 
 
 FIELDS = 4  # numbers with which each row begins, before the logs and the seconds of a ShareReport

@@ -26,6 +26,7 @@ from mpi_ata import (
 from mpi_ata.clusters import FaultPolicy
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.torch.data import Epochs, sequence
+from mpi_ata.torch.loaders import Reader
 from tests.torch.scene import drained, nn, task, torch
 
 samplers: Any = torch.utils.data
@@ -241,6 +242,13 @@ class Shrinking(samplers.Sampler):  # type: ignore[misc]  # PyTorch has no types
 
     def __iter__(self) -> Any:
         return iter([1, 2])
+
+
+def test_the_parts_of_an_evaluation_are_equal_and_have_each_sample_once() -> None:
+    """A short last part would end at once, and its worker would take over from others."""
+    parts = [Reader([range(512)], None).part(0, part, 250).samples.tolist() for part in range(3)]
+    assert sorted(map(len, parts)) == [170, 171, 171]
+    assert [number for part in parts for number in part] == list(range(512))
 
 
 def test_a_sampler_must_yield_what_its_length_says() -> None:
