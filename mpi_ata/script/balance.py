@@ -129,10 +129,6 @@ class BalancedRun:
             )
         return quota.astype(np.int64)
 
-    def speeds(self) -> State:
-        """Return what was learned about the speeds of ranks."""
-        return self.allocator.state()
-
     def rewind(self, k: int, speeds: State) -> None:
         """Continue after round k, with the speeds known then, as a checkpoint of the user's says."""
         self.k, self._between, self._reused = k, True, 0
@@ -142,7 +138,7 @@ class BalancedRun:
         try:
             self.allocator.restore(speeds)
         except (ValueError, KeyError, TypeError, IndexError):
-            log.warning("the speeds in the checkpoint are those of other ranks or of another allocator")
+            log.warning("the speeds in the checkpoint are not those of these ranks; they are learned again")
 
     def learn(self, round: Round, shares: Sequence[ShareReport]) -> None:
         """Take in a round, and save the run if it is time."""
@@ -362,7 +358,7 @@ class Balance:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the sequence, and on rank 0 the speeds, to be saved beside the weights."""
-        speeds = {} if self._run is None else self._run.speeds()
+        speeds = {} if self._run is None else self._run.allocator.state()
         tensor = import_torch().tensor
         return {
             "rounds": self.rounds,

@@ -53,19 +53,21 @@ class BalanceMixin(Trainer):  # type: ignore[misc]
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """Do this rank's micro-batches of a step, and return the mean loss over those of all ranks."""
         balance, weight, tensor = self.balance, 0.0, import_torch().tensor
+        places = self._steps.places(*divmod(self.state.global_step, self._steps.steps))
         # Ranks call compute_loss() different numbers of times: what it gathers stays on its rank.
         self.accelerator.gather = self.accelerator.gather_for_metrics = lambda values, *_, **__: values
-        places = self._steps.places(*divmod(self.state.global_step, self._steps.steps))
-        for micro_batch in balance.micro_batches(self._steps.source, places):
-            items = self._get_num_items_in_batch([micro_batch], self.args.device)
-            own = 1.0 if items is None else float(items) / TOKENS
-            sums = None if items is None else tensor(TOKENS, device=self.args.device)
-            self.current_flos += float(self.floating_point_ops(micro_batch))
-            loss = super().training_step(model, micro_batch, sums)
-            if own:
-                balance.log(loss / own, weight=own)
-            weight += own
-        del self.accelerator.gather, self.accelerator.gather_for_metrics
+        try:
+            for micro_batch in balance.micro_batches(self._steps.source, places):
+                items = self._get_num_items_in_batch([micro_batch], self.args.device)
+                own = 1.0 if items is None else float(items) / TOKENS
+                sums = None if items is None else tensor(TOKENS, device=self.args.device)
+                self.current_flos += float(self.floating_point_ops(micro_batch))
+                loss = super().training_step(model, micro_batch, sums)
+                if own:
+                    balance.log(loss / own, weight=own)
+                weight += own
+        finally:
+            del self.accelerator.gather, self.accelerator.gather_for_metrics
         return tensor(balance.reduce(model, weight).logs["loss"], device=self.args.device)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
