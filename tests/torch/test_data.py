@@ -251,6 +251,13 @@ def test_the_parts_of_an_evaluation_are_equal_and_have_each_sample_once() -> Non
     assert [number for part in parts for number in part] == list(range(512))
 
 
+def test_a_dataset_may_have_a_method_batch_of_its_own() -> None:
+    """As datasets.Dataset has: it groups samples there."""
+    own = type("Own", (list,), {"batch": lambda self, batch_size, drop_last_batch=False: self})
+    reader = Reader([own([1.0, 2.0, 3.0])], None)
+    assert reader.read(reader.part(0, 0, 3)).tolist() == [1.0, 2.0, 3.0]
+
+
 def test_a_sampler_must_yield_what_its_length_says() -> None:
     with pytest.raises(RunError, match="Shrinking has yielded 2 entries, but its length is 5"):
         sampled(Shrinking()).minibatch(0)
