@@ -22,6 +22,7 @@ from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters.interface import Arrival, Back, Cluster, Lost, named
 from mpi_ata.clusters.pickling import can_send_code, dumps, loads
 from mpi_ata.errors import (
+    CONTINUE,
     ItemError,
     LossError,
     RunError,
@@ -36,6 +37,28 @@ from mpi_ata.problems import AnyProblem, Task
 from mpi_ata.randomness import Purpose, Streams
 
 
+class Journal:
+    """What is noted of a farm while it runs; this one notes nothing."""
+
+    saves = False  # whether what was noted can be resumed
+
+    def begin(self, name: str, items: list[tuple[Any, ...]], seed: int | None) -> dict[int, Any]:
+        """Note that a call of map() begins, and return the results of it that are known, by index."""
+        return {}
+
+    def take(self, worker: int, index: int, result: Any) -> None:
+        """Note the result of an item."""
+
+    def happened(self, found: Lost | Back) -> None:
+        """Note who is lost or back."""
+
+    def tick(self) -> None:
+        """Save, if it is time; called while items are under way."""
+
+    def end(self) -> None:
+        """Note that the call has ended, for whatever reason."""
+
+
 class Items:
     """The problem of a farm: each task calls a function with one item.
 
@@ -46,6 +69,7 @@ class Items:
 
     def __init__(self) -> None:
         self.orders = 0  # sent so far: each is a round of its own, in which tasks count from 0
+        self.journal = Journal()
         self.open = False  # whether a call of map() has orders under way
         self.slowness: Array | None = None  # of each worker, as learned from earlier calls of map()
         self.longest = 0.0  # seconds of an item in all of them
@@ -300,26 +324,43 @@ class Farm:
         if self._problem.open:
             way_out = "finish it, or make a list of its results, before the next one"
             raise UsageError(f"a cluster does one map() at a time, and another one is not done; {way_out}")
+        journal = self._problem.journal
+        known = journal.begin(self._name, self._items, self._options.seed)
+        self._open.difference_update(known)
+        self._waiting = deque(sorted(self._open))
         self._problem.open = True
         try:
+            yield from known.items()
             while self._open:
-                self._check_signals()
-                self._hand_out()
+                if not self._stopping():
+                    self._hand_out()
                 yield from self._receive()
+                journal.tick()
         except GraceExpired:  # while it waited for a long item
-            self._check_signals()
+            self._stopping(now=True)
             raise
         finally:
             self._problem.open = False
             self._cluster.stop(np.array(sorted(self._orders), np.int64))
             self._problem.slowness = self._speeds.slowness()
             self._problem.longest = max(self._problem.longest, self._speeds.longest)
+            journal.end()
 
-    def _check_signals(self) -> None:
-        """Raise RunError if a signal asks the script to end: there is nothing to be saved."""
-        if request := current_stop_request():
-            done = len(self._items) - len(self._open)
-            raise RunError(f"{request.name} ended map() after {done:,} of {len(self._items):,} items")
+    def _stopping(self, now: bool = False) -> bool:
+        """Return whether a signal asks the script to end, which it does here.
+
+        Where results are saved, that is when the items under way are done, unless it is to end `now`.
+        """
+        if not (request := current_stop_request()):
+            return False
+        saves, done = self._problem.journal.saves, len(self._items) - len(self._open)
+        if saves and self._orders and not now:
+            return True
+        text = f"{request.word} ended map() after {done:,} of {len(self._items):,} items"
+        if saves:  # no `except Exception` of a sampler may stop this
+            log.warning("%s", text)
+            raise SystemExit(CONTINUE)
+        raise RunError(text)
 
     def _receive(self) -> Iterator[tuple[int, Any]]:
         """Wait for a message, and yield the new results in it."""
@@ -344,7 +385,9 @@ class Farm:
                 self._wait_again([index])
             elif index in self._open:
                 self._close(index)
-                yield index, self._outcome(found.worker, index, **answer.value)
+                result = self._outcome(found.worker, index, **answer.value)
+                self._problem.journal.take(found.worker, index, result)
+                yield index, result
         if not self._undelivered[found.worker]:
             del self._orders[found.worker], self._undelivered[found.worker]
 
@@ -396,6 +439,7 @@ class Farm:
         """Log who is lost or back; items of a lost worker wait again, unless they cost too many."""
         kind = found.kind if isinstance(found, Lost) else "back"
         log.warning("%s %s: %s", kind, self._who(found.worker), found.why)
+        self._problem.journal.happened(found)
         self._orders.pop(found.worker, None)
         held = self._undelivered.pop(found.worker, [])
         if kind == "lost":  # which of the items that come back together it was at is not known
