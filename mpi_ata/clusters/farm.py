@@ -26,12 +26,13 @@ from mpi_ata.errors import (
     ItemError,
     LossError,
     RunError,
+    StopNow,
     UsageError,
     describe_error,
     in_users_code,
     is_users_own,
 )
-from mpi_ata.launch.signals import GraceExpired, current_stop_request
+from mpi_ata.launch.signals import current_stop_request
 from mpi_ata.packing import EMPTY, Packed
 from mpi_ata.problems import AnyProblem, Task
 from mpi_ata.randomness import Purpose, Streams
@@ -336,7 +337,7 @@ class Farm:
                     self._hand_out()
                 yield from self._receive()
                 journal.tick()
-        except GraceExpired:  # while it waited for a long item
+        except StopNow:  # while it waited for a long item
             self._stopping(now=True)
             raise
         finally:

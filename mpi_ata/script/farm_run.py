@@ -284,7 +284,7 @@ def _digest(value: Any) -> str:
 def recorded_farm(
     start: RunStart, items: Items, cluster: Cluster, stop_request: StopRequest, observers: Sequence[Observer]
 ) -> Iterator[None]:
-    """Record what a farm does meanwhile; a signal ends it here, and the script soon after."""
+    """Record what a farm does meanwhile, and how it ends."""
     items.journal = run = FarmRun(start, items, cluster, observers)
     error: BaseException | None = None
     try:
@@ -292,7 +292,6 @@ def recorded_farm(
     except BaseException as raised:
         if not (isinstance(raised, SystemExit) and exit_code_of(raised) == 0):
             error = raised
-        if not (stop_request and run.saves and not isinstance(raised, Exception)):
-            raise
+        raise
     finally:
         run.close(stop_request, error)

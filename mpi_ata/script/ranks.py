@@ -16,7 +16,7 @@ from mpi_ata.clusters.interface import ClusterSettings
 from mpi_ata.driver.execute import log_notes, opened_ranks
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.plan import RunStart
-from mpi_ata.errors import RunError, UsageError, in_users_code, one_line
+from mpi_ata.errors import RunError, StopNow, UsageError, in_users_code, one_line
 from mpi_ata.job.build import check_problem, check_sendable
 from mpi_ata.job.schema import RunDescription, RunTable, Stop, short_label
 from mpi_ata.launch.environment import OWNER
@@ -168,7 +168,8 @@ def opened(
     """
     start_ranks(workers)
     times, job, ranks = prepared.times, prepared.start.job, launch.under_launcher()
-    with open_stop_request(grace, ranks, is_worker()) as stop_request:
+    unit = "the items under way" if isinstance(prepared.problem, Items) else "this round"
+    with open_stop_request(grace, ranks, is_worker(), unit) as stop_request:
         log_notes(prepared.start)
         if not ranks:
             assert times is not None
@@ -256,6 +257,22 @@ class Opening(Recording):
         return Prepared(Items(), times, start)
 
 
+@contextmanager
+def _farm(prepared: Prepared, found: Cluster, stop_request: StopRequest, progress: bool) -> Iterator[None]:
+    """Record a farm while it is used, and let its workers leave; do nothing for other clusters."""
+    problem = prepared.problem
+    if not isinstance(problem, Items):
+        yield
+        return
+    with (
+        shown_progress(prepared.start.job, progress) as shown,
+        recorded_farm(prepared.start, problem, found, stop_request, shown),
+    ):
+        yield
+        until = time.monotonic() + problem.leaving_seconds()  # a worker may hang, and there is no deadline
+        found.grace_expired = lambda: time.monotonic() > until or stop_request.grace_expired()
+
+
 @entry_point
 @taking(Opening)
 @contextmanager
@@ -279,16 +296,11 @@ def cluster(opening: Opening) -> Iterator[Cluster]:
     with opened(prepared, opening.workers, GRACE_SECONDS, faults) as (found, stop_request):
         if found is None:
             sys.exit(0)
-        if not isinstance(problem, Items):
-            yield found
-        else:
-            with (
-                shown_progress(prepared.start.job, opening.progress) as shown,
-                recorded_farm(prepared.start, problem, found, stop_request, shown),
-            ):
+        try:
+            with _farm(prepared, found, stop_request, opening.progress):
                 yield found
-                # A worker may hang, and there is no deadline.
-                until = time.monotonic() + problem.leaving_seconds()
-                found.grace_expired = lambda: time.monotonic() > until or stop_request.grace_expired()
+        except (StopNow, SystemExit):
+            if not stop_request:
+                raise
     if stop_request:
         end_process(stop_request)
