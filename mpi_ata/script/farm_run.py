@@ -86,11 +86,14 @@ class Slowness(NonAdaptive):
         self._items.slowness = entry(state, "slowness", np.ones(self.n))
 
     def inherit(self, rounds: int, known: State) -> None:
-        """Start from the mean times of earlier runs; workers that these do not know count as median ones."""
-        tasks, seconds = known["tasks"], known["seconds"]
+        """Start from the mean times of earlier runs; workers that these do not know count as median ones.
+
+        What was spent on items that others have done sooner counts too.
+        """
+        tasks, spent = known["tasks"], known["seconds"] + known["unfinished"]
         if tasks.any():
-            means: Array = np.maximum(seconds / np.maximum(tasks, 1), 1e-9)
-            self._items.slowness = np.where(tasks > 0, means / np.median(means[tasks > 0]), 1.0)
+            means: Array = np.maximum(spent / np.maximum(tasks, 1), 1e-9)
+            self._items.slowness = np.where(spent > 0, means / np.median(means[spent > 0]), 1.0)
 
 
 class FarmRun(Journal):

@@ -1,13 +1,18 @@
 """Pool on real ranks: scripts of others, and what goes wrong."""
 
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
+from mpi_ata import load
+from mpi_ata.runfile.progress import read_progress
 from tests.faults.checks import outlives_deaths
-from tests.mpi.starting import ROOT, finished, mpirun
+from tests.mpi.starting import COMMAND, ROOT, finished, mpirun, rank_pids, started
+from tests.mpi.test_interrupted_on_ranks import wait_for
 
 SLOW = pytest.mark.slow
 SCHWIMMBAD = """
@@ -189,3 +194,53 @@ def spawning(value):
 with mpi_ata.Pool(workers=1) as pool:
     print(pool.map(spawning, [1]))
 """
+
+
+RECORDED = """
+import os
+import time
+import numpy as np
+import mpi_ata
+
+def square(value):
+    time.sleep(0.02)
+    with open("computed", "a") as file:
+        file.write(f"{value}\\n")
+    return np.float64(value) ** 2
+
+with mpi_ata.Pool(workers=3, out="run.h5", resume=True, warm_start=".", progress=True) as pool:
+    found = [value for _ in range(2) for value in pool.map(square, range(150))]
+    assert found == 2 * [float(value) ** 2 for value in range(150)]
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("sent", ["USR1", pytest.param("TERM", marks=SLOW), "KILL"])
+def test_a_recorded_pool_is_resumed_after_a_signal_with_what_it_has_computed(
+    tmp_path: Path, sent: str
+) -> None:
+    script, run, computed = tmp_path / "script.py", tmp_path / "run.h5", tmp_path / "computed"
+    script.write_text(RECORDED)
+    with started([sys.executable, str(script)], tmp_path) as process:
+        wait_for(lambda: read_progress(run).rounds >= 1, process)
+        if sent == "KILL":
+            os.kill(rank_pids(str(script))[0], signal.SIGKILL)
+        else:
+            process.send_signal(signal.Signals[f"SIG{sent}"])
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode == 85) == (sent != "KILL"), err
+    assert sent == "KILL" or re.search(rf"SIG{sent} ended map\(\) after \d+ of 150 items\n", err), err
+    before = len(computed.read_text().splitlines())
+    saved = load(run).summary
+    with started([sys.executable, str(script)], tmp_path) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "done\n"), err
+    after = load(run)
+    again = len(computed.read_text().splitlines()) - 300
+    assert after.summary["tasks_used"] == 300, "each item counts once"
+    assert again <= (before - saved["tasks_used"] if sent == "KILL" else 0), "what was saved is not computed"
+    assert [event["kind"] for event in after.events].count("resumed") == 1
+    for command in (["show", "run.h5"], ["watch", "run.h5"], ["report", "run.h5", "-o", "run.html"]):
+        with started([str(COMMAND), *command], tmp_path) as process:
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 0, (command, err)
