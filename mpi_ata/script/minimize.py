@@ -224,9 +224,9 @@ def minimize(request: Request) -> Result | None:
     if request.workers is not None and script_path() is None and not launch.under_launcher():
         return run_generated_job(request)
     prepared, finished = joined("minimize", request.prepare)
-    if finished and request.out is not None:
+    if finished:
         log_notes(prepared.start)
-        return None if is_worker() else saved_result(Path(request.out))
+        return None if prepared.start.file is None else saved_result(prepared.start.file.path)
     trace = Trace()
     with opened(prepared, request.workers, request.grace, request.faults) as (cluster, stop_request):
         if cluster is None:

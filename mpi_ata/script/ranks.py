@@ -216,7 +216,7 @@ class Opening(Recording):
     workers: int | None = None
     faults: FaultPolicy | None = None
     exchange: str = "auto"
-    progress: bool = False
+    progress: bool = True
 
     def prepare(self) -> Prepared:
         """Return what all ranks must agree on, checked, and what a farm starts from."""
@@ -265,7 +265,7 @@ def _farm(prepared: Prepared, found: Cluster, stop_request: StopRequest, progres
         yield
         return
     with (
-        shown_progress(prepared.start.job, progress) as shown,
+        shown_progress(prepared.start.job, progress and prepared.start.file is not None) as shown,
         recorded_farm(prepared.start, problem, found, stop_request, shown),
     ):
         yield

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mpi_ata.driver.plan import OutputOptions, RunStart, read_prior, resume_notes
+from mpi_ata.driver.plan import OutputOptions, RunStart, read_prior, resume_notes, submitted_output
 from mpi_ata.driver.restore import RecordedMethod, allocator_of
 from mpi_ata.errors import UsageError, one_line
 from mpi_ata.job.schema import RunDescription, RunTable, Stop
@@ -61,6 +61,7 @@ class Recording:
             self.accept_changes,
             in_python=True,
         )
+        output = submitted_output(output)
         output.check()
         return output
 
