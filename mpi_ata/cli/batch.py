@@ -75,7 +75,7 @@ def submit_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Submit a job, or a script, to Slurm, which requeues it until it is finished.
+    """Submit a job or a script to Slurm, until it is finished.
 
     Job and problem files are copied: editing them afterwards changes nothing.  Several jobs share the ranks
     of one Slurm job; the runs of --array have one each, unless --shared is given.
