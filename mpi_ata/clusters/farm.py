@@ -255,7 +255,11 @@ class Farming:
         With a `seed`, the function gets a numpy Generator of the item's own as its last argument.
         """
         options = {"on_error": on_error, "max_losses": max_losses, "seed": seed}
-        return self.starmap(function, zip(*items, strict=False), ordered, **options)
+        try:
+            zipped = zip(*items, strict=False)
+        except TypeError as error:
+            raise UsageError(f"map() needs a list of items: {error}") from None
+        return self.starmap(function, zipped, ordered, **options)
 
     def starmap(
         self,
@@ -267,7 +271,12 @@ class Farming:
         """Yield function(*item) for each item, as map() does, with its options."""
         if not isinstance(self._problem, Items):
             raise UsageError("map() needs a cluster without a problem: with mpi_ata.cluster() as cluster")
-        given = list(map(tuple, items))
+        if not callable(function):
+            raise UsageError(f"map() calls a function, but {reprlib.repr(function)} cannot be called")
+        try:
+            given = list(map(tuple, items))
+        except TypeError as error:
+            raise UsageError(f"each item of starmap() has to be a list of arguments: {error}") from None
         farm = Farm(cast(Cluster, self), self._problem, function, given, MapOptions(**options))
         return _in_order(farm.results()) if ordered else farm.results()
 

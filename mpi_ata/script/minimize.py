@@ -263,7 +263,8 @@ def job_tables(request: Request, tables: Tables) -> Tables:
     """Return the tables of the job; reject what a job file cannot say."""
     allocator = DEFAULT_ALLOCATOR if request.allocator is None else request.allocator
     if not isinstance(request.problem, str):
-        raise UsageError(NO_SCRIPT.format(request.workers))
+        named = "; or name the problem by its file, as in minimize('my_problem.py:MyProblem', workers=4, ...)"
+        raise UsageError(NO_SCRIPT.format(request.workers) + named)
     if not isinstance(allocator, str) or request.times is not None or request.faults is not None:
         raise UsageError(
             "in a notebook, minimize() on ranks takes an allocator by name, and neither times nor faults; "

@@ -46,9 +46,8 @@ NO_RANKS = (
     "workers=4, or simulate workers with times=Sqrt(4)"
 )
 NO_SCRIPT = (
-    "workers={0} needs a script that all ranks can run: save this as SCRIPT.py and use python SCRIPT.py, "
-    "name the problem by its file, as in minimize('my_problem.py:MyProblem', workers={0}, ...), or simulate "
-    "workers with times=Sqrt({0})"
+    "workers={0} needs a script that all ranks can run: save this as SCRIPT.py and use python SCRIPT.py, or "
+    "simulate workers with times=Sqrt({0})"
 )
 
 UNGUARDED = (

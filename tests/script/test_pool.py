@@ -1,7 +1,9 @@
 """Pool: what samplers and optimizers ask of a pool, simulated."""
 
 import operator
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -168,3 +170,29 @@ def test_a_cluster_with_a_problem_is_recorded_by_run(tmp_path: Path) -> None:
         mpi_ata.cluster(mpi_ata.Quadratic(3), times=Constant(1, (1.0,)), out=tmp_path / "run.h5"),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda pool: pool.map(5, [1]), r"map\(\) calls a function, but 5 cannot be called"),
+        (lambda pool: pool.map(abs, 5), r"map\(\) needs a list of items: .* object is not iterable"),
+        (lambda pool: pool.starmap(abs, [5]), r"each item of starmap\(\) has to be a list of arguments"),
+    ],
+)
+def test_wrong_arguments_of_a_map_are_rejected(
+    pool: Pool, call: Callable[[Pool], object], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        call(pool)
+
+
+def test_a_pool_in_a_notebook_says_that_ranks_need_a_script() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import mpi_ata; mpi_ata.Pool(workers=4)"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "needs a script that all ranks can run: save this as SCRIPT.py" in done.stderr
+    assert "minimize" not in done.stderr
