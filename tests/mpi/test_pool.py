@@ -197,13 +197,13 @@ with mpi_ata.Pool(workers=1) as pool:
 
 
 RECORDED = """
-import os
+import sys
 import time
 import numpy as np
 import mpi_ata
 
 def square(value):
-    time.sleep(0.02)
+    time.sleep(0.02 if value < 60 else float(sys.argv[1]))  # so that the first start is not done in time
     with open("computed", "a") as file:
         file.write(f"{value}\\n")
     return np.float64(value) ** 2
@@ -221,7 +221,7 @@ def test_a_recorded_pool_is_resumed_after_a_signal_with_what_it_has_computed(
 ) -> None:
     script, run, computed = tmp_path / "script.py", tmp_path / "run.h5", tmp_path / "computed"
     script.write_text(RECORDED)
-    with started([sys.executable, str(script)], tmp_path) as process:
+    with started([sys.executable, str(script), "0.4"], tmp_path) as process:
         wait_for(lambda: read_progress(run).rounds >= 1, process)
         if sent == "KILL":
             os.kill(rank_pids(str(script))[0], signal.SIGKILL)
@@ -232,7 +232,7 @@ def test_a_recorded_pool_is_resumed_after_a_signal_with_what_it_has_computed(
     assert sent == "KILL" or re.search(rf"SIG{sent} ended map\(\) after \d+ of 150 items\n", err), err
     before = len(computed.read_text().splitlines())
     saved = load(run).summary
-    with started([sys.executable, str(script)], tmp_path) as process:
+    with started([sys.executable, str(script), "0.0"], tmp_path) as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "done\n"), err
     after = load(run)
