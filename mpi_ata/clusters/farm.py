@@ -223,6 +223,7 @@ LONGEST_ORDER_SECONDS = 1.0  # of an order: results come back, and a death costs
 SHORT_ITEM_SECONDS = 1e-3  # shorter items come back together, since a message costs as much
 KEPT = 4  # functions that a worker keeps: the latest ones
 LEAVING_SECONDS = 5.0  # that workers of a farm get to leave; more if items take long
+FEED_SECONDS = 0.01  # between two looks for further items, while a worker is idle
 SLOW = 3.0  # times the longest item so far: who takes longer may hang, and idle workers get its items too
 
 
@@ -308,7 +309,9 @@ class Farm:
         function: Callable[..., Any],
         items: list[tuple[Any, ...]],
         options: MapOptions,
+        feed: Callable[[], None] | None = None,
     ) -> None:
+        self._feed = feed  # called between messages: it may add items
         self._cluster, self._function, self._items, self._problem = cluster, function, items, problem
         self._options = options
         self._name, self._line = name_of(function), line_of(function)
@@ -341,7 +344,7 @@ class Farm:
         self._problem.open = True
         try:
             yield from known.items()
-            while self._open:
+            while self._fed():
                 if not self._stopping():
                     self._hand_out()
                 yield from self._receive()
@@ -355,6 +358,33 @@ class Farm:
             self._problem.slowness = self._speeds.slowness()
             self._problem.longest = max(self._problem.longest, self._speeds.longest)
             journal.end()
+
+    def _fed(self) -> bool:
+        """Return whether there are items without a result, after more were asked for."""
+        if self._feed is not None:
+            self._feed()
+        return self.is_open
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether there are items without a result."""
+        return bool(self._open)
+
+    def add(self, item: tuple[Any, ...]) -> int:
+        """Add an item, and return its index."""
+        index = len(self._items)
+        self._items.append(item)
+        self._open.add(index)
+        self._waiting.append(index)
+        return index
+
+    def forget(self, index: int) -> None:
+        """Keep an item that is done no longer."""
+        self._items[index] = ()
+
+    def takes_more(self) -> bool:
+        """Return whether few items wait, so that workers may soon be idle."""
+        return len(self._waiting) < 2 * self._cluster.n
 
     def _stopping(self, now: bool = False) -> bool:
         """Return whether a signal asks the script to end, which it does here.
@@ -556,7 +586,11 @@ class Farm:
     def _patience(self) -> float | None:
         """Return after how many seconds idle workers may be of use; None where there are none to use."""
         now, longest = self._cluster.now(), self._speeds.longest
-        if not longest or len(self._orders) == np.count_nonzero(self._cluster.available):
+        if len(self._orders) == np.count_nonzero(self._cluster.available):
+            return None
+        if self._feed is not None:  # more items may come at any time
+            return FEED_SECONDS
+        if not longest:
             return None
         if self._waiting:  # for others, who may turn out to be slow
             return longest

@@ -244,3 +244,51 @@ def test_a_recorded_pool_is_resumed_after_a_signal_with_what_it_has_computed(
         with started([str(COMMAND), *command], tmp_path) as process:
             out, err = process.communicate(timeout=60)
             assert process.returncode == 0, (command, err)
+
+
+FUTURES = """
+import os
+import signal
+import sys
+import time
+from concurrent.futures import as_completed
+import mpi_ata
+
+def work(value, plus=0):
+    if value == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if value == 7:
+        raise ValueError("seven")
+    time.sleep(0.05)
+    return value * value + plus
+
+executor = mpi_ata.Executor(workers=3)
+futures = {executor.submit(work, value, plus=1): value for value in range(12)}
+began = time.monotonic()
+while sum(future.done() for future in futures) < 12:  # they proceed while this thread computes
+    sum(range(10_000))
+found = {futures[future]: future.exception() or future.result() for future in as_completed(futures)}
+assert isinstance(found[7], ValueError) and "failed for item 7 on worker" in str(found[7].__cause__), found
+assert [found[value] for value in range(7)] == [value * value + 1 for value in range(7)]
+assert list(executor.map(work, range(4))) == [0, 1, 4, 9]
+if sys.argv[1] == "outlives":
+    assert "has cost 2 workers" in str(executor.submit(work, "dies").exception())
+    assert executor.submit(work, 3).result() == 9
+many = [executor.submit(time.sleep, 0.2) for _ in range(40)]
+time.sleep(0.1)
+assert many[-1].cancel() and not many[0].cancel()
+executor.shutdown(wait=False, cancel_futures=True)
+assert 1 < sum(future.cancelled() for future in many) < 40
+try:
+    executor.submit(work, 1)
+except mpi_ata.RunError as error:
+    print(error)
+"""
+
+
+def test_an_executor_has_futures_that_proceed_while_the_script_computes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(FUTURES)
+    done = finished([sys.executable, str(script), "outlives" if outlives_deaths() else "not"])
+    words = "an executor cannot be used after shutdown(), nor after an error that has ended it\n"
+    assert (done.returncode, done.stdout) == (0, words), done.stderr

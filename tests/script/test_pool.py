@@ -196,3 +196,11 @@ def test_a_pool_in_a_notebook_says_that_ranks_need_a_script() -> None:
     )
     assert "needs a script that all ranks can run: save this as SCRIPT.py" in done.stderr
     assert "minimize" not in done.stderr
+
+
+def test_an_executor_simulates_too() -> None:
+    with mpi_ata.Executor(times=Constant(2, (1.0, 3.0))) as executor:
+        futures = [executor.submit(divmod, 7, value) for value in (2, 0)]
+        assert futures[0].result() == (3, 1)
+        with pytest.raises(ZeroDivisionError):
+            futures[1].result()
