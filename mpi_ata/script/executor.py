@@ -8,8 +8,8 @@ from threading import Thread
 from typing import Any, cast
 
 from mpi_ata.clusters import Cluster
-from mpi_ata.clusters.farm import Farm, MapOptions
-from mpi_ata.errors import ItemError, RunError
+from mpi_ata.clusters.farm import Farm, Journal, MapOptions
+from mpi_ata.errors import ItemError, RunError, UsageError
 from mpi_ata.script.pool import Pool
 
 Submitted = tuple["futures.Future[Any]", tuple[Any, ...]]
@@ -28,8 +28,11 @@ class Executor(futures.Executor):
     """
 
     def __init__(self, workers: int | None = None, **options: Any) -> None:
+        if given := [name for name in ("out", "resume") if options.get(name)]:
+            raise UsageError(f"Executor() has no argument {given[0]!r}; use a Pool, which can be resumed")
         self._pool = Pool(workers, **options)
         farm: Any = self._pool._opened()
+        farm._problem.journal = Journal()  # futures come in no order by which results could be found again
         options_of_map = MapOptions(on_error="return")
         self._farm = Farm(cast(Cluster, farm), farm._problem, call, [], options_of_map, self._feed)
         self._queue: SimpleQueue[Submitted | None] = SimpleQueue()  # None is the last entry

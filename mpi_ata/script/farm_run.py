@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import time
-from array import array
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -59,9 +58,6 @@ class SavedValues(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._packed)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
 
 
 class Slowness(NonAdaptive):
@@ -140,8 +136,6 @@ class FarmRun(Journal):
             "k": np.array(self.k),
             **to_state(self.x, "x"),
             **to_state(self._calls, "calls"),
-            "call": np.array(self._result_calls),
-            "item": np.array(self._result_items),
             "results": np.frombuffer(bytes(self._results), np.uint8),
         }
 
@@ -150,10 +144,8 @@ class FarmRun(Journal):
         self.values.update(from_state(state, "x"))
         self.k, self._calls = int(entry(state, "k", self.k)), from_state(state, "calls")
         self._results += state["results"].tobytes()
-        columns = state["call"].tolist(), state["item"].tolist()
-        self._result_calls.extend(columns[0])
-        self._result_items.extend(columns[1])
-        for call, item, value in zip(*columns, unpack_all(np.array(state["results"])), strict=True):
+        found = unpack_all(np.array(state["results"]))
+        for (call, item), value in zip(found[::2], found[1::2], strict=True):
             self._known.setdefault(call, {})[item] = value
 
     def _forget_calls(self) -> None:
@@ -163,8 +155,7 @@ class FarmRun(Journal):
         self._calls = []
         self._number = -1  # of the present call
         self._known: dict[int, dict[int, Any]] = {}  # by call and item: results that were resumed
-        self._results = bytearray()  # packed, end to end
-        self._result_calls, self._result_items = array("q"), array("q")  # of each of them
+        self._results = bytearray()  # packed, end to end: call and index, result, ...
         self._warned = False  # that a result cannot be saved
 
     def begin(self, name: str, items: list[tuple[Any, ...]], seed: int | None) -> dict[int, Any]:
@@ -199,14 +190,11 @@ class FarmRun(Journal):
             return
         try:
             packed = pack(result, f"the result of item {index}")
+            self._results += np.concatenate([pack([self._number, index]), packed]).tobytes()
         except BadResultError as error:
             if not self._warned:
                 log.warning("%s; such results are not saved, and computed again by a resumed run", error)
             self._warned = True
-            return
-        self._results += packed.tobytes()
-        self._result_calls.append(self._number)
-        self._result_items.append(index)
 
     def happened(self, found: Lost | Back) -> None:
         """Note who is lost or back."""
@@ -215,11 +203,7 @@ class FarmRun(Journal):
     def tick(self) -> None:
         """End a round of a long call, and save if it is time; a simulation has nothing to fear."""
         if not self._simulated and time.monotonic() - self._since >= self._round_seconds:
-            self._end_round()
-
-    def end(self) -> None:
-        """Note that the call has ended, for whatever reason."""
-        self._end_round()
+            self.end()
 
     def _begin_round(self) -> None:
         ledger = self._cluster.ledger
@@ -228,8 +212,8 @@ class FarmRun(Journal):
         self._used = np.zeros(self._cluster.n, np.int64)
         self._happened: list[Lost | Back] = []
 
-    def _end_round(self) -> None:
-        """Take in what happened since the round began."""
+    def end(self) -> None:
+        """End a round: take in what happened since it began."""
         if self._recorder is None and not self._observers:
             return
         ledger, used = self._cluster.ledger, self._used

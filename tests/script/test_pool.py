@@ -141,7 +141,7 @@ def test_what_cannot_be_saved_is_said_and_computed_again(
     for _ in range(2):
         with Pool(times=Constant(1, (1.0,)), out=tmp_path / "run.h5", resume=True) as pool:
             assert pool.map(Sampler, [1, 2])[1].pool == 2
-    assert caplog.text.count("the result of item 0 is of type Sampler, but a value must be made of") == 2
+    assert caplog.text.count("the result of item 0 is of type Sampler, but a value must be") == 2
     with Pool(times=Constant(1, (1.0,))) as pool:
         with pytest.raises(RunError, match=r"state\['a'\] is of type Sampler, but"):
             pool.state["a"] = Sampler(pool)
@@ -204,3 +204,5 @@ def test_an_executor_simulates_too() -> None:
         assert futures[0].result() == (3, 1)
         with pytest.raises(ZeroDivisionError):
             futures[1].result()
+    with pytest.raises(UsageError, match=r"Executor\(\) has no argument 'out'; use a Pool"):
+        mpi_ata.Executor(times=Constant(2, (1.0, 3.0)), out="run.h5")
