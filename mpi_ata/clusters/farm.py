@@ -490,7 +490,8 @@ class Farm:
         self._wait_again([index for index in held if index not in deadly])
         for index in self._open.intersection(deadly):
             self._close(index)
-            costs = f"{self._named(index)} has cost {self._losses[index]} workers"
+            losses = self._losses[index]
+            costs = f"{self._named(index)} has cost {losses} worker{'s' * (losses > 1)}"
             yield index, self._failed(ItemError(f"{costs}, the last one {self._who(found.worker)}", index))
 
     def _named(self, index: int) -> str:

@@ -160,9 +160,9 @@ class FarmRun(Journal):
 
     def begin(self, name: str, items: list[tuple[Any, ...]], seed: int | None) -> dict[int, Any]:
         """Note that a call of map() begins, and return the results of it that are known, by index."""
-        self._begin_round()
         if self._recorder is None:
             return {}
+        self._begin_round()
         self._number += 1
         call = [name, len(items), _digest([seed, items])]
         if self._number == len(self._calls):
@@ -185,8 +185,10 @@ class FarmRun(Journal):
 
     def take(self, worker: int, index: int, result: Any) -> None:
         """Note the result of an item; errors are not saved, so that a resumed run tries again."""
+        if self._recorder is None:
+            return
         self._used[worker] += 1
-        if self._recorder is None or isinstance(result, ItemError):
+        if isinstance(result, ItemError):
             return
         try:
             packed = pack(result, f"the result of item {index}")
@@ -214,7 +216,7 @@ class FarmRun(Journal):
 
     def end(self) -> None:
         """End a round: take in what happened since it began."""
-        if self._recorder is None and not self._observers:
+        if self._recorder is None:
             return
         ledger, used = self._cluster.ledger, self._used
         late = ledger.changes(self._mark)
@@ -231,9 +233,8 @@ class FarmRun(Journal):
         self._begin_round()
         for observer in self._observers:
             observer.on_round(round, self._trace)
-        if self._recorder is not None:
-            self._recorder.note(round)
-            self._recorder.save_if_due(round)
+        self._recorder.note(round)
+        self._recorder.save_if_due(round)
 
     def close(self, stop_request: StopRequest, error: BaseException | None) -> None:
         """Save for the last time, after the script, a signal or an error has ended the farm."""

@@ -153,7 +153,7 @@ def test_what_cannot_be_saved_is_said_and_computed_again(
 
 
 def test_a_pool_starts_with_the_speeds_of_earlier_ones(tmp_path: Path) -> None:
-    clocks = []
+    clocks: list[float] = []
     for warm_start in ((), tmp_path):
         out = tmp_path / f"{len(clocks)}.h5"
         with Pool(times=Constant(3, (1.0, 1.0, 9.0)), out=out, warm_start=warm_start) as pool:
