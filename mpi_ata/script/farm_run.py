@@ -3,8 +3,10 @@
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from mpi_ata.errors import CONTINUE, BadResultError, ItemError, UsageError
 from mpi_ata.launch.exit_report import exit_code_of
 from mpi_ata.launch.signals import StopRequest
 from mpi_ata.methods import Round
-from mpi_ata.packing import Packed, from_state, pack, to_state, unpack, unpack_all
+from mpi_ata.packing import from_state, pack, to_state, unpack, unpack_all
 
 log = logging.getLogger("mpi_ata")
 
@@ -32,32 +34,26 @@ ROUND_SECONDS = 1.0  # of a call of map(), after which a round ends and may be s
 DONE = "the end of the script"  # what finishes a farm
 
 
-class SavedValues(MutableMapping[str, Any]):
+class SavedValues(UserDict[str, Any]):
     """Values that are saved with a farm; each is copied when it is set, and when it is read."""
 
     def __init__(self, before_change: Callable[[], None]) -> None:
-        self._packed: dict[str, Packed] = {}
+        super().__init__()
         self._before_change = before_change
 
     def __getitem__(self, key: str) -> Any:
-        return unpack(self._packed[key].copy())
+        return deepcopy(self.data[key])
 
     def __setitem__(self, key: str, value: Any) -> None:
         if not isinstance(key, str):
             raise UsageError(f"state[{key!r}]: a key must be a string")
-        packed = pack(value, f"state[{key!r}]")
+        copy = unpack(pack(value, f"state[{key!r}]"))
         self._before_change()
-        self._packed[key] = packed
+        self.data[key] = copy
 
     def __delitem__(self, key: str) -> None:
         self._before_change()
-        del self._packed[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._packed)
-
-    def __len__(self) -> int:
-        return len(self._packed)
+        del self.data[key]
 
 
 class Slowness(NonAdaptive):
