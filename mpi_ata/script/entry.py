@@ -132,6 +132,7 @@ def report_errors_in_one_sentence() -> None:
 def _report(
     others: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
+    sys.last_value = error  # as Python does where it calls this itself: a pool that is still open looks there
     what = str(error) if isinstance(error, UsageError | RunError) else ""
     if what := what or (explained(error) if isinstance(error, FileNotFoundError) else ""):
         print(_with_line(f"Error: {what}", trace), file=sys.stderr)

@@ -292,3 +292,14 @@ def test_an_executor_has_futures_that_proceed_while_the_script_computes(tmp_path
     done = finished([sys.executable, str(script), "outlives" if outlives_deaths() else "not"])
     words = "an executor cannot be used after shutdown(), nor after an error that has ended it\n"
     assert (done.returncode, done.stdout) == (0, words), done.stderr
+
+
+def test_an_error_of_the_script_is_recorded_although_nobody_has_closed_its_pool(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        OPENED.format("1 / 0").replace("workers=2", f"workers=2, out={str(tmp_path / 'run.h5')!r}")
+    )
+    done = finished([sys.executable, str(script)])
+    assert done.returncode == 1
+    found = load(tmp_path / "run.h5").summary
+    assert (found["finished"], found["failure"]) == (False, "division by zero")
