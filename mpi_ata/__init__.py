@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # of the modules with *, all public names
     from mpi_ata.runfile.load import SavedRun as SavedRun
     from mpi_ata.runfile.load import load as load
     from mpi_ata.script.balance import Balance as Balance
+    from mpi_ata.script.executor import Executor as Executor
     from mpi_ata.script.minimize import Result as Result
     from mpi_ata.script.minimize import minimize as minimize
     from mpi_ata.script.pool import Pool as Pool
@@ -81,6 +82,7 @@ _NAMES = {  # by module, which is imported when a name is first used: a thousand
     "problems": "Computation Problem Quadratic Task TwoPoints",
     "runfile.load": "SavedRun load",
     "script.balance": "Balance",
+    "script.executor": "Executor",
     "script.pool": "Pool",
     "script.ranks": "cluster",
     "script.minimize": "Result minimize",

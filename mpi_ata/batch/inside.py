@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from mpi_ata import launch
@@ -18,7 +18,7 @@ from mpi_ata.batch.interface import LEAD_SECONDS, SIGNAL, Allocation, QueuedJob,
 from mpi_ata.batch.submission_dir import Attempt, JobCopy, SubmissionDir, write_atomically
 from mpi_ata.batch.submit import array_args, check_signal, common_settings, output_args, setting_args
 from mpi_ata.driver.jobs import specify_jobs
-from mpi_ata.driver.plan import OutputOptions
+from mpi_ata.driver.plan import SUBMITTED, OutputOptions
 from mpi_ata.errors import CONTINUE, RunError, UsageError, command_line, printable
 from mpi_ata.job import load_job
 from mpi_ata.launch.environment import STARTED, job_start
@@ -47,6 +47,7 @@ class BatchJob:
     requeue: bool = True
     signal: str = SIGNAL
     lead: int | None = None  # seconds before the end of the batch job; None: as measured
+    args: tuple[str, ...] = ()  # of a script
 
     def __post_init__(self) -> None:
         check_signal(self.signal)
@@ -61,6 +62,11 @@ class BatchJob:
     def shared(self) -> bool:
         """Return whether several runs share the ranks."""
         return len(self.jobs) > 1 or bool(self.array)
+
+    @property
+    def is_script(self) -> bool:
+        """Return whether this is a script, not a job file."""
+        return self.jobs[0].suffix == ".py"
 
     @property
     def dir(self) -> SubmissionDir:
@@ -85,16 +91,35 @@ class BatchJob:
         ids = tuple(filter(None, [scheduler().inside().id]))
         if not self.dir.exists() or ids != self.dir.manifest().jobs:
             self.dir.clear(self.run)
-            self.dir.record_jobs(ids, [self.run.absolute()])
+            self.dir.record_jobs(ids, [self.run.absolute()], self.is_script)
         return replace(self, jobs=jobs, settings=(*self.settings, *more))
 
     def command(self) -> list[str]:
         """Return the command that starts the ranks."""
-        output = replace(self.output, out=self.run, resume=True, warm_start=self._warm_start())
-        args = ["run", *map(str, self.jobs), *output_args(output), *setting_args(self.settings)]
-        args += array_args(self.array, self.at_once)
-        several = scheduler().inside().tasks > 1
-        return [*(scheduler().launcher() if several else ()), *launch.rank_command(args)]
+        launcher = scheduler().launcher() if scheduler().inside().tasks > 1 else []
+        if self.is_script:
+            words = [str(self.jobs[0]), *self.args, *(f"--{setting}" for setting in self.settings)]
+            return [*launcher, *launch.script_command(words)] if launcher else [sys.executable, *words]
+        args = ["run", *map(str, self.jobs), *output_args(self._output()), *setting_args(self.settings)]
+        return [*launcher, *launch.rank_command([*args, *array_args(self.array, self.at_once)])]
+
+    def _output(self) -> OutputOptions:
+        return replace(self.output, out=self.run, resume=True, warm_start=self._warm_start())
+
+    def environment(self) -> dict[str, str]:
+        """Return what a script needs to know of its submission."""
+        if not self.is_script:
+            return {}
+        return {SUBMITTED: json.dumps(asdict(self._output()) | {"out": self.run.absolute()}, default=str)}
+
+    def progress(self, verified: bool = False) -> Progress:
+        """Return how far the run is; a script may do several, and is finished when it says so itself."""
+        found = read_progress(self.run, verified)
+        if not self.is_script:
+            return found
+        others = self.run.parent.glob(f"{self.run.stem}.[0-9]*{self.run.suffix}")
+        rounds = found.rounds + sum(read_progress(each).rounds for each in others)
+        return replace(found, rounds=rounds, finished=self.dir.is_finished(self.run))
 
     def _warm_start(self) -> tuple[Path, ...]:
         """Return the runs to warm-start from; none for a run that is resumed, which has had its own."""
@@ -109,8 +134,11 @@ def copy_jobs_once(batch: BatchJob) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Copy jobs when they start for the first time; return the copies and the settings that they need."""
     copied = batch.dir.path / "copied.json"
     if not copied.exists():
-        specs = specify_jobs(batch.jobs, batch.settings, batch.array)
-        copy = JobCopy.of([load_job(spec.path, spec.settings) for spec in specs], batch.dir.files)
+        if batch.is_script:
+            copy = JobCopy.of_script(batch.jobs[0], batch.dir.files)
+        else:
+            specs = specify_jobs(batch.jobs, batch.settings, batch.array)
+            copy = JobCopy.of([load_job(spec.path, spec.settings) for spec in specs], batch.dir.files)
         copy.make()
         text = {"jobs": list(map(str, copy.jobs)), "settings": common_settings(copy.settings)}
         write_atomically(copied, json.dumps(text))
@@ -167,13 +195,23 @@ class Watch:
             SIGNAL_VARIABLE: self._batch.signal,
             REPORT_VARIABLE: str(report.absolute()),
             STARTED: str(min(job_start(), self._inside.began)),
+            **self._batch.environment(),
         }
         launch.set_mpi_defaults(environment)
         with subprocess.Popen(self._batch.command(), env=environment) as self._child:  # noqa: S603
             try:
-                return self._wait()
+                code = self._wait()
             finally:
                 self._child.kill()  # if it has not ended
+        if not self._batch.is_script:
+            return code
+        starts_ranks = self._inside.tasks <= 1  # itself, and has the exit code of its manager
+        reported = code if starts_ranks and code >= 0 else read_report(report).code
+        if reported not in (None, 0, CONTINUE) and not self._batch.failure_file.exists():
+            self._batch.failure_file.write_text(
+                f"the script has ended with exit code {reported}; see the log"
+            )
+        return code if reported is None else reported
 
     def host_that_ended_ranks(self) -> str:
         """Return the host of the worker whose death made the MPI end all ranks; empty if that is not why."""
@@ -280,7 +318,7 @@ def start(batch: BatchJob) -> int:
     """Start the ranks unless there is nothing to do, and wait for their end."""
     inside = scheduler().inside()
     watch = Watch(batch, inside)
-    before = read_progress(batch.run, verified=True)
+    before = batch.progress(verified=True)
     if before.finished:
         note(f"{batch.run} is already finished, after {before.rounds:,} rounds")
         return 0
@@ -314,7 +352,9 @@ def check_progress(batch: BatchJob, before: Progress, inside: Allocation) -> Non
 
 def conclude(batch: BatchJob, watch: Watch, code: int, began: float) -> tuple[str, int]:
     """Return how a start ended, for its record, and the exit code of the batch script; requeue if needed."""
-    after = read_progress(batch.run, verified=True)
+    after = batch.progress(verified=True)
+    if batch.is_script:
+        after = replace(after, finished=code == 0, failure="")
     if after.finished and after.failure:  # of several jobs, of which none can proceed
         cancel_rest_of_chain(batch)
         return "failed", 1

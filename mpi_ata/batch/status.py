@@ -11,7 +11,7 @@ from mpi_ata.batch.interface import QueuedJob, scheduler
 from mpi_ata.batch.submission_dir import SUFFIX, SubmissionDir, billed_core_seconds, find_submissions
 from mpi_ata.errors import UsageError
 from mpi_ata.runfile.checkpoints import RUNS
-from mpi_ata.runfile.progress import Progress, is_finished, read_progress
+from mpi_ata.runfile.progress import Progress, read_progress
 
 Query = Callable[[str], list[QueuedJob]]  # returns the batch jobs of an id
 
@@ -120,7 +120,7 @@ def stop(which: str) -> list[dict[str, Any]]:
     """End runs for good: running ones save and leave, waiting ones are cancelled."""
     found = find_runs(which)
     for run in found:  # all of them first: no run that ends from now on is requeued
-        if not is_finished(run.run):
+        if not run.submission_dir.is_finished(run.run):
             run.submission_dir.stop_file(run.run).touch()
     for run in found:
         stop_jobs(run)
@@ -167,7 +167,7 @@ def state_of(found: SubmittedRun, progress: Progress) -> tuple[str, str]:
     """Return the state of a run in one word, and the reason for it."""
     job, stopped = found.job, found.submission_dir.stop_file(found.run).exists()
     failure = found.submission_dir.failure_file(found.run)
-    if progress.finished:
+    if found.submission_dir.is_finished(found.run, progress.finished):
         return "finished", ""
     if job is not None and job.phase in ("running", "suspended", "held"):
         state = "suspended" if job.phase == "suspended" else "running"

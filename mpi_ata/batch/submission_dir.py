@@ -18,6 +18,7 @@ from mpi_ata.errors import RunError
 from mpi_ata.job import Job
 from mpi_ata.job.tables import user_files
 from mpi_ata.job.user_code import local_imports
+from mpi_ata.runfile.progress import is_finished
 
 SUFFIX = ".job"
 
@@ -28,6 +29,7 @@ class Manifest(NamedTuple):
     jobs: tuple[str, ...] = ()  # their ids
     runs: tuple[Path, ...] = ()
     past: tuple[str, ...] = ()  # ids of earlier batch jobs for these runs
+    script: bool = False  # whether the runs are those of a script
 
 
 @dataclass(frozen=True)
@@ -93,16 +95,25 @@ class SubmissionDir:
         try:
             found = json.loads(self._manifest.read_text())
             jobs, past = (tuple(map(str, found[name])) for name in ("jobs", "past"))
-            return Manifest(jobs, tuple(map(Path, found["runs"])), past)
+            return Manifest(jobs, tuple(map(Path, found["runs"])), past, bool(found.get("script")))
         except (OSError, ValueError, TypeError, KeyError):
             return Manifest()
 
-    def record_jobs(self, jobs: Sequence[str], runs: Sequence[Path]) -> None:
+    def record_jobs(self, jobs: Sequence[str], runs: Sequence[Path], script: bool = False) -> None:
         """Record which batch jobs were submitted for which runs."""
         before = self.manifest()
         past = [job for job in [*before.past, *before.jobs] if job not in jobs]
-        manifest = {"jobs": list(jobs), "runs": [str(run) for run in runs], "past": past}
+        manifest = {"jobs": list(jobs), "runs": [str(run) for run in runs], "past": past, "script": script}
         write_atomically(self._manifest, json.dumps(manifest))
+
+    def is_finished(self, run: Path, recorded: bool | None = None) -> bool:
+        """Return whether a run is finished: by its file, or as `recorded` says.
+
+        That of a script is when the script has ended well: it may do more than this run.
+        """
+        if self.manifest().script:
+            return [attempt.end for attempt in self.attempts(run)][-1:] == ["finished"]
+        return is_finished(run) if recorded is None else recorded
 
     def attempts(self, run: Path) -> list[Attempt]:
         """Return the starts of a run so far; a line that a kill cut off is skipped."""
@@ -176,6 +187,13 @@ class JobCopy:
         rows = zip(named, jobs, copies, strict=True)
         settings = [path_settings(files, targets[job].parent, own) for files, job, own in rows]
         return cls(targets, tuple(dict.fromkeys(targets[job] for job in jobs)), tuple(settings))
+
+    @classmethod
+    def of_script(cls, script: Path, to: Path, members: int = 1) -> "JobCopy":
+        """Return where to copy a script, and what it imports from beside it."""
+        script, to = resolve_parent(script), to.absolute()
+        targets = {path: to / path.relative_to(script.parent) for path in sorted(local_imports(script))}
+        return cls(targets, (targets[script],), ((),) * members)
 
     def make(self) -> None:
         """Copy all files."""

@@ -6,6 +6,7 @@ import shutil
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from mpi_ata.driver.jobs import JobSpec, combinations, specify_jobs
 from mpi_ata.driver.plan import OutputOptions, Plan, plan_run
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import build_parts, load_job
+from mpi_ata.job.tables import split_values
 from mpi_ata.launch import rank_command
 from mpi_ata.layout import ranks_for, workers_in
 from mpi_ata.runfile.checkpoints import fresh_name
-from mpi_ata.runfile.progress import is_finished
 from mpi_ata.runfile.store import check_writable_path
 
 
@@ -31,9 +32,13 @@ class Sweep:
     at_once: int | None = None  # maximum runs at the same time
 
     @classmethod
-    def of(cls, texts: Sequence[str], at_once: int | None = None) -> "Sweep":
-        """Return all combinations of values; each text is table.key=value,value,..."""
-        return cls(tuple(combinations(texts)), at_once)
+    def of(cls, texts: Sequence[str], at_once: int | None = None, of_script: bool = False) -> "Sweep":
+        """Return all combinations of values; each text is table.key=value,value,..., of a script key=..."""
+        if not of_script:
+            return cls(tuple(combinations(texts)), at_once)
+        pairs = [check_option(text).split("=", 1) for text in texts]
+        choices = [[f"{name}={value}" for value in split_values(values)] for name, values in pairs]
+        return cls(tuple(product(*choices)), at_once)
 
     @property
     def same_problem(self) -> bool:
@@ -58,9 +63,18 @@ class Submission:
     lead: int | None = None
     source: Path | None = None
     check: bool = True  # build the problem before submitting
+    args: tuple[str, ...] = ()  # of a script
 
     def __post_init__(self) -> None:
         scheduler().check_resources(self.resources)
+        if self.is_script:
+            [check_option(setting) for setting in self.settings]
+            if self.array:
+                raise UsageError(
+                    "--shared is for job files; of a script, each run of --array has its own ranks"
+                )
+        elif any(job.suffix == ".py" for job in self.jobs):
+            raise UsageError("a script is submitted alone, not with job files")
         if self.chain is not None and self.sweep is not None:
             raise UsageError("--chain and --array cannot be combined: submit the members one by one")
         if self.output.resume and self.output.out is None:
@@ -73,6 +87,11 @@ class Submission:
     def job(self) -> Path:
         """Return the job file, the first of several."""
         return self.jobs[0]
+
+    @property
+    def is_script(self) -> bool:
+        """Return whether this is a script, not a job file."""
+        return self.job.suffix == ".py"
 
     @property
     def shared(self) -> bool:
@@ -118,6 +137,13 @@ class Submission:
         return LEAD_SECONDS if limit is None else max(1, min(LEAD_SECONDS, int(limit / 4)))
 
 
+def check_option(text: str) -> str:
+    """Return KEY=VALUE, which becomes the option --KEY=VALUE of a script."""
+    if not re.fullmatch(r"[\w.-]+=.*", text):
+        raise UsageError(f"{text!r} is not KEY=VALUE, which a script gets as --KEY=VALUE")
+    return text
+
+
 def check_signal(name: str) -> str:
     """Return the name of a signal; reject those that cannot ask a run to save."""
     if f"SIG{name}" not in signal.Signals.__members__ or name in ("KILL", "STOP", "TERM"):
@@ -132,7 +158,7 @@ def submit(asked: Submission, dry_run: bool = False) -> dict[str, Any]:
     asked = replace(asked, output=replace(asked.output, out=run))
     check_paths(asked)
     (check_resumable if asked.output.resume else check_not_existing)(asked)
-    plans = plan_runs(asked)
+    plans = [] if asked.is_script else plan_runs(asked)
     asked, notes = with_size(asked, plans)
     check_plans(asked, plans)
     resources, more = without_bad_hosts(asked.resources, asked.exclude_slow)
@@ -163,7 +189,7 @@ def check_not_existing(asked: Submission) -> None:
 
 def check_resumable(asked: Submission) -> None:
     """Reject runs that are finished, or that another batch job is still running."""
-    if all(is_finished(run) for run in asked.runs):
+    if all(asked.dir.is_finished(run) for run in asked.runs):
         raise UsageError(f"{asked.runs[0]} is already finished: choose another --out for a new run")
     for id in asked.dir.manifest().jobs:
         if any(job.phase != "over" for job in scheduler().jobs(id)):
@@ -187,10 +213,11 @@ def with_size(asked: Submission, plans: Sequence[Plan]) -> tuple[Submission, lis
     """Return the submission with as many ranks as its jobs need, unless it says how many, and a note."""
     if scheduler().is_sized(asked.resources):
         return asked, []
-    workers, *others = {plan.job.run.workers for plan in plans}
+    workers, *others = {plan.job.run.workers for plan in plans} or {None}
     if workers is None or others:
         differ = "the runs of --array differ in run.workers"
-        why = differ if others else f"{asked.job} has no run.workers"
+        lacks = "is a script" if asked.is_script else "has no run.workers"
+        why = differ if others else f"{asked.job} {lacks}"
         raise UsageError(f"{why}: set --ntasks, the number of ranks to start, manager included")
     ranks = ranks_for(workers)
     note = f"no --ntasks given: using {ranks}, the job's run.workers plus the manager"
@@ -221,6 +248,8 @@ def obstacle_notes(resources: Resources) -> list[str]:
 
 def copy_of(asked: Submission, plans: Sequence[Plan]) -> JobCopy:
     """Return where to copy the files that the runs need."""
+    if asked.is_script:
+        return JobCopy.of_script(asked.job, asked.dir.files, len(asked.members))
     jobs = [
         # A run that is resumed may name files in an earlier copy, which is about to be replaced.
         load_job(spec.path, spec.settings) if plan.earlier else plan.job
@@ -234,8 +263,9 @@ def batch_script(asked: Submission, copy: JobCopy) -> Script:
     paths = [tuple(common_settings(copy.settings))] if asked.shared else copy.settings
     settings = [(*own, *more) for own, more in zip(asked.members, paths, strict=True)]
     runs = zip(asked.runs, settings, strict=True)
-    members = tuple(("--out", str(run), *setting_args(own)) for run, own in runs)
-    command = tuple(rank_command(batch_args(asked, copy.jobs)))
+    words = ("--", str(copy.jobs[0]), *asked.args) if asked.is_script else ()
+    members = tuple(("--out", str(run), *setting_args(own), *words) for run, own in runs)
+    command = tuple(rank_command(batch_args(asked, () if words else copy.jobs)))
     return Script(
         name=re.sub(r"[^\w.-]", "_", asked.job.stem, flags=re.ASCII),
         resources=asked.resources,
@@ -352,7 +382,7 @@ def submit_chain(asked: Submission) -> list[str]:
     try:
         for _ in range(asked.chain or 1):
             ids.append(scheduler().submit(asked.dir.script, after=ids[-1] if ids else ""))
-            asked.dir.record_jobs(ids, asked.runs)
+            asked.dir.record_jobs(ids, asked.runs, asked.is_script)
     except (UsageError, RunError) as error:
         scheduler().cancel(*ids)
         if isinstance(error, UsageError) or not ids:

@@ -65,6 +65,7 @@ from mpi_ata.view.summaries import status_table, submission_text
 @passed_as("resources", Resources)
 def submit_command(
     jobs: tuple[Path, ...],
+    args: tuple[str, ...],
     resources: Resources,
     array: tuple[str, ...],
     at_once: int | None,
@@ -74,10 +75,13 @@ def submit_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Submit a job to Slurm, which requeues it until it is finished.
+    """Submit a job or a script to Slurm, until it is finished.
 
     Job and problem files are copied: editing them afterwards changes nothing.  Several jobs share the ranks
     of one Slurm job; the runs of --array have one each, unless --shared is given.
+
+    A script that uses Pool, cluster, minimize or Trainer is recorded in --out and resumed, whatever it says
+    itself; what follows it are its arguments, after -- if they begin with a dash.
 
     \b
     Examples:
@@ -88,14 +92,15 @@ def submit_command(
       mpi-ata submit jobs/emulated.toml -n 32 --array allocator.budget=8,16,32 --at-once 2
       mpi-ata submit jobs/emulated.toml -n 32 --array run.seed=1,2,3,4 --shared
       mpi-ata submit jobs/emulated.toml -n 32 --time 30 --chain 4
+      mpi-ata submit -n 5 --array seed=1,2,3 jobs/farm.py
     """
     if shared and not array:
         raise UsageError("--shared requires --array; several jobs share ranks anyway")
     if shared or len(jobs) > 1:
         options |= {"array": array, "at_once": at_once}
     elif array:
-        options["sweep"] = Sweep.of(array, at_once)
-    submission = Submission(jobs, resources, check=not no_check, **options)
+        options["sweep"] = Sweep.of(array, at_once, of_script=jobs[0].suffix == ".py")
+    submission = Submission(jobs, resources, args=args, check=not no_check, **options)
     result = submit(submission, dry_run)
     for note in result["notes"]:
         show(note, err=True)

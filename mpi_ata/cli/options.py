@@ -46,10 +46,27 @@ def passed_as(name: str, kind: type[Any]) -> Decorator:
 PATH = click.Path(path_type=Path)
 
 job_argument = click.argument("job", type=PATH)
-jobs_argument = click.argument("jobs", type=PATH, nargs=-1, required=True, metavar="JOB...")
+
+
+def jobs_argument(command: Command) -> Command:
+    """Add the job files to run, or a script and its arguments."""
+
+    @click.argument("words", type=click.Path(), nargs=-1, required=True, metavar="JOB...")
+    @wraps(command)
+    def wrapped(words: tuple[str, ...], **options: Any) -> None:
+        count = 1 if words[0].endswith(".py") else len(words)
+        command(jobs=tuple(map(Path, words[:count])), args=words[count:], **options)
+
+    return wrapped
+
+
 run_argument = click.argument("run", type=PATH)
 set_option = click.option(
-    "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key of the job."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="TABLE.KEY=VALUE",
+    help="Override a key of the job; KEY=VALUE: an option of a script.",
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON on the last line."

@@ -23,7 +23,7 @@ from mpi_ata.driver.jobs import (
     specify_jobs,
 )
 from mpi_ata.driver.plan import OutputOptions, Plan, resolve, resolve_on_ranks
-from mpi_ata.errors import CONTINUE, UsageError
+from mpi_ata.errors import CONTINUE, UsageError, command_line
 from mpi_ata.launch.mpirun import check_rank_memory
 from mpi_ata.layout import ranks_for
 from mpi_ata.runfile.load import summary_of
@@ -40,6 +40,7 @@ from mpi_ata.view.summaries import closing_table, jobs_table, summary_table
 @output_options
 def run_command(
     jobs: tuple[Path, ...],
+    args: tuple[str, ...],
     settings: tuple[str, ...],
     array: tuple[str, ...],
     at_once: int | None,
@@ -65,6 +66,9 @@ def run_command(
       mpi-ata run jobs/emulated.toml --array method.step_size=0.1,0.2,0.4 --array run.seed=1,2
       mpi-ata run jobs/quadratic.toml jobs/own_problem.toml --virtual --workers 17 --out runs/both
     """
+    if jobs[0].suffix == ".py":
+        command = command_line("python", jobs[0], *args)
+        raise UsageError(f"{jobs[0]} is a script, not a job file: use {command}, or submit it to Slurm")
     if len(jobs) > 1 or array:
         run_shared(specify_jobs(jobs, settings, array), at_once, output, virtual, as_json)
         return

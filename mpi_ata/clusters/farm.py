@@ -22,18 +22,42 @@ from mpi_ata.arrays import Array, IntArray
 from mpi_ata.clusters.interface import Arrival, Back, Cluster, Lost, named
 from mpi_ata.clusters.pickling import can_send_code, dumps, loads
 from mpi_ata.errors import (
+    CONTINUE,
     ItemError,
     LossError,
     RunError,
+    StopNow,
     UsageError,
     describe_error,
     in_users_code,
     is_users_own,
 )
-from mpi_ata.launch.signals import GraceExpired, current_stop_request
+from mpi_ata.launch.signals import current_stop_request
 from mpi_ata.packing import EMPTY, Packed
 from mpi_ata.problems import AnyProblem, Task
 from mpi_ata.randomness import Purpose, Streams
+
+
+class Journal:
+    """What is noted of a farm while it runs; this one notes nothing."""
+
+    saves = False  # whether what was noted can be resumed
+
+    def begin(self, name: str, items: list[tuple[Any, ...]], seed: int | None) -> dict[int, Any]:
+        """Note that a call of map() begins, and return the results of it that are known, by index."""
+        return {}
+
+    def take(self, worker: int, index: int, result: Any) -> None:
+        """Note the result of an item."""
+
+    def happened(self, found: Lost | Back) -> None:
+        """Note who is lost or back."""
+
+    def tick(self) -> None:
+        """Save, if it is time; called while items are under way."""
+
+    def end(self) -> None:
+        """Note that the call has ended, for whatever reason."""
 
 
 class Items:
@@ -46,6 +70,7 @@ class Items:
 
     def __init__(self) -> None:
         self.orders = 0  # sent so far: each is a round of its own, in which tasks count from 0
+        self.journal = Journal()
         self.open = False  # whether a call of map() has orders under way
         self.slowness: Array | None = None  # of each worker, as learned from earlier calls of map()
         self.longest = 0.0  # seconds of an item in all of them
@@ -198,6 +223,7 @@ LONGEST_ORDER_SECONDS = 1.0  # of an order: results come back, and a death costs
 SHORT_ITEM_SECONDS = 1e-3  # shorter items come back together, since a message costs as much
 KEPT = 4  # functions that a worker keeps: the latest ones
 LEAVING_SECONDS = 5.0  # that workers of a farm get to leave; more if items take long
+FEED_SECONDS = 0.01  # between two looks for further items, while a worker is idle
 SLOW = 3.0  # times the longest item so far: who takes longer may hang, and idle workers get its items too
 
 
@@ -230,7 +256,11 @@ class Farming:
         With a `seed`, the function gets a numpy Generator of the item's own as its last argument.
         """
         options = {"on_error": on_error, "max_losses": max_losses, "seed": seed}
-        return self.starmap(function, zip(*items, strict=False), ordered, **options)
+        try:
+            zipped = zip(*items, strict=False)
+        except TypeError as error:
+            raise UsageError(f"map() needs a list of items: {error}") from None
+        return self.starmap(function, zipped, ordered, **options)
 
     def starmap(
         self,
@@ -242,7 +272,12 @@ class Farming:
         """Yield function(*item) for each item, as map() does, with its options."""
         if not isinstance(self._problem, Items):
             raise UsageError("map() needs a cluster without a problem: with mpi_ata.cluster() as cluster")
-        given = list(map(tuple, items))
+        if not callable(function):
+            raise UsageError(f"map() calls a function, but {reprlib.repr(function)} cannot be called")
+        try:
+            given = list(map(tuple, items))
+        except TypeError as error:
+            raise UsageError(f"each item of starmap() has to be a list of arguments: {error}") from None
         farm = Farm(cast(Cluster, self), self._problem, function, given, MapOptions(**options))
         return _in_order(farm.results()) if ordered else farm.results()
 
@@ -274,7 +309,9 @@ class Farm:
         function: Callable[..., Any],
         items: list[tuple[Any, ...]],
         options: MapOptions,
+        feed: Callable[[], None] | None = None,
     ) -> None:
+        self._feed = feed  # called between messages: it may add items
         self._cluster, self._function, self._items, self._problem = cluster, function, items, problem
         self._options = options
         self._name, self._line = name_of(function), line_of(function)
@@ -300,26 +337,70 @@ class Farm:
         if self._problem.open:
             way_out = "finish it, or make a list of its results, before the next one"
             raise UsageError(f"a cluster does one map() at a time, and another one is not done; {way_out}")
+        journal = self._problem.journal
+        known = journal.begin(self._name, self._items, self._options.seed)
+        self._open.difference_update(known)
+        self._waiting = deque(sorted(self._open))
         self._problem.open = True
         try:
-            while self._open:
-                self._check_signals()
-                self._hand_out()
+            yield from known.items()
+            while self._fed():
+                if not self._stopping():
+                    self._hand_out()
                 yield from self._receive()
-        except GraceExpired:  # while it waited for a long item
-            self._check_signals()
+                journal.tick()
+        except StopNow:  # while it waited for a long item
+            self._stopping(now=True)
             raise
         finally:
             self._problem.open = False
             self._cluster.stop(np.array(sorted(self._orders), np.int64))
             self._problem.slowness = self._speeds.slowness()
             self._problem.longest = max(self._problem.longest, self._speeds.longest)
+            journal.end()
 
-    def _check_signals(self) -> None:
-        """Raise RunError if a signal asks the script to end: there is nothing to be saved."""
-        if request := current_stop_request():
-            done = len(self._items) - len(self._open)
-            raise RunError(f"{request.name} ended map() after {done:,} of {len(self._items):,} items")
+    def _fed(self) -> bool:
+        """Return whether there are items without a result, after more were asked for."""
+        if self._feed is not None:
+            self._feed()
+        return self.is_open
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether there are items without a result."""
+        return bool(self._open)
+
+    def add(self, item: tuple[Any, ...]) -> int:
+        """Add an item, and return its index."""
+        index = len(self._items)
+        self._items.append(item)
+        self._open.add(index)
+        self._waiting.append(index)
+        return index
+
+    def forget(self, index: int) -> None:
+        """Keep an item that is done no longer."""
+        self._items[index] = ()
+
+    def takes_more(self) -> bool:
+        """Return whether few items wait, so that workers may soon be idle."""
+        return len(self._waiting) < 2 * self._cluster.n
+
+    def _stopping(self, now: bool = False) -> bool:
+        """Return whether a signal asks the script to end, which it does here.
+
+        Where results are saved, that is when the items under way are done, unless it is to end `now`.
+        """
+        if not (request := current_stop_request()):
+            return False
+        saves, done = self._problem.journal.saves, len(self._items) - len(self._open)
+        if saves and self._orders and not now:
+            return True
+        text = f"{request.word} ended map() after {done:,} of {len(self._items):,} items"
+        if saves:  # no `except Exception` of a sampler may stop this
+            log.warning("%s", text)
+            raise SystemExit(CONTINUE)
+        raise RunError(text)
 
     def _receive(self) -> Iterator[tuple[int, Any]]:
         """Wait for a message, and yield the new results in it."""
@@ -344,7 +425,9 @@ class Farm:
                 self._wait_again([index])
             elif index in self._open:
                 self._close(index)
-                yield index, self._outcome(found.worker, index, **answer.value)
+                result = self._outcome(found.worker, index, **answer.value)
+                self._problem.journal.take(found.worker, index, result)
+                yield index, result
         if not self._undelivered[found.worker]:
             del self._orders[found.worker], self._undelivered[found.worker]
 
@@ -396,6 +479,7 @@ class Farm:
         """Log who is lost or back; items of a lost worker wait again, unless they cost too many."""
         kind = found.kind if isinstance(found, Lost) else "back"
         log.warning("%s %s: %s", kind, self._who(found.worker), found.why)
+        self._problem.journal.happened(found)
         self._orders.pop(found.worker, None)
         held = self._undelivered.pop(found.worker, [])
         if kind == "lost":  # which of the items that come back together it was at is not known
@@ -406,7 +490,8 @@ class Farm:
         self._wait_again([index for index in held if index not in deadly])
         for index in self._open.intersection(deadly):
             self._close(index)
-            costs = f"{self._named(index)} has cost {self._losses[index]} workers"
+            losses = self._losses[index]
+            costs = f"{self._named(index)} has cost {losses} worker{'s' * (losses > 1)}"
             yield index, self._failed(ItemError(f"{costs}, the last one {self._who(found.worker)}", index))
 
     def _named(self, index: int) -> str:
@@ -502,7 +587,11 @@ class Farm:
     def _patience(self) -> float | None:
         """Return after how many seconds idle workers may be of use; None where there are none to use."""
         now, longest = self._cluster.now(), self._speeds.longest
-        if not longest or len(self._orders) == np.count_nonzero(self._cluster.available):
+        if len(self._orders) == np.count_nonzero(self._cluster.available):
+            return None
+        if self._feed is not None:  # more items may come at any time
+            return FEED_SECONDS
+        if not longest:
             return None
         if self._waiting:  # for others, who may turn out to be slow
             return longest

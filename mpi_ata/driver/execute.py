@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from mpi_ata.clusters import Cluster, VirtualCluster
@@ -18,7 +18,7 @@ from mpi_ata.job import Job, Parts, build_parts
 from mpi_ata.job.build import check_simulation, fault_policy
 from mpi_ata.launch import allocated_cores, rank
 from mpi_ata.launch.environment import take_job_age
-from mpi_ata.launch.signals import GraceExpired, StopRequest
+from mpi_ata.launch.signals import GraceExpired, SecondCtrlC, StopRequest
 from mpi_ata.layout import MANAGER, ranks_for
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def opened_ranks(settings: ClusterSettings, stop_request: StopRequest) -> Iterat
     """Yield the ranks as a cluster; a worker's rank serves it first, then yields None."""
     from mpi_ata.clusters.mpi.world import mpi_cluster
 
-    with set_up_in_time(stop_request), mpi_cluster(settings, stop_request.grace_expired) as cluster:
+    with ExitStack() as stack:
+        with set_up_in_time(stop_request):
+            cluster = stack.enter_context(mpi_cluster(settings, stop_request.grace_expired))
         if cluster is not None:
             cluster.log_notes(sleeping=settings.times is not None)
         yield cluster
@@ -41,11 +43,11 @@ def opened_ranks(settings: ClusterSettings, stop_request: StopRequest) -> Iterat
 
 @contextmanager
 def set_up_in_time(stop_request: StopRequest) -> Iterator[None]:
-    """Raise RunError if a signal comes during setup, and setup does not end within the grace period."""
+    """Raise RunError if a signal ends setup: a second Ctrl-C, or one that came before the grace period."""
     try:
         yield
-    except GraceExpired:
-        raise RunError(f"{stop_request.word} received during set-up; no rounds were run") from None
+    except (GraceExpired, SecondCtrlC):
+        raise RunError(f"{stop_request.word} received during set-up; nothing was computed") from None
 
 
 def start_billing(trace: Trace, cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,6 +80,30 @@ class OutputOptions:
             if not os.path.exists(path) and not os.path.exists(f"{path}.previous"):
                 warm_start = self.name("warm_start", str(path))
                 raise UsageError(f"{warm_start}: there is no such run file or folder")
+
+
+SUBMITTED = "MPI_ATA_SUBMITTED"  # in the environment of a submitted script: options of its runs, as JSON
+_numbers = count(1)  # of the runs of a submitted script
+
+
+def submitted_output(output: OutputOptions) -> OutputOptions:
+    """Return the options of a run, of a submitted script those of its submission: it is always resumed.
+
+    The first run of a script is recorded in RUN.h5, a second one in RUN.2.h5, and so on.
+    """
+    if not (text := os.environ.get(SUBMITTED)):
+        return output
+    given, number = json.loads(text), next(_numbers)
+    out = Path(given["out"])
+    prior = {"warm_start": tuple(map(Path, given["warm_start"])), "prior_weight": given["prior_weight"]}
+    return replace(
+        output,
+        out=out if number == 1 else out.with_name(f"{out.stem}.{number}{out.suffix}"),
+        resume=True,
+        any_problem=output.any_problem or given["any_problem"],
+        accept_changes=output.accept_changes or given["accept_changes"],
+        **(prior if given["warm_start"] else {}),
+    )
 
 
 @dataclass(frozen=True)

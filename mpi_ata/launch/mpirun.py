@@ -159,9 +159,9 @@ def rank_command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "mpi_ata", *arguments]
 
 
-def script_command() -> list[str]:
-    """Return the command that runs this script again on a rank, with the same options and arguments."""
-    options, words = split_command(sys.orig_argv[1:])
+def script_command(words: Sequence[str] = ()) -> list[str]:
+    """Return the command that runs a script on a rank: this one, with the same options and arguments."""
+    options, words = ([], words) if words else split_command(sys.orig_argv[1:])
     return [sys.executable, *options, str(Path(__file__).with_name("run_script.py")), *words]
 
 

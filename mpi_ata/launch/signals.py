@@ -114,14 +114,18 @@ class StopRequest:
     Set `on_ranks` in an MPI process: signals are then held before and after the run too, rather than left to
     kill a rank that others wait for.  Set `is_worker` on a worker's rank: launchers signal all ranks, but the
     manager decides when to stop, so a worker only makes sure that it ends should the manager be gone.
+    `unit` names what is completed first.
     """
 
-    def __init__(self, grace: float, on_ranks: bool = False, is_worker: bool = False) -> None:
+    def __init__(
+        self, grace: float, on_ranks: bool = False, is_worker: bool = False, unit: str = "this round"
+    ) -> None:
         self.grace = grace  # seconds that a round may still take
+        self._unit = unit
         self.name = ""  # of the signal that came
         self._pressed = 0  # how often Ctrl-C was
         self.exit_code = 1  # of a script that it ends; CONTINUE once there is something to resume
-        self._on_ranks = on_ranks
+        self._on_ranks, self._entered = on_ranks, False
         self._handler = self._await_manager if is_worker else self._request
         self._since = 0.0
         self._before: dict[signal.Signals, Any] = {}
@@ -135,6 +139,7 @@ class StopRequest:
             self._before = {number: signal.signal(number, self._handler) for number in stop_signals()}
         for number in early_signals():
             self._handler(number, None)
+        self._entered = True
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -165,8 +170,9 @@ class StopRequest:
             self.name = sent[0] if sent else signal.Signals(number).name
             if self._before:
                 self._start_timer()
-            log.warning("%s: stopping after this round%s", self.word, AGAIN if self.name == "SIGINT" else "")
-        if self.name == "SIGINT" and max(self._pressed, sent.count("SIGINT")) > 1:
+            again = AGAIN if self.name == "SIGINT" else ""
+            log.warning("%s: stopping after %s%s", self.word, self._unit, again)
+        if self._entered and self.name == "SIGINT" and max(self._pressed, sent.count("SIGINT")) > 1:
             raise SecondCtrlC
 
     def _start_timer(self) -> None:
@@ -287,13 +293,15 @@ _open: list[StopRequest] = []  # for the runs of a script
 
 
 @contextmanager
-def open_stop_request(grace: float, on_ranks: bool = False, is_worker: bool = False) -> Iterator[StopRequest]:
+def open_stop_request(
+    grace: float, on_ranks: bool = False, is_worker: bool = False, unit: str = "this round"
+) -> Iterator[StopRequest]:
     """Catch signals for all runs of a script that are driven meanwhile.
 
     Afterwards signals are the script's again, unless one has come: then it ends.  Workers leave them to the
     manager.
     """
-    request = StopRequest(grace, on_ranks, is_worker)
+    request = StopRequest(grace, on_ranks, is_worker, unit)
     try:
         with request:
             _open.append(request)

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -69,14 +69,19 @@ def entry_point(function: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **given: P.kwargs) -> T:
         launch.open_closed_streams()
         report_errors_in_one_sentence()
-        for word in given:
-            if word in REMOVED:
-                raise UsageError(f"{word} {REMOVED[word]}")
-            if word not in known and not takes_any:
-                raise UsageError(f"{name}() has no argument {word!r}{did_you_mean(word, known)}")
+        reject_unknown(name, given, given if takes_any else known)
         return function(*args, **given)
 
     return call
+
+
+def reject_unknown(name: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Reject words that are not arguments of a function, with the ones that were probably meant."""
+    for word in given:
+        if word in REMOVED:
+            raise UsageError(f"{word} {REMOVED[word]}")
+        if word not in known:
+            raise UsageError(f"{name}() has no argument {word!r}{did_you_mean(word, known)}")
 
 
 def taking(arguments: Callable[P, A]) -> Callable[[Callable[[A], T]], Callable[P, T]]:
@@ -127,6 +132,7 @@ def report_errors_in_one_sentence() -> None:
 def _report(
     others: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
+    sys.last_value = error  # as Python does where it calls this itself: a pool that is still open looks there
     what = str(error) if isinstance(error, UsageError | RunError) else ""
     if what := what or (explained(error) if isinstance(error, FileNotFoundError) else ""):
         print(_with_line(f"Error: {what}", trace), file=sys.stderr)

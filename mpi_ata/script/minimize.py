@@ -1,11 +1,8 @@
 """One call for a whole run: the counterpart of `mpi-ata run` for scripts and notebooks."""
 
 import inspect
-import logging
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
@@ -26,7 +23,7 @@ from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import CONTINUE, RunError, UsageError, describe_error, did_you_mean, one_line
 from mpi_ata.job.build import bound_update, check_problem, check_simulation, check_workers
 from mpi_ata.job.component import ALLOCATORS, UPDATES, Component
-from mpi_ata.job.schema import RunDescription, Stop
+from mpi_ata.job.schema import Stop
 from mpi_ata.job.tables import Table, Tables, to_toml
 from mpi_ata.job.user_code import UserClass
 from mpi_ata.methods import SGD
@@ -47,6 +44,7 @@ from mpi_ata.script.ranks import (
     is_worker,
     joined,
     opened,
+    shown_progress,
 )
 from mpi_ata.script.resume import Recording, describe_part, describe_run, plan_script
 from mpi_ata.times import DrawnTimes, Law
@@ -56,8 +54,6 @@ AnyAllocator = str | Allocator | Callable[[int], Allocator]
 DEFAULT_ALLOCATOR = "ata-auto"  # which has nothing to tune
 FUNCTION_OF_N = "pass a function of n, as in allocator=lambda n: UTA(n, budget=8)"
 MAX_RUN_SECONDS = 20 * 24 * 3600.0  # of a run that a notebook waits for
-
-log = logging.getLogger("mpi_ata")
 
 
 def build_allocator(
@@ -228,9 +224,9 @@ def minimize(request: Request) -> Result | None:
     if request.workers is not None and script_path() is None and not launch.under_launcher():
         return run_generated_job(request)
     prepared, finished = joined("minimize", request.prepare)
-    if finished and request.out is not None:
+    if finished:
         log_notes(prepared.start)
-        return None if is_worker() else saved_result(Path(request.out))
+        return None if prepared.start.file is None else saved_result(prepared.start.file.path)
     trace = Trace()
     with opened(prepared, request.workers, request.grace, request.faults) as (cluster, stop_request):
         if cluster is None:
@@ -244,28 +240,6 @@ def minimize(request: Request) -> Result | None:
     if outcome.reason is None:
         end_process(stop_request)
     return result_of(outcome)
-
-
-@contextmanager
-def shown_progress(run: RunDescription, wanted: bool) -> Iterator[Sequence[Observer]]:
-    """Yield what shows the progress of a run on stderr, if that is wanted; notes appear above it."""
-    if not wanted:
-        yield ()
-        return
-    from mpi_ata.view.live import view_of  # only the manager needs it
-
-    line = view_of(run.tables, run.stop, sys.stderr)
-
-    def make_room(record: logging.LogRecord) -> bool:
-        line.clear()
-        return True
-
-    log.addFilter(make_room)
-    try:
-        yield [line]
-    finally:
-        log.removeFilter(make_room)
-        line.clear()
 
 
 def run_generated_job(request: Request) -> Result:
@@ -289,7 +263,8 @@ def job_tables(request: Request, tables: Tables) -> Tables:
     """Return the tables of the job; reject what a job file cannot say."""
     allocator = DEFAULT_ALLOCATOR if request.allocator is None else request.allocator
     if not isinstance(request.problem, str):
-        raise UsageError(NO_SCRIPT.format(request.workers))
+        named = "; or name the problem by its file, as in minimize('my_problem.py:MyProblem', workers=4, ...)"
+        raise UsageError(NO_SCRIPT.format(request.workers) + named)
     if not isinstance(allocator, str) or request.times is not None or request.faults is not None:
         raise UsageError(
             "in a notebook, minimize() on ranks takes an allocator by name, and neither times nor faults; "

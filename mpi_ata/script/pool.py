@@ -1,15 +1,18 @@
 """Pool: the workers of a script, with the methods that samplers and optimizers ask of a pool."""
 
 import atexit
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from contextlib import suppress
 from typing import Any, cast
 
 from mpi_ata import launch
 from mpi_ata.clusters import FaultPolicy
 from mpi_ata.clusters.farm import Farming
 from mpi_ata.errors import RunError
-from mpi_ata.script.entry import entry_point
-from mpi_ata.script.ranks import cluster, is_worker
+from mpi_ata.script.entry import entry_point, reject_unknown
+from mpi_ata.script.farm_run import FarmRun
+from mpi_ata.script.ranks import Opening, cluster, is_worker
 from mpi_ata.times import DrawnTimes, Law
 
 
@@ -18,10 +21,12 @@ class Pool:
 
     All ranks call this, as they call mpi_ata.cluster(), which has the same arguments: the manager continues,
     workers stay here until the pool is closed, and their processes end then.  Each call of a map is one of
-    cluster.map(), and takes its options too.
+    cluster.map(), and takes its options too.  `state` has values that are saved with the run: those that are
+    set, not changed in place; calls before that are not needed by a resumed script.
     """
 
     size = 0  # workers
+    state: MutableMapping[str, Any]
     _farm: Farming | None = None  # while it is open, on the manager
 
     @entry_point
@@ -31,11 +36,14 @@ class Pool:
         times: DrawnTimes | Law | None = None,
         seed: int = 0,
         faults: FaultPolicy | None = None,
+        **recording: Any,
     ) -> None:
-        self._block = cluster(times=times, seed=seed, workers=workers, faults=faults)
+        reject_unknown("Pool", recording, Opening.__dataclass_fields__)
+        self._block = cluster(times=times, seed=seed, workers=workers, faults=faults, **recording)
         opened = self._block.__enter__()
         self.size, self._farm = opened.n, cast(Farming, opened)
-        atexit.register(self.close)
+        self.state = cast(FarmRun, self._farm._problem.journal).values
+        atexit.register(self._close_at_exit)
 
     def map(
         self,
@@ -132,6 +140,12 @@ class Pool:
 
     terminate = close
 
+    def _close_at_exit(self) -> None:
+        """Close a pool that the script has left open; an error that has ended the script ends its run too."""
+        error = getattr(sys, "last_value", None)
+        with suppress(SystemExit):  # Python has its exit code by now
+            self.__exit__(error and type(error), error, None)
+
     def join(self) -> None:
         """Do nothing: close() has waited for the workers."""
 
@@ -142,7 +156,7 @@ class Pool:
         if self._farm is None:
             return None
         self._farm = None
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
         return self._block.__exit__(*error)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """The workers of a script: ranks that a launcher started, ranks to be started, or a simulation."""
 
+import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from mpi_ata import launch
@@ -13,18 +14,30 @@ from mpi_ata.clusters import Cluster, FaultPolicy, VirtualCluster
 from mpi_ata.clusters.farm import Items
 from mpi_ata.clusters.interface import ClusterSettings
 from mpi_ata.driver.execute import log_notes, opened_ranks
+from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.plan import RunStart
-from mpi_ata.errors import RunError, UsageError, in_users_code, one_line
+from mpi_ata.errors import RunError, StopNow, UsageError, in_users_code, one_line
 from mpi_ata.job.build import check_problem, check_sendable
-from mpi_ata.job.schema import RunDescription, Stop, short_label
+from mpi_ata.job.schema import RunDescription, RunTable, Stop, short_label
 from mpi_ata.launch.environment import OWNER
 from mpi_ata.launch.signals import StopRequest, current_stop_request, open_stop_request
 from mpi_ata.layout import MANAGER, ranks_for
 from mpi_ata.problems import AnyProblem, returns_values
-from mpi_ata.script.entry import check_arguments, end_process, entry_point, script_path
-from mpi_ata.script.resume import class_text, describe_part, describe_point, describe_times, run_table
+from mpi_ata.script.entry import check_arguments, end_process, entry_point, script_path, taking
+from mpi_ata.script.farm_run import recorded_farm
+from mpi_ata.script.resume import (
+    Recording,
+    class_text,
+    describe_part,
+    describe_point,
+    describe_script,
+    describe_times,
+    plan_script,
+)
 from mpi_ata.times import DrawnTimes, Law
 from mpi_ata.torch.loaders import importing_script
+
+log = logging.getLogger("mpi_ata")
 
 FINISHED = "finished"  # the manager's note that there is nothing left to do
 GRACE_SECONDS = 20.0  # that a round of a cluster may still take after a signal, until run() says otherwise
@@ -33,9 +46,8 @@ NO_RANKS = (
     "workers=4, or simulate workers with times=Sqrt(4)"
 )
 NO_SCRIPT = (
-    "workers={0} needs a script that all ranks can run: save this as SCRIPT.py and use python SCRIPT.py, "
-    "name the problem by its file, as in minimize('my_problem.py:MyProblem', workers={0}, ...), or simulate "
-    "workers with times=Sqrt({0})"
+    "workers={0} needs a script that all ranks can run: save this as SCRIPT.py and use python SCRIPT.py, or "
+    "simulate workers with times=Sqrt({0})"
 )
 
 UNGUARDED = (
@@ -155,7 +167,8 @@ def opened(
     """
     start_ranks(workers)
     times, job, ranks = prepared.times, prepared.start.job, launch.under_launcher()
-    with open_stop_request(grace, ranks, is_worker()) as stop_request:
+    unit = "the items under way" if isinstance(prepared.problem, Items) else "this round"
+    with open_stop_request(grace, ranks, is_worker(), unit) as stop_request:
         log_notes(prepared.start)
         if not ranks:
             assert times is not None
@@ -170,19 +183,103 @@ def opened(
                 cluster.abort(stop_request.exit_code)
 
 
-@entry_point
 @contextmanager
-def cluster(
-    problem: AnyProblem | None = None,
-    times: DrawnTimes | Law | None = None,
-    seed: int = 0,
-    workers: int | None = None,
-    faults: FaultPolicy | None = None,
-    exchange: str = "auto",
-) -> Iterator[Cluster]:
+def shown_progress(run: RunDescription, wanted: bool) -> Iterator[Sequence[Observer]]:
+    """Yield what shows the progress of a run on stderr, if that is wanted; notes appear above it."""
+    if not wanted:
+        yield ()
+        return
+    from mpi_ata.view.live import view_of  # only the manager needs it
+
+    line = view_of(run.tables, run.stop, sys.stderr)
+
+    def make_room(record: logging.LogRecord) -> bool:
+        line.clear()
+        return True
+
+    log.addFilter(make_room)
+    try:
+        yield [line]
+    finally:
+        log.removeFilter(make_room)
+        line.clear()
+
+
+@dataclass(frozen=True)
+class Opening(Recording):
+    """The arguments of cluster()."""
+
+    problem: AnyProblem | None = None
+    times: DrawnTimes | Law | None = None
+    seed: int = 0
+    workers: int | None = None
+    faults: FaultPolicy | None = None
+    exchange: str = "auto"
+    progress: bool = True
+
+    def prepare(self) -> Prepared:
+        """Return what all ranks must agree on, checked, and what a farm starts from."""
+        check_arguments(**vars(self))
+        times = drawn_times(self.times, self.seed)
+        n = count_workers(self.workers, times)
+        table = self.run_table(workers=n, seed=self.seed, exchange=self.exchange)
+        if self.problem is None:
+            return self._prepare_farm(times, table)
+        if given := [field.name for field in fields(Recording) if vars(self)[field.name] != field.default]:
+            raise UsageError(
+                f"{given[0]} of cluster() is for farms; with a problem, pass it to mpi_ata.run()"
+            )
+        if returns_values(self.problem):
+            check_sendable(self.problem)
+        else:
+            check_problem(self.problem, Stop())
+        tables = {
+            "problem": describe_part(self.problem) | describe_point(self.problem.x0),
+            "times": describe_times(times),
+            "run": {"workers": n, "seed": self.seed, "exchange": self.exchange},
+        }
+        files = {"problem": class_text(type(self.problem))}
+        return Prepared(self.problem, times, RunStart(RunDescription.of_tables(tables, files)))
+
+    def _prepare_farm(self, times: DrawnTimes | None, table: RunTable) -> Prepared:
+        """Return a farm; its speeds are of use to others of the same script."""
+        if self.faults is not None and self.faults.reissues:
+            raise UsageError("faults of a farm have no on_task_error; use map(..., on_error='return')")
+        path = script_path()
+        own = {"problem": {"class": path.name if path else "notebook"}, "method": {"class": "Farm"}}
+        described = describe_script(own, Stop(), table, times)
+        if is_worker():
+            return Prepared(Items(), times, RunStart(described))
+        start = plan_script(described, self.output())
+        if start.earlier is not None:
+            start.earlier.reason = ""  # a script that was finished finds all its results
+        return Prepared(Items(), times, start)
+
+
+@contextmanager
+def _farm(prepared: Prepared, found: Cluster, stop_request: StopRequest, progress: bool) -> Iterator[None]:
+    """Record a farm while it is used, and let its workers leave; do nothing for other clusters."""
+    problem = prepared.problem
+    if not isinstance(problem, Items):
+        yield
+        return
+    with (
+        shown_progress(prepared.start.job, progress and prepared.start.file is not None) as shown,
+        recorded_farm(prepared.start, problem, found, stop_request, shown),
+    ):
+        yield
+        until = time.monotonic() + problem.leaving_seconds()  # a worker may hang, and there is no deadline
+        found.grace_expired = lambda: time.monotonic() > until or stop_request.grace_expired()
+
+
+@entry_point
+@taking(Opening)
+@contextmanager
+def cluster(opening: Opening) -> Iterator[Cluster]:
     """Open a cluster for a loop of your own: all ranks that mpirun or srun started must call this.
 
-    Without a problem it is a farm: use cluster.map(function, items).
+    Without a problem it is a farm: use cluster.map(function, items).  With `out` it is recorded in that file,
+    as by run(), and with `resume` a script that was interrupted finds the results of its first calls there.
 
     Rank 0 continues as the manager.  All others are workers: they serve the manager here, and their process
     ends when the manager leaves.  Without a launcher, `workers` starts this script again on that many workers
@@ -191,38 +288,18 @@ def cluster(
     "chain").  If a signal has ended a run, the script ends with this
     block, with exit code 85 if the run can be resumed.
     """
-    if problem is None:
-        problem, faults = Items(), faults or FaultPolicy(deadline=0.0)  # items may take any time
-    check_arguments(seed=seed, workers=workers, faults=faults, exchange=exchange)
-    if isinstance(problem, Items) and faults is not None and faults.reissues:
-        raise UsageError("faults of a farm have no on_task_error; use map(..., on_error='return')")
-    asked = problem, drawn_times(times, seed), seed, workers, exchange
-    prepared, _ = joined("cluster", lambda: _prepare(*asked))
-    with opened(prepared, workers, GRACE_SECONDS, faults) as (found, stop_request):
+    prepared, _ = joined("cluster", opening.prepare)
+    problem, faults = prepared.problem, opening.faults
+    if isinstance(problem, Items):
+        faults = faults or FaultPolicy(deadline=0.0)  # items may take any time
+    with opened(prepared, opening.workers, GRACE_SECONDS, faults) as (found, stop_request):
         if found is None:
             sys.exit(0)
-        yield found
-        if isinstance(problem, Items):  # a worker may hang, and there is no deadline
-            until = time.monotonic() + problem.leaving_seconds()
-            found.grace_expired = lambda: time.monotonic() > until or stop_request.grace_expired()
+        try:
+            with _farm(prepared, found, stop_request, opening.progress):
+                yield found
+        except (StopNow, SystemExit):
+            if not stop_request:
+                raise
     if stop_request:
         end_process(stop_request)
-
-
-def _prepare(
-    problem: AnyProblem, times: DrawnTimes | None, seed: int, workers: int | None, exchange: str
-) -> Prepared:
-    """Return what all ranks must agree on, checked."""
-    if returns_values(problem):
-        check_sendable(problem)
-    else:
-        check_problem(problem, Stop())
-    n = count_workers(workers, times)
-    run_table(workers=n, seed=seed, exchange=exchange)
-    tables = {
-        "problem": describe_part(problem) | describe_point(problem.x0),
-        "times": describe_times(times),
-        "run": {"workers": n, "seed": seed, "exchange": exchange},
-    }
-    files = {"problem": class_text(type(problem))}
-    return Prepared(problem, times, RunStart(RunDescription.of_tables(tables, files)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mpi_ata.driver.plan import OutputOptions, RunStart, read_prior, resume_notes
+from mpi_ata.driver.plan import OutputOptions, RunStart, read_prior, resume_notes, submitted_output
 from mpi_ata.driver.restore import RecordedMethod, allocator_of
 from mpi_ata.errors import UsageError, one_line
 from mpi_ata.job.schema import RunDescription, RunTable, Stop
@@ -61,6 +61,7 @@ class Recording:
             self.accept_changes,
             in_python=True,
         )
+        output = submitted_output(output)
         output.check()
         return output
 
@@ -89,12 +90,22 @@ def describe_run(
     if problem is not None:
         tables["problem"] |= describe_point(method.x)
         tables["training"] = getattr(problem, "training_settings", dict)()
-    tables |= {"times": describe_times(times), "stop": _given(asdict(stop)), "run": _given(asdict(run))}
     files = {f"{name}.file": class_text(type(part)) for name, part in parts.items()}
+    return describe_script(tables, stop, run, times, files | _imported_by_class(type(problem)))
+
+
+def describe_script(
+    tables: Tables, stop: Stop, run: RunTable, times: DrawnTimes | None, files: Mapping[str, str] = {}
+) -> RunDescription:
+    """Return the description of a run of this script, of which the parts are described."""
+    tables = tables | {
+        "times": describe_times(times),
+        "stop": _given(asdict(stop)),
+        "run": _given(asdict(run)),
+    }
     if path := script_path():
         tables["script"] = {"file": path.name, "arguments": sys.argv[1:]}
-        files |= _script_texts(path)
-    files |= _imported_by_class(type(problem))
+        files = {**files, **_script_texts(path)}
     texts = {name: text for name, text in files.items() if text}
     return RunDescription.of_tables({name: table for name, table in tables.items() if table}, texts, TITLE)
 

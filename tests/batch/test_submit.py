@@ -196,6 +196,42 @@ def test_jobs_that_share_ranks_are_one_batch_job_with_a_folder_of_runs(job: Path
     assert "files/other.toml" in both["script"]
 
 
+TWO_RUNS = """
+import sys
+import mpi_ata
+from mpi_ata import Constant, Plain, Pool, Quadratic
+
+mpi_ata.minimize(Quadratic(3), 2, update=Plain(0.1), rounds=5, times=Constant(1, (1.0,)), out="ignored.h5")
+with Pool(times=Constant(2, (1.0, 2.0))) as pool:
+    print(pool.map(abs, [-1, -2]), sys.argv[1:], flush=True)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_a_script_is_submitted_with_its_arguments_and_each_of_its_runs_is_recorded(job: Path) -> None:
+    script = job.with_name("two.py")
+    script.write_text(TWO_RUNS)
+    assert "two.py is a script: set --ntasks, the number of ranks" in rejection(script)
+    assert "--shared is for job files" in rejection(script, "-n", 3, "--array", "a=1", "--shared")
+    assert "'a' is not KEY=VALUE" in rejection(script, "-n", 3, "--array", "a")
+    assert "a script is submitted alone" in rejection(job, script, "-n", 3)
+    words = ["--dry-run", "--json", "-n", 3, "--array", "seed=1,2", "--out", "mine.h5"]
+    found = json.loads(submit(*words, "--", script, 0, "--fast").stdout.splitlines()[-1])
+    assert found["runs"] == [str(job.with_name(f"mine-{number}.h5")) for number in range(2)]
+    tail = f"--set seed=2 -- {job.with_name('mine.job')}/files/two.py 0 --fast ;;"
+    assert tail in found["script"]
+    done = start("run", str(script), "0")
+    assert done.returncode == 2
+    assert "two.py is a script, not a job file: use python" in done.stderr
+    failed = start("batch", "--out", "run.h5", str(script), "3")
+    assert failed.returncode == 1, failed.stderr
+    assert "the script has ended with exit code 3" in Path("run.job/run.failed").read_text()
+    for text in ("finished after 6 rounds: run.h5", "run.h5 is already finished, after 6 rounds"):
+        done = start("batch", "--out", "run.h5", "--set", "seed=1", str(script), "0")
+        assert (done.returncode, text in done.stderr) == (0, True), done.stderr
+    assert [Path(name).exists() for name in ("run.h5", "run.2.h5", "ignored.h5")] == [True, True, False]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -1,13 +1,18 @@
 """Pool on real ranks: scripts of others, and what goes wrong."""
 
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
+from mpi_ata import load
+from mpi_ata.runfile.progress import read_progress
 from tests.faults.checks import outlives_deaths
-from tests.mpi.starting import ROOT, finished, mpirun
+from tests.mpi.starting import COMMAND, ROOT, finished, mpirun, rank_pids, started
+from tests.mpi.test_interrupted_on_ranks import wait_for
 
 SLOW = pytest.mark.slow
 SCHWIMMBAD = """
@@ -38,7 +43,7 @@ def test_a_script_for_schwimmbad_changes_one_import(tmp_path: Path) -> None:
 
 
 def test_the_program_of_the_page_on_pools_runs(tmp_path: Path) -> None:
-    (program,) = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / "pool.md").read_text())
+    program, *_ = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / "pool.md").read_text())
     script = tmp_path / "script.py"
     script.write_text(program)
     done = finished([sys.executable, str(script)])
@@ -189,3 +194,112 @@ def spawning(value):
 with mpi_ata.Pool(workers=1) as pool:
     print(pool.map(spawning, [1]))
 """
+
+
+RECORDED = """
+import sys
+import time
+import numpy as np
+import mpi_ata
+
+def square(value):
+    time.sleep(0.02 if value < 60 else float(sys.argv[1]))  # so that the first start is not done in time
+    with open("computed", "a") as file:
+        file.write(f"{value}\\n")
+    return np.float64(value) ** 2
+
+with mpi_ata.Pool(workers=3, out="run.h5", resume=True, warm_start=".", progress=True) as pool:
+    found = [value for _ in range(2) for value in pool.map(square, range(150))]
+    assert found == 2 * [float(value) ** 2 for value in range(150)]
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("sent", ["USR1", pytest.param("TERM", marks=SLOW), "KILL"])
+def test_a_recorded_pool_is_resumed_after_a_signal_with_what_it_has_computed(
+    tmp_path: Path, sent: str
+) -> None:
+    script, run, computed = tmp_path / "script.py", tmp_path / "run.h5", tmp_path / "computed"
+    script.write_text(RECORDED)
+    with started([sys.executable, str(script), "0.4"], tmp_path) as process:
+        wait_for(lambda: read_progress(run).rounds >= 1, process)
+        if sent == "KILL":
+            os.kill(rank_pids(str(script))[0], signal.SIGKILL)
+        else:
+            process.send_signal(signal.Signals[f"SIG{sent}"])
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode == 85) == (sent != "KILL"), err
+    assert sent == "KILL" or re.search(rf"SIG{sent} ended map\(\) after \d+ of 150 items\n", err), err
+    before = len(computed.read_text().splitlines())
+    saved = load(run).summary
+    with started([sys.executable, str(script), "0.0"], tmp_path) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "done\n"), err
+    after = load(run)
+    again = len(computed.read_text().splitlines()) - 300
+    assert after.summary["tasks_used"] == 300, "each item counts once"
+    assert again <= (before - saved["tasks_used"] if sent == "KILL" else 0), "what was saved is not computed"
+    assert [event["kind"] for event in after.events].count("resumed") == 1
+    for command in (["show", "run.h5"], ["watch", "run.h5"], ["report", "run.h5", "-o", "run.html"]):
+        with started([str(COMMAND), *command], tmp_path) as process:
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 0, (command, err)
+
+
+FUTURES = """
+import os
+import signal
+import sys
+import time
+from concurrent.futures import as_completed
+import mpi_ata
+
+def work(value, plus=0):
+    if value == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if value == 7:
+        raise ValueError("seven")
+    time.sleep(0.05)
+    return value * value + plus
+
+executor = mpi_ata.Executor(workers=3)
+futures = {executor.submit(work, value, plus=1): value for value in range(12)}
+began = time.monotonic()
+while sum(future.done() for future in futures) < 12:  # they proceed while this thread computes
+    sum(range(10_000))
+found = {futures[future]: future.exception() or future.result() for future in as_completed(futures)}
+assert isinstance(found[7], ValueError) and "failed for item 7 on worker" in str(found[7].__cause__), found
+assert [found[value] for value in range(7)] == [value * value + 1 for value in range(7)]
+assert list(executor.map(work, range(4))) == [0, 1, 4, 9]
+if sys.argv[1] == "outlives":
+    assert "has cost 2 workers" in str(executor.submit(work, "dies").exception())
+    assert executor.submit(work, 3).result() == 9
+many = [executor.submit(time.sleep, 0.2) for _ in range(40)]
+time.sleep(0.1)
+assert many[-1].cancel() and not many[0].cancel()
+executor.shutdown(wait=False, cancel_futures=True)
+assert 1 < sum(future.cancelled() for future in many) < 40
+try:
+    executor.submit(work, 1)
+except mpi_ata.RunError as error:
+    print(error)
+"""
+
+
+def test_an_executor_has_futures_that_proceed_while_the_script_computes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(FUTURES)
+    done = finished([sys.executable, str(script), "outlives" if outlives_deaths() else "not"])
+    words = "an executor cannot be used after shutdown(), nor after an error that has ended it\n"
+    assert (done.returncode, done.stdout) == (0, words), done.stderr
+
+
+def test_an_error_of_the_script_is_recorded_although_nobody_has_closed_its_pool(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        OPENED.format("1 / 0").replace("workers=2", f"workers=2, out={str(tmp_path / 'run.h5')!r}")
+    )
+    done = finished([sys.executable, str(script)])
+    assert done.returncode == 1
+    found = load(tmp_path / "run.h5").summary
+    assert (found["finished"], found["failure"]) == (False, "division by zero")

@@ -120,12 +120,99 @@ def run(pool, mapped):
     return algorithms.eaSimple(population, toolbox, 0.5, 0.2, 6, verbose=False)[0]
 """
 
+VECTORIZED = """
+import emcee
+
+def run(pool, mapped):
+    def likelihoods(points):
+        return np.array(list(mapped(log_likelihood, points)))
+
+    sampler = emcee.EnsembleSampler(12, 3, likelihoods, vectorize=True)
+    sampler.random_state = np.random.RandomState(1).get_state()
+    sampler.run_mcmc(np.random.default_rng(2).normal(size=(12, 3)), 20)
+    return sampler.get_chain(flat=True)
+"""
+
+LEAST_SQUARES = """
+from scipy.optimize import least_squares
+
+def residuals(x):
+    return data[:5] - x[0] - x[1] * np.arange(5)
+
+def run(pool, mapped):
+    found = least_squares(residuals, [0.0, 0.0], workers=mapped)
+    return [*found.x, found.cost]
+"""
+
+ZEUS = """
+import random
+
+import zeus
+
+def run(pool, mapped):
+    np.random.seed(1)
+    random.seed(1)
+    sampler = zeus.EnsembleSampler(12, 3, log_likelihood, pool=pool, verbose=False)
+    sampler.run_mcmc(np.random.default_rng(2).normal(size=(12, 3)), 10, progress=False)
+    return sampler.get_chain(flat=True)
+"""
+
+NAUTILUS = """
+from nautilus import Prior, Sampler
+
+def of_dict(values):
+    return log_likelihood(np.array([values[name] for name in "abc"]))
+
+def run(pool, mapped):
+    prior = Prior()
+    for name in "abc":
+        prior.add_parameter(name, dist=(-3.0, 3.0))
+    sampler = Sampler(prior, of_dict, n_live=60, n_batch=24, n_networks=0, seed=1, pool=(pool, None))
+    sampler.run(n_eff=100, discard_exploration=True)
+    return sampler.posterior()[0]
+"""
+
+PYMOO = """
+from pymoo.algorithms.soo.nonconvex.ga import GA
+from pymoo.core.problem import ElementwiseProblem
+from pymoo.optimize import minimize
+from pymoo.parallelization.starmap import StarmapParallelization
+
+class Bowl(ElementwiseProblem):
+    def __init__(self, **given):
+        super().__init__(n_var=3, n_obj=1, xl=-3.0, xu=3.0, **given)
+
+    def _evaluate(self, x, out, *args, **kwargs):
+        out["F"] = loss(x)
+
+def run(pool, mapped):
+    given = {} if pool is None else {"elementwise_runner": StarmapParallelization(pool.starmap)}
+    found = minimize(Bowl(**given), GA(pop_size=12), ("n_gen", 6), seed=1)
+    return [*found.X, *found.F]
+"""
+
+OPTUNA = """
+import optuna
+
+def run(pool, mapped):
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1))
+    for _ in range(4):
+        trials = [study.ask() for _ in range(5)]
+        points = [np.array([trial.suggest_float(name, -3, 3) for name in "abc"]) for trial in trials]
+        for trial, value in zip(trials, mapped(loss, points)):
+            study.tell(trial, value)
+    return [trial.value for trial in study.trials]
+"""
+
 LIBRARIES = {"emcee": EMCEE, "scipy": SCIPY, "dynesty": DYNESTY, "cma": CMA, "deap": DEAP}
+LIBRARIES |= {"emcee, vectorized": VECTORIZED, "scipy, least squares": LEAST_SQUARES, "zeus": ZEUS}
+LIBRARIES |= {"nautilus": NAUTILUS, "pymoo": PYMOO, "optuna": OPTUNA}
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_library_finds_the_same_on_three_workers_as_in_one_process(tmp_path: Path, library: str) -> None:
-    if importlib.util.find_spec(library) is None:
+    if importlib.util.find_spec(library.partition(",")[0]) is None:
         pytest.skip(f"{library} is not installed: pip install 'mpi-ata[samplers]'")
     script = tmp_path / "script.py"
     script.write_text(BEGIN + LIBRARIES[library] + END)

@@ -137,7 +137,7 @@ def test_workers_that_are_never_set_up_are_abandoned_after_a_signal() -> None:
         _, err = ended(process, job)
         assert time.monotonic() - began < 30
     assert process.returncode not in (0, 85)
-    assert "SIGTERM received during set-up; no rounds were run" in err
+    assert "SIGTERM received during set-up; nothing was computed" in err
 
 
 @TIMED
