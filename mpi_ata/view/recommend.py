@@ -1,0 +1,353 @@
+"""How many nodes to ask for: what a job, or several that share ranks, would take on 1, 2, 4, ... nodes.
+
+The speeds are those that runs have learned.  A round of one job lasts as long as its exact plan says; rounds
+of jobs that share ranks are played, by the rule that divides them on real ranks.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+
+from mpi_ata.allocators.round_plan import plan_exactly
+from mpi_ata.allocators.task_model import SpeedEstimates, TaskModel
+from mpi_ata.arrays import IntArray
+from mpi_ata.clusters import WorkerIdentity
+from mpi_ata.clusters.farm import shares
+from mpi_ata.clusters.identity import VIRTUAL
+from mpi_ata.errors import UsageError
+from mpi_ata.layout import ranks_for
+from mpi_ata.randomness import Purpose, Streams
+from mpi_ata.runfile.load import EarlierRuns
+from mpi_ata.runfile.priors import RunStats, counted, match_prior, merge_runs
+from mpi_ata.runfile.schema import Record
+from mpi_ata.times.replayed import recorded_rounds
+from mpi_ata.view import plots
+from mpi_ata.view.learned import named_tables
+from mpi_ata.view.text import duration, significant, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DRAWS = 24  # choices of nodes, and of what their speeds may be, that are averaged
+PLAYED_ROUNDS = 60  # of the longest of several jobs that share ranks
+RANDOM, CHOSEN = "random", "chosen"  # nodes: any that are free; the fastest ones, by name
+MARKS = ("fastest", "cheapest", "best")
+
+
+class Node(NamedTuple):
+    """A node that runs have seen: which workers its ranks would be, the one that may be the manager first."""
+
+    host: str
+    hardware: str
+    rows: IntArray
+
+
+@dataclass(frozen=True)
+class KnownJob:
+    """What is known of a job: how much it has to do, and how fast each worker is at it."""
+
+    budget: int
+    rounds: int
+    speeds: SpeedEstimates
+    latency: float  # seconds of a round that are not a worker's tasks
+    gap: float  # seconds between two rounds
+    setup: float  # seconds before the first round
+    cores: int  # per rank
+
+    def perturbed(self, rng: Generator) -> "KnownJob":
+        """Return what might as well be true, given how sure the means are."""
+        mu, sd, un = self.speeds
+        factor = np.exp(rng.standard_normal(len(mu)) * un / mu)
+        return replace(self, speeds=SpeedEstimates(mu * factor, sd * factor, np.zeros_like(mu)))
+
+
+def known_job(
+    record: Record, sources: Sequence[RunStats], who: Sequence[WorkerIdentity], path: Path
+) -> KnownJob:
+    """Return what runs know about the job of one of them on these workers."""
+    tables, summary, done = named_tables(record), record.summary, int(record.method["k"])
+    budget = tables.get("allocator", {}).get("budget")
+    if not isinstance(budget, int):
+        rule = (
+            "its method has no allocator with a budget; recommend is for methods that have one, such as sgd"
+        )
+        raise UsageError(f"{path}: {rule}")
+    known = match_prior(sources, who).columns
+    model = TaskModel(len(who))
+    model.inherit(known["tasks"], known["seconds"], known["squares"], known["unfinished"])
+    if not done or not (tried := np.flatnonzero(known["tasks"])).size:
+        raise UsageError(f"{path}: there is no finished task to learn from yet; wait for some rounds")
+    found, speeds = model.speeds(tried).shrunk(), np.empty((3, len(who)))
+    speeds[:] = np.median(found, axis=1)[:, None]  # of workers that this job has not tried
+    speeds[:, tried] = found
+    setup, ranks = summary.get("setup_time"), ranks_for(len(record.identities))
+    starts = 1 + sum(event.kind == "resumed" for event in record.events)
+    cores = (summary.get("billed") or 0.0) / max(summary["elapsed"], 1e-9) / ranks
+    return KnownJob(
+        budget,
+        int(tables.get("stop", {}).get("rounds", done)),
+        SpeedEstimates(*speeds),
+        latency(record, done),
+        0.0 if setup is None else max(summary["elapsed"] - setup - summary["clock"], 0.0) / done,
+        (setup or 0.0) / starts,
+        max(round(cores), 1),
+    )
+
+
+def latency(record: Record, rounds: int) -> float:
+    """Return the mean seconds of a round that an order is on its way, or that are the manager's."""
+    orders = np.minimum(record.workers["arrivals"], rounds).sum()  # single arrivals share an order
+    own = recorded_rounds(record.rounds, len(record.identities)).gaps if record.rounds else np.zeros(1)
+    return float(record.workers["overhead"].sum() / max(orders, 1) + own.mean())
+
+
+def known_nodes(sources: Sequence[RunStats]) -> tuple[list[WorkerIdentity], list[Node]]:
+    """Return the workers that runs have seen, and their nodes, as each was in the latest run on it."""
+    latest: dict[str, list[WorkerIdentity]] = {}
+    for source in sources:
+        hosts: dict[str, list[WorkerIdentity]] = {}
+        for each in source.identities:  # a simulated worker is a node of its own
+            name = f"worker {each.local_index}" if each.host == VIRTUAL else each.host
+            hosts.setdefault(name, []).append(each)
+        latest |= hosts
+    who = [each for several in latest.values() for each in several]
+    nodes = []
+    for host, several in sorted(latest.items()):
+        rows = np.array([who.index(each) for each in several])
+        ranks = 1 if several[0].host == VIRTUAL else max(several[0].ranks_on_host, len(several))
+        # A rank that nothing is known of, such as the manager's, is taken to be like another one there.
+        missing = np.full(ranks - len(rows), rows[0])
+        nodes.append(Node(host, several[0].hardware, np.concatenate([missing, rows])))
+    return who, nodes
+
+
+class Prediction(NamedTuple):
+    """What a job is expected to take, or several together."""
+
+    clock: float
+    worker_time: float
+    elapsed: float
+
+
+def predict(jobs: Sequence[KnownJob], rows: IntArray, rng: Generator) -> Prediction:
+    """Return what jobs take on some workers."""
+    setup = max(job.setup for job in jobs)
+    if len(jobs) > 1:
+        clock, worker_time = play(jobs, rows, rng)
+        return Prediction(clock, worker_time, clock + setup)
+    (job,) = jobs
+    plan, _ = plan_exactly(job.speeds.of(rows), job.budget)
+    clock = job.rounds * (plan.length + job.latency)
+    return Prediction(clock, job.rounds * plan.worker_time, clock + job.rounds * job.gap + setup)
+
+
+def play(jobs: Sequence[KnownJob], rows: IntArray, rng: Generator) -> tuple[float, float]:
+    """Return makespan and worker time of jobs that share workers: as the real ones do, with drawn times."""
+    part = min(1.0, PLAYED_ROUNDS / max(job.rounds for job in jobs))
+    speeds = [job.speeds.of(rows) for job in jobs]
+    alone = [plan_exactly(own, job.budget)[0].quota for job, own in zip(jobs, speeds, strict=True)]
+    left = [max(1, round(part * job.rounds)) for job in jobs]
+    free, worked = np.zeros(len(rows)), 0.0  # when each worker has done all that it was given
+    due = [(0.0, number) for number in range(len(jobs))]
+    while due:
+        now, j = heappop(due)
+        ready, (mu, sd, _) = np.maximum(free - now, 0.0), speeds[j]
+        quota = shares(ready, mu, jobs[j].budget) if ready.any() else alone[j]
+        busy = np.flatnonzero(quota)
+        variance = np.square(sd[busy] / mu[busy])
+        seconds = rng.gamma(quota[busy] / variance, mu[busy] * variance)
+        free[busy] = np.maximum(free[busy], now) + seconds
+        worked += float(seconds.sum())
+        ended = float(free[busy].max()) + jobs[j].latency
+        left[j] -= 1
+        if left[j]:
+            heappush(due, (ended + jobs[j].gap, j))
+    return max(float(free.max()), ended) / part, worked / part
+
+
+def recommend(
+    paths: Sequence[Path],
+    shared: bool = False,
+    sizes: Sequence[int] = (),
+    copies: int = 1,
+    rounds: int | None = None,
+    price: float = 1.0,
+) -> dict[str, Any]:
+    """Return what to expect of some numbers of nodes, and which of them are fastest, cheapest and best.
+
+    If `shared`, each run is of a job that shares ranks with the others.  Otherwise all are of one problem,
+    and `copies` jobs like the first share ranks.  1 % of time is worth `price` % of billed.  Seconds.
+    """
+    if not 0 <= price < np.inf:
+        raise UsageError(f"--price {price} must be a number from 0 on; 0 means the cheapest")
+    (first, *others), notes = read_records(paths, shared)
+    records = [first, *others]
+    sources = merge_runs(each for _, record in records for each in [*record.prior, record.source])
+    who, nodes = known_nodes(sources)
+    own = partial(known_job, who=who)
+    jobs = [own(record, [record.source], path=path) for path, record in records] if shared else []
+    jobs = jobs or [own(first[1], sources, path=first[0])] * copies
+    if rounds is not None:
+        jobs = [replace(job, rounds=rounds) for job in jobs]
+    per_node = Counter(len(node.rows) for node in nodes).most_common(1)[0][0]
+    spare = int(per_node == 1)  # the manager's node, which has no worker
+    most = len(nodes) + spare
+    sizes = sizes or sorted({*(2**j for j in range(most.bit_length()) if 2**j <= most), most})
+    groups = {RANDOM: nodes, CHOSEN: nodes}
+    kinds = dict.fromkeys(node.hardware for node in nodes)
+    if len(kinds) > 1:
+        groups |= {kind: [node for node in nodes if node.hardware == kind] for kind in kinds}
+    found = []
+    for group, members in groups.items():
+        counts = [k for k in sizes if k * per_node > 1 and (group == RANDOM or k - spare <= len(members))]
+        rows = [size_row(jobs, members, k, spare, group) for k in counts]
+        found += marked(rows, price)
+    if not found:
+        raise UsageError("no such number of nodes can hold a manager and a worker: ask for more with --nodes")
+    return {
+        "runs": [str(path) for path, _ in records],
+        "jobs": len(jobs),
+        "known_nodes": len(nodes),
+        "ranks_per_node": per_node,
+        "cores_per_rank": max(job.cores for job in jobs),
+        "rounds": max(job.rounds for job in jobs),
+        "price": price,
+        "sizes": found,
+        "notes": notes,
+    }
+
+
+def read_records(paths: Sequence[Path], shared: bool) -> tuple[list[tuple[Path, Record]], list[str]]:
+    """Return the runs, which must be of one problem unless they are jobs that share ranks."""
+    every = EarlierRuns(None)
+    found = list(every.records(paths))
+    if not found:
+        raise UsageError(f"there are no run files in {', '.join(map(str, paths))}")
+    if shared:
+        return found, every.notes
+    same = EarlierRuns(found[0][1].job, "--shared, as jobs that share ranks")
+    return list(same.records(paths)), same.notes
+
+
+def size_row(
+    jobs: Sequence[KnownJob], nodes: Sequence[Node], k: int, spare: int, group: str
+) -> dict[str, Any]:
+    """Return what to expect of k nodes: the mean over choices of them, and its standard deviation."""
+    streams, count = Streams(k, Purpose.TIMES), k - spare
+    draws, cores = [], max(job.cores for job in jobs)
+    fastest = np.argsort([speed_of(jobs, node) for node in nodes])[::-1][:count]
+    for number in range(DRAWS):
+        rng = streams.at(0, number=number)
+        chosen = fastest if group == CHOSEN else rng.choice(len(nodes), count, replace=count > len(nodes))
+        members = [nodes[j] for j in sorted(chosen.tolist())]
+        rows = np.concatenate([node.rows for node in members])[1 - spare :]
+        draws.append((*predict([job.perturbed(rng) for job in jobs], rows, rng), len(rows)))
+    table = np.array(draws)
+    means, errors = table.mean(axis=0).tolist(), table.std(axis=0, ddof=1).tolist()
+    workers = round(means.pop())
+    billed = np.array([means[2], errors[2]]) * cores * ranks_for(workers)
+    return {
+        "nodes": k,
+        "which": group,
+        "workers": workers,
+        **dict(zip(Prediction._fields, means, strict=True)),
+        **{f"{name}_error": value for name, value in zip(Prediction._fields, errors[:3], strict=True)},
+        "billed": float(billed[0]),
+        "billed_error": float(billed[1]),
+        "nodelist": sorted(nodes[j].host for j in fastest.tolist()) if group == CHOSEN else [],
+    }
+
+
+def speed_of(jobs: Sequence[KnownJob], node: Node) -> float:
+    """Return how many tasks per second a node does, of an average job."""
+    return sum(float((job.speeds.mu.mean() / job.speeds.mu[node.rows]).sum()) for job in jobs)
+
+
+def marked(rows: list[dict[str, Any]], price: float) -> list[dict[str, Any]]:
+    """Return the rows with marks: the soonest done, the least billed, and the best by the price."""
+    scores = {
+        "fastest": lambda row: row["elapsed"],
+        "cheapest": lambda row: row["billed"],
+        "best": lambda row: price * np.log(row["elapsed"]) + np.log(row["billed"]),
+    }
+    best = {mark: min(rows, key=score) for mark, score in scores.items()} if rows else {}
+    return [row | {"marks": [mark for mark in MARKS if best[mark] is row]} for row in rows]
+
+
+def recommended_size(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the best row for a scheduler that chooses the nodes."""
+    row: dict[str, Any]
+    (row,) = [row for row in answer["sizes"] if row["which"] == RANDOM and "best" in row["marks"]]
+    return row
+
+
+HEADER = ["nodes", "workers", "clock", "elapsed", "±", "worker time", "billed [core h]", ""]
+
+
+def recommendation_text(answer: dict[str, Any]) -> str:
+    """Return the sizes as tables, one for each way to choose nodes, and below them what they rest on."""
+    titles = {RANDOM: "nodes that the scheduler chooses", CHOSEN: "the fastest nodes, by --nodelist"}
+    lines = []
+    for which in dict.fromkeys(row["which"] for row in answer["sizes"]):
+        rows = [_cells(row) for row in answer["sizes"] if row["which"] == which]
+        lines += [f"{titles.get(which, f'nodes with {which}')}:", table(rows, HEADER), ""]
+    best = recommended_size(answer)
+    jobs = "" if answer["jobs"] == 1 else f"{answer['jobs']} jobs that share ranks, "
+    ranks, known = counted(answer["ranks_per_node"], "rank"), counted(answer["known_nodes"], "node")
+    lines += [
+        f"{jobs}{answer['rounds']:,} rounds, {ranks} per node; speeds of {known}.",
+        "± is one standard deviation of elapsed: which nodes it may be, and how sure their speeds are.",
+        f"best: 1 % of time is worth {answer['price']:g} % of billed (--price).",
+        f"Ask for it with --nodes {best['nodes']} --ntasks-per-node {answer['ranks_per_node']}, or with "
+        "mpi-ata submit --recommended.",
+    ]
+    return "\n".join(lines)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    error = f"{100 * row['elapsed_error'] / row['elapsed']:.0f} %"
+    times = [duration(row[name]) for name in ("clock", "elapsed", "worker_time")]
+    hours = significant(row["billed"] / 3600, 3)
+    return [
+        str(row["nodes"]),
+        str(row["workers"]),
+        *times[:2],
+        error,
+        times[2],
+        hours,
+        ", ".join(row["marks"]),
+    ]
+
+
+def draw_recommendation(answer: dict[str, Any], path: Path) -> None:
+    """Draw time against cost, a curve for each way to choose nodes, the best sizes circled."""
+    from matplotlib import style
+
+    with style.context(plots.STYLE, after_reset=True):
+        figure: Figure = plots.new_figure(plots.WIDTH / 2, 1.4 * plots.HEIGHT)
+        axes = figure.add_subplot()
+        for number, which in enumerate(dict.fromkeys(row["which"] for row in answer["sizes"])):
+            rows, look = [row for row in answer["sizes"] if row["which"] == which], plots.line_style(number)
+            columns = {
+                name: np.array([row[name] for row in rows])
+                for name in ("billed", "billed_error", "elapsed", "elapsed_error")
+            }
+            hours, error = columns["billed"] / 3600, columns["billed_error"] / 3600
+            given = hours, columns["elapsed"], columns["elapsed_error"], error
+            axes.errorbar(*given, marker=".", label=f"{which} nodes"[:40], elinewidth=0.7, **look)
+            for row, at in zip(rows, zip(hours, columns["elapsed"], strict=True), strict=True):
+                axes.annotate(str(row["nodes"]), at, (4, 4), textcoords="offset points", fontsize=7)
+                if "best" in row["marks"]:
+                    axes.plot(*at, "o", markersize=10, fillstyle="none", color=look["color"])
+        axes.set(xlabel="billed [core h]", ylabel="elapsed [s]", xscale="log", yscale="log")
+        plots.plain_log_ticks(axes.xaxis)
+        plots.plain_log_ticks(axes.yaxis)
+        axes.legend(fontsize=7)
+        plots.save_figure(figure, path, dpi=110)
