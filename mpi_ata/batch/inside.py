@@ -21,7 +21,7 @@ from mpi_ata.driver.jobs import specify_jobs
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import CONTINUE, RunError, UsageError, command_line, printable
 from mpi_ata.job import load_job
-from mpi_ata.launch.environment import STARTED, job_start
+from mpi_ata.launch.environment import CORES, STARTED, job_start
 from mpi_ata.launch.exit_report import FAILURE_VARIABLE, REPORT_VARIABLE, read_report
 from mpi_ata.launch.signals import SIGNAL_VARIABLE
 from mpi_ata.runfile.checkpoints import RUNS
@@ -167,6 +167,7 @@ class Watch:
             SIGNAL_VARIABLE: self._batch.signal,
             REPORT_VARIABLE: str(report.absolute()),
             STARTED: str(min(job_start(), self._inside.began)),
+            CORES: str(self._inside.cores),
         }
         launch.set_mpi_defaults(environment)
         with subprocess.Popen(self._batch.command(), env=environment) as self._child:  # noqa: S603
@@ -217,10 +218,14 @@ class Watch:
         """Requeue this batch job, if that is wanted, once; return whether it has been requeued."""
         job = None if self._requeued else self.queued_job()
         if job is not None and should_requeue(self._batch, job):
-            error = scheduler().requeue(job.id)
+            own = self._batch.dir.script
+            script = own if own.exists() else job.script
+            id, error = scheduler().requeue(job.id, script)
             self._requeued = not error
+            if id not in ("", job.id):  # another batch job resumes this one
+                self._batch.dir.record_jobs([id], self._batch.dir.manifest().runs)
             if error:
-                again = command_line(*scheduler().submit_command(job.script))
+                again = command_line(*scheduler().submit_command(script))
                 note(f"{scheduler().NAME} does not requeue this job: {error}; resume it with {again}")
         elif job is None and not self._requeued and self._batch.requeue:
             name = scheduler().NAME
@@ -250,7 +255,7 @@ class Watch:
     def queued_job(self) -> QueuedJob | None:
         """Return this batch job as the scheduler describes it now, or did when it last answered."""
         if self._inside.id is not None:
-            with suppress(RunError, UsageError):
+            with suppress(RunError, UsageError, ValueError):  # the last: it prints something unexpected
                 found = scheduler().jobs(self._inside.id)
                 self._latest = found[0] if found else None
         return self._latest

@@ -4,7 +4,6 @@ import argparse
 import math
 import os
 import re
-import shlex
 import shutil
 import time
 from collections import defaultdict
@@ -19,16 +18,23 @@ from mpi_ata.batch.interface import (
     Phase,
     Placement,
     QueuedJob,
+    Requeued,
     Resources,
-    SchedulerUnreachableError,
     Script,
+    answer,
+    check_ranks,
     check_text,
+    error_line,
+    own_launcher,
+    run_tool,
+    split_options,
+    submitted_id,
 )
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import CommandResult, run_command
 from mpi_ata.launch.environment import slurm_job_start
 from mpi_ata.launch.mpirun import fault_tolerance, loaded_library
-from mpi_ata.layout import ranks_for, workers_in
+from mpi_ata.layout import ranks_for
 
 NAME = "Slurm"
 ARRAY_INDEX = "SLURM_ARRAY_TASK_ID"
@@ -53,10 +59,7 @@ def check_resources(resources: Resources) -> None:
     """Reject options that Slurm cannot read, that the script sets itself, or that give too few ranks."""
     if resources.time is not None and parse_duration(resources.time) is None:
         raise UsageError(f"--time {resources.time} is not a Slurm time, such as 02:00:00 or 1-12")
-    if resources.ranks is not None and workers_in(resources.ranks) < 1:
-        raise UsageError(
-            f"{resources.ranks} rank is too few: a job needs a manager and a worker, so --ntasks 2 or more"
-        )
+    check_ranks(resources)
     for argument in extra_args(resources):
         option = SHORT_OPTIONS.get(argument[:2], argument.split("=")[0])
         if option in RESERVED:
@@ -65,10 +68,7 @@ def check_resources(resources: Resources) -> None:
 
 def extra_args(resources: Resources) -> list[str]:
     """Return the further options of sbatch, split into arguments."""
-    try:
-        return [argument for text in resources.more for argument in shlex.split(check_text(text))]
-    except ValueError as error:
-        raise UsageError(f"--sbatch {' '.join(resources.more)!r} cannot be read: {error}") from None
+    return split_options(resources.more)
 
 
 def is_sized(resources: Resources) -> bool:
@@ -239,34 +239,17 @@ UNREACHABLE = (  # what Slurm's commands print if they cannot reach the controll
 
 def run_slurm(*command: str) -> CommandResult:
     """Run one of Slurm's commands, and retry it if the controller does not answer."""
-    if shutil.which(command[0]) is None:
-        raise UsageError(f"there is no {command[0]} here: run this where Slurm is, or use mpi-ata run")
     for number in range(TRIES):
-        result = run_command(command)
+        result = run_tool(NAME, *command)
         if result.code is not None and "Unable to contact slurm controller" not in result.err:
             break
         time.sleep(2.0**number)
     return result
 
 
-def error_line(result: CommandResult) -> str:
-    """Return the last line that a command printed, without its name in front; empty if it succeeded."""
-    if result.code == 0:
-        return ""
-    lines = [line for line in (result.err or result.out).splitlines() if line.strip()]
-    return re.sub(r"^\w+: ((error|fatal): )?", "", lines[-1]) if lines else "no answer came"
-
-
 def is_unreachable(result: CommandResult) -> bool:
     """Return whether a command could not reach the controller at all."""
     return result.code != 0 and (result.code is None or any(text in result.err for text in UNREACHABLE))
-
-
-def answer(result: CommandResult) -> str:
-    """Return what a query printed; an error if Slurm did not answer it."""
-    if error := error_line(result):
-        raise SchedulerUnreachableError(f"Slurm does not answer: {error}; see mpi-ata doctor")
-    return result.out
 
 
 def submit_command(script: Path, after: str = "") -> list[str]:
@@ -277,12 +260,9 @@ def submit_command(script: Path, after: str = "") -> list[str]:
 def submit(script: Path, after: str = "") -> str:
     """Submit a batch script and return the id of the Slurm job."""
     result = run_slurm(*submit_command(script, after))
-    id = re.search(r"^(\d+)(;.*)?$", result.out, re.MULTILINE)
     if is_unreachable(result):
         raise RunError(f"sbatch cannot reach Slurm: {error_line(result)}; see mpi-ata doctor")
-    if result.code != 0 or id is None:
-        raise UsageError(f"Slurm rejected the job: {error_line(result) or 'no id came'}")
-    return id[1]
+    return submitted_id(NAME, r"^(\d+)(;.*)?$", result)
 
 
 def find_obstacle(resources: Resources) -> str:
@@ -297,17 +277,17 @@ def jobs(id: str) -> list[QueuedJob]:
     unknown = any(text in result.out + result.err for text in UNKNOWN_JOB)
     if result.code != 0 and unknown and not is_unreachable(result):
         return []
-    return [parse_job(line) for line in answer(result).splitlines() if line.startswith("JobId=")]
+    return [parse_job(line) for line in answer(NAME, result).splitlines() if line.startswith("JobId=")]
 
 
 def queued_ids() -> list[str]:
     """Return the ids of this user's queued and running Slurm jobs; one per array."""
-    return list(dict.fromkeys(answer(run_slurm("squeue", "--me", "--noheader", "--format=%F")).split()))
+    return list(dict.fromkeys(answer(NAME, run_slurm("squeue", "--me", "--noheader", "--format=%F")).split()))
 
 
-def requeue(id: str) -> str:
-    """Requeue a Slurm job, and return the error message if Slurm rejects that."""
-    return error_line(run_slurm("scontrol", "requeue", id))
+def requeue(id: str, script: Path) -> Requeued:
+    """Requeue a Slurm job, which keeps its id."""
+    return Requeued(id, error_line(run_slurm("scontrol", "requeue", id)))
 
 
 def exclude_nodes(id: str, nodes: Sequence[str]) -> str:
@@ -318,7 +298,7 @@ def exclude_nodes(id: str, nodes: Sequence[str]) -> str:
 def nodes_by_partition() -> dict[str, list[str]]:
     """Return the nodes of each partition; those of the default partition also under an empty name."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    lines = answer(run_slurm("sinfo", "--Node", "--noheader", "--format=%N %P")).splitlines()
+    lines = answer(NAME, run_slurm("sinfo", "--Node", "--noheader", "--format=%N %P")).splitlines()
     for node, partition in [line.split() for line in lines if line.strip()]:
         for name in {partition.rstrip("*"), ""} if partition.endswith("*") else {partition}:
             found[name].append(node)
@@ -383,14 +363,11 @@ def inside() -> Allocation:
     )
 
 
-LAUNCHER_VARIABLE = "MPI_ATA_LAUNCHER"  # the user's own choice, such as srun --mpi=pmix
-
-
 def launcher(workers: int | None = None) -> list[str]:
     """Return the command that starts the ranks of this Slurm job, for these workers or all its tasks."""
     ranks = inside().tasks if workers is None else ranks_for(workers)
-    if own := os.environ.get(LAUNCHER_VARIABLE):
-        return [*shlex.split(own), "-n", str(ranks)]
+    if own := own_launcher(ranks):
+        return own
     offered, mpirun = mpi_types() if shutil.which("srun") else [], None
     with suppress(UsageError):
         mpirun = launch.find_mpirun()
@@ -409,7 +386,7 @@ def choose_launcher(library: str, offered: Sequence[str], mpirun: str | None, ra
         return [mpirun, "-n", str(ranks)]
     raise UsageError(
         f"no launcher for {library or 'this MPI'} was found: there is no mpirun, and srun --mpi offers "
-        f"{', '.join(offered) or 'nothing'}; load the module of your MPI, or set {LAUNCHER_VARIABLE}, "
+        f"{', '.join(offered) or 'nothing'}; load the module of your MPI, or set MPI_ATA_LAUNCHER, "
         "such as to srun --mpi=pmix"
     )
 

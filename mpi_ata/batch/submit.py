@@ -364,14 +364,15 @@ def submit_chain(asked: Submission) -> list[str]:
 def describe(asked: Submission, ids: Sequence[str], notes: Sequence[str]) -> dict[str, Any]:
     """Return what was submitted, in plain values; the ids in the commands of a chain are not known yet."""
     jobs = [int(id) if id.isdigit() else id for id in ids]
-    member, later = "_0" if asked.sweep else "", (asked.chain or 1) - 1
+    id, later = ids[0] if ids else "ID", (asked.chain or 1) - 1
+    id = scheduler().member_id(id, 0) if asked.sweep else id
     return {
         "job": jobs[0] if jobs else None,
         "jobs": jobs,
         "ranks": asked.resources.ranks,
         "run": str(asked.runs[0]),
         "runs": [str(run) for run in asked.runs],
-        "log": f"{asked.dir.log}-{jobs[0] if jobs else 'ID'}{member}.out",
+        "log": f"{asked.dir.log}-{id}.out",
         "commands": [scheduler().submit_command(asked.dir.script, id) for id in ["", *["ID"] * later]],
         "excluded": list(asked.resources.exclude),
         "notes": list(notes),

@@ -383,6 +383,8 @@ def test_every_submission_in_the_documentation_is_accepted(tmp_path: Path) -> No
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
     (tmp_path / "runs").mkdir()
     (tmp_path / "env.sh").touch()
+    known = ("--virtual", "--workers", "3", "--set", "stop.rounds=9", "--out", "runs/first.h5")
+    assert call("run", "jobs/emulated.toml", *known).exit_code == 0  # for --recommended
     for command in commands:
         result = call(*shlex.split(command), "--dry-run")
         assert result.exit_code == 0, f"{command}: {result.output}"
