@@ -170,6 +170,18 @@ class Scheduler(Protocol):
         """Let a requeued job avoid nodes, and return why that was rejected, or nothing."""
         return f"{self.NAME} cannot change which nodes it uses"
 
+    def can_shrink(self) -> bool:
+        """Return whether nodes of a running batch job can be given back."""
+        return False
+
+    def shrink(self, id: str, keep: Sequence[str]) -> str:
+        """Give back all but these nodes of this batch job, and return why that was rejected, or nothing."""
+        return f"{self.NAME} takes no nodes back"
+
+    def resize(self, id: str, keep: Sequence[str]) -> str:
+        """Let this batch job, once requeued, have as many nodes as these, and return why not, or nothing."""
+        return f"{self.NAME} cannot change how many nodes it uses"
+
     def nodes_by_partition(self) -> dict[str, list[str]]:
         """Return the nodes of each partition, those of the default one also under an empty name."""
         raise UsageError(f"{self.NAME} takes no list of nodes to avoid: leave out --exclude-slow")

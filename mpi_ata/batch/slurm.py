@@ -32,7 +32,7 @@ from mpi_ata.batch.interface import (
 )
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import CommandResult, run_command
-from mpi_ata.launch.environment import slurm_job_start
+from mpi_ata.launch.environment import expand_counts, slurm_job_start
 from mpi_ata.launch.mpirun import fault_tolerance, loaded_library
 from mpi_ata.layout import ranks_for
 
@@ -295,6 +295,43 @@ def exclude_nodes(id: str, nodes: Sequence[str]) -> str:
     return error_line(run_slurm("scontrol", "update", f"JobId={id}", f"ExcNodeList={','.join(nodes)}"))
 
 
+PER_NODE = ("SLURM_JOB_CPUS_PER_NODE", "SLURM_TASKS_PER_NODE")  # lists with a number for each node
+
+
+def can_shrink() -> bool:
+    """Return whether the site lets running Slurm jobs give nodes back."""
+    return "disable_job_shrink" not in run_slurm("scontrol", "show", "config").out
+
+
+def per_node(keep: Sequence[str]) -> list[list[int]]:
+    """Return the cores and the tasks of some nodes of the Slurm job of this process."""
+    nodes = expand_nodes(os.environ["SLURM_JOB_NODELIST"])
+    counts = [expand_counts(os.environ.get(name, "")) for name in PER_NODE]
+    return [[each[nodes.index(node)] for node in keep] for each in counts]
+
+
+def shrink(id: str, keep: Sequence[str]) -> str:
+    """Give back all but these nodes of the Slurm job of this process, and return the error if that fails."""
+    cores, tasks = per_node(keep)
+    error = error_line(run_slurm("scontrol", "update", f"JobId={id}", f"NodeList={','.join(keep)}"))
+    for file in Path().glob(f"slurm_job_{id}_resize.*"):  # for shells
+        file.unlink(missing_ok=True)
+    if not error:
+        values = [",".join(map(str, each)) for each in (cores, tasks)]
+        names = dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), ",".join(keep))
+        names |= dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(keep)))
+        names |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(sum(tasks)))
+        os.environ |= names | dict(zip(PER_NODE, values, strict=True))
+    return error
+
+
+def resize(id: str, keep: Sequence[str]) -> str:
+    """Let a requeued Slurm job have as many nodes, tasks and cores as these nodes have now."""
+    cores, tasks = per_node(keep)
+    sizes = [f"NumNodes={len(keep)}", f"NumTasks={sum(tasks)}", f"NumCPUs={sum(cores)}"]
+    return error_line(run_slurm("scontrol", "update", f"JobId={id}", *sizes))
+
+
 def nodes_by_partition() -> dict[str, list[str]]:
     """Return the nodes of each partition; those of the default partition also under an empty name."""
     found: defaultdict[str, list[str]] = defaultdict(list)
@@ -352,13 +389,14 @@ def consumed_energy(ids: Sequence[str]) -> float | None:
 
 
 def inside() -> Allocation:
-    """Return the Slurm job that this process belongs to."""
+    """Return the Slurm job that this process belongs to; SLURM_NTASKS stays too large if it was resized."""
+    tasks, placed = launch.slurm_tasks() or 1, sum(expand_counts(os.environ.get("SLURM_TASKS_PER_NODE", "")))
     return Allocation(
         launch.slurm_job(),
         int(os.environ.get("SLURM_RESTART_COUNT", 0)),
         os.environ.get("SLURM_JOB_NODELIST", ""),
         launch.allocated_cores(),
-        launch.slurm_tasks() or 1,
+        min(tasks, placed or tasks),
         slurm_job_start(),
     )
 

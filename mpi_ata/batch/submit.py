@@ -56,6 +56,7 @@ class Submission:
     chain: int | None = None  # number of batch jobs, each after the one before
     signal: str = SIGNAL
     lead: int | None = None
+    give_back: bool = False  # nodes that the run can do without
     source: Path | None = None
     check: bool = True  # build the problem before submitting
 
@@ -67,6 +68,8 @@ class Submission:
             raise UsageError("--resume continues a run; name its file: --out RUN.h5 --resume")
         if self.output.accept_changes and not self.output.resume:
             raise UsageError("--accept-changes requires --resume")
+        if self.give_back and self.shared:
+            raise UsageError("--give-back is for a single run, not for several that share ranks")
         check_signal(self.signal)
 
     @property
@@ -273,6 +276,7 @@ def batch_args(asked: Submission, jobs: Sequence[Path]) -> list[str]:
     args += array_args(asked.array, asked.at_once)
     args += ["--signal", asked.signal] if asked.signal != SIGNAL else []
     args += ["--lead", str(asked.lead)] if asked.lead is not None else []
+    args += ["--give-back"] if asked.give_back else []
     args += ["--no-requeue"] if asked.chain is not None else []
     return args + (["--siblings"] if asked.sweep is not None and asked.sweep.same_problem else [])
 

@@ -101,6 +101,7 @@ lead_options = combine(
         type=click.IntRange(min=1),
         help="How many seconds before the time limit to send that signal.  [default: as measured]",
     ),
+    click.option("--give-back", is_flag=True, help="Give nodes back to Slurm that the run can do without."),
 )
 
 

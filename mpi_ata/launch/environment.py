@@ -24,6 +24,7 @@ DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 FAULT_TOLERANT = "OMPI_MCA_mpi_ft_enable"  # 1 on ranks that Open MPI lets outlive others
 OWNER = "MPI_ATA_RANK"  # the process that is the rank: its children inherit the launcher's variables
 CORES = "MPI_ATA_CORES"  # that a batch job has, as far as `mpi-ata batch` knows
+RELEASED = "MPI_ATA_RELEASED"  # hosts that were given back before the ranks were started again
 STARTED = "MPI_ATA_STARTED"  # when the process began that has started the ranks, in seconds since 1970
 FIRST_STEP = "0"  # later steps of a Slurm job have other work before them
 TERMINAL = "MPI_ATA_TERMINAL"  # set if rank 0 may draw on stderr although it writes to a pipe
@@ -77,8 +78,13 @@ def allocated_cores() -> int:
     """Return how many cores this batch job has; Slurm lists them as 8(x3),4; 0 outside batch jobs."""
     if (cores := os.environ.get(CORES, "")).isdecimal() and int(cores):
         return int(cores)
-    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    return sum(int(count) * int(times or 1) for count, times in counts)
+    return sum(expand_counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")))
+
+
+def expand_counts(text: str) -> list[int]:
+    """Return the numbers of each node in a list such as 8(x3),4."""
+    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(count) for count, times in counts for _ in range(int(times or 1))]
 
 
 def is_script_rank() -> bool:

@@ -23,6 +23,8 @@ RUN = Path("run.h5")
 
 def run_job(law: str = "gpu-generations", workers: int = 24, budget: int = 24, **settings: object) -> None:
     """Run a job on simulated workers, each of which does some tasks."""
+    for path in Path().glob("run.h5*"):
+        path.unlink()
     Path("job.toml").write_text(JOB)
     wanted = {"times.law": law, "run.workers": workers, "allocator.budget": budget, "allocator.name": "uta"}
     words = [f"--set={name}={value}" for name, value in (wanted | {"stop.rounds": 300} | settings).items()]
