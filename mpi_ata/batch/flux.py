@@ -72,7 +72,7 @@ class Flux(Scheduler):
         """Reject a time that Flux cannot read, or too few ranks."""
         if resources.time is not None and self.parse_duration(resources.time) is None:
             raise UsageError(f"--time {resources.time} is not a Flux time, such as 30 (minutes), 90s or 2h")
-        check_ranks(resources)
+        check_ranks(resources, self.NAME)
 
     def parse_duration(self, text: str) -> float | None:
         """Return the seconds of a number with a unit, by default minutes; None if it is no time."""

@@ -51,10 +51,13 @@ class Resources:
     gpus_per_task: str | None = None
     more: tuple[str, ...] = ()  # further options of the scheduler, each text as on a command line
     exclude: tuple[str, ...] = ()  # nodes to avoid, besides those in `more`
+    components: tuple[str, ...] = ()  # options of further kinds of nodes, of a heterogeneous job
 
     @property
     def ranks(self) -> int | None:
         """Return how many ranks will be started, manager included; None if only the scheduler can tell."""
+        if self.components:
+            return None
         if self.ntasks is not None:
             return self.ntasks
         if self.ntasks_per_node is None:
@@ -258,8 +261,10 @@ def submitted_id(name: str, pattern: str, result: CommandResult) -> str:
     return id[1]
 
 
-def check_ranks(resources: Resources) -> None:
-    """Reject too few ranks."""
+def check_ranks(resources: Resources, name: str = "Slurm") -> None:
+    """Reject too few ranks, and components where only Slurm has them."""
+    if resources.components and name != "Slurm":
+        raise UsageError(f"--and is for Slurm: {name} has no heterogeneous jobs of this kind")
     if resources.ranks is not None and workers_in(resources.ranks) < 1:
         raise UsageError(
             f"{resources.ranks} rank is too few: a job needs a manager and a worker, so --ntasks 2 or more"

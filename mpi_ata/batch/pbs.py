@@ -57,7 +57,7 @@ class PBS(Scheduler):
         """Reject options that PBS cannot read, that the script sets itself, or that give too few ranks."""
         if resources.time is not None and self.parse_duration(resources.time) is None:
             raise UsageError(f"--time {resources.time} is not a PBS time, such as 02:00:00 or 7200 (seconds)")
-        check_ranks(resources)
+        check_ranks(resources, self.NAME)
         for argument in split_options(resources.more):
             if argument[:2] in RESERVED:
                 raise UsageError(f"--sbatch {argument!r} conflicts with the batch script; leave it out")

@@ -7,10 +7,12 @@ import re
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from mpi_ata import launch
 from mpi_ata.batch.interface import (
@@ -32,7 +34,7 @@ from mpi_ata.batch.interface import (
 )
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import CommandResult, run_command
-from mpi_ata.launch.environment import expand_counts, slurm_job_start
+from mpi_ata.launch.environment import expand_counts, slurm_job_start, slurm_values
 from mpi_ata.launch.mpirun import fault_tolerance, loaded_library
 from mpi_ata.layout import ranks_for
 
@@ -60,7 +62,7 @@ def check_resources(resources: Resources) -> None:
     if resources.time is not None and parse_duration(resources.time) is None:
         raise UsageError(f"--time {resources.time} is not a Slurm time, such as 02:00:00 or 1-12")
     check_ranks(resources)
-    for argument in extra_args(resources):
+    for argument in [*extra_args(resources), *split_options(resources.components)]:
         option = SHORT_OPTIONS.get(argument[:2], argument.split("=")[0])
         if option in RESERVED:
             raise UsageError(f"--sbatch {argument!r} conflicts with the batch script; use {RESERVED[option]}")
@@ -123,7 +125,23 @@ def directives(script: Script) -> list[str]:
     if script.members:
         limit = f"%{script.at_once}" if script.at_once else ""
         options.append(f"--array=0-{len(script.members) - 1}{limit}")
-    return [f"#SBATCH {quote_directive(option)}" for option in [*options, *sbatch_args(script.resources)]]
+    if script.members and script.resources.components:
+        raise UsageError("--array and --and cannot be combined: Slurm has no arrays of heterogeneous jobs")
+    lines = [f"#SBATCH {quote_directive(option)}" for option in [*options, *sbatch_args(script.resources)]]
+    for component in component_args(script.resources):
+        lines += ["#SBATCH hetjob", *(f"#SBATCH {quote_directive(option)}" for option in component)]
+    return lines
+
+
+SIZES: dict[str, Any] = dict.fromkeys(
+    ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "gpus_per_task")
+)
+
+
+def component_args(resources: Resources) -> Iterator[list[str]]:
+    """Yield the arguments of sbatch for each further component; time, account, partition as in the first."""
+    for text in resources.components:
+        yield sbatch_args(replace(resources, **SIZES, more=(text,), components=()))
 
 
 def quote_directive(option: str) -> str:
@@ -277,7 +295,8 @@ def jobs(id: str) -> list[QueuedJob]:
     unknown = any(text in result.out + result.err for text in UNKNOWN_JOB)
     if result.code != 0 and unknown and not is_unreachable(result):
         return []
-    return [parse_job(line) for line in answer(NAME, result).splitlines() if line.startswith("JobId=")]
+    lines = [line for line in answer(NAME, result).splitlines() if line.startswith("JobId=")]
+    return [parse_job(line) for line in lines if not re.search(r"HetJobOffset=[1-9]", line)]
 
 
 def queued_ids() -> list[str]:
@@ -390,11 +409,11 @@ def consumed_energy(ids: Sequence[str]) -> float | None:
 
 def inside() -> Allocation:
     """Return the Slurm job that this process belongs to; SLURM_NTASKS stays too large if it was resized."""
-    tasks, placed = launch.slurm_tasks() or 1, sum(expand_counts(os.environ.get("SLURM_TASKS_PER_NODE", "")))
+    tasks, placed = launch.slurm_tasks() or 1, sum(expand_counts(",".join(slurm_values(PER_NODE[1]))))
     return Allocation(
         launch.slurm_job(),
         int(os.environ.get("SLURM_RESTART_COUNT", 0)),
-        os.environ.get("SLURM_JOB_NODELIST", ""),
+        ",".join(slurm_values("SLURM_JOB_NODELIST")),
         launch.allocated_cores(),
         min(tasks, placed or tasks),
         slurm_job_start(),
@@ -415,13 +434,20 @@ def launcher(workers: int | None = None) -> list[str]:
 def choose_launcher(library: str, offered: Sequence[str], mpirun: str | None, ranks: int) -> list[str]:
     """Return how to start ranks of an MPI library; a wrong launcher makes every rank a world of its own."""
     gpus_per_rank = "SLURM_GPUS_PER_TASK" in os.environ  # only srun binds GPUs to ranks
+    if (size := int(os.environ.get("SLURM_HET_SIZE", 0))) > 1:
+        mpirun = None  # it would use only the nodes of the first component
     if mpirun is not None and "Open MPI" in library and not (gpus_per_rank and "pmix" in offered):
         # It works with Slurm whichever PMIx either was built with.
         return [mpirun, *fault_tolerance(mpirun), "-n", str(ranks)]
     if types := [name for name in supported_mpi_types(library) if name in offered]:
-        return srun(types[0], ranks)
+        ways = ["--ntasks", str(ranks)] if size < 2 else [f"--het-group=0-{size - 1}"]
+        return srun(types[0], ways)
     if mpirun is not None:
         return [mpirun, "-n", str(ranks)]
+    if size > 1:
+        needed = " or ".join(supported_mpi_types(library)) or "pmi2"
+        why = f"needs srun --mpi={needed}, but srun offers {', '.join(offered) or 'nothing'}"
+        raise UsageError(f"a heterogeneous Slurm job {why}: submit without --and, or use MPICH")
     raise UsageError(
         f"no launcher for {library or 'this MPI'} was found: there is no mpirun, and srun --mpi offers "
         f"{', '.join(offered) or 'nothing'}; load the module of your MPI, or set MPI_ATA_LAUNCHER, "
@@ -440,9 +466,9 @@ def supported_mpi_types(library: str) -> list[str]:
     return ["pmi2"]
 
 
-def srun(mpi: str, ranks: int) -> list[str]:
+def srun(mpi: str, ways: Sequence[str]) -> list[str]:
     """Return the srun command; a rank that dies does not end the others, where the MPI allows that."""
-    args = ["srun", f"--mpi={mpi}", "--kill-on-bad-exit=0", "--ntasks", str(ranks)]
+    args = ["srun", f"--mpi={mpi}", "--kill-on-bad-exit=0", *ways]
     if cores := os.environ.get("SLURM_CPUS_PER_TASK"):
         args.append(f"--cpus-per-task={cores}")  # newer versions of srun do not inherit it from the job
     return args

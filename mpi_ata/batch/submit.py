@@ -68,8 +68,8 @@ class Submission:
             raise UsageError("--resume continues a run; name its file: --out RUN.h5 --resume")
         if self.output.accept_changes and not self.output.resume:
             raise UsageError("--accept-changes requires --resume")
-        if self.give_back and self.shared:
-            raise UsageError("--give-back is for a single run, not for several that share ranks")
+        if self.give_back and (self.shared or self.resources.components):
+            raise UsageError("--give-back is for a single run on one kind of node: leave it out")
         check_signal(self.signal)
 
     @property

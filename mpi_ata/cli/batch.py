@@ -42,6 +42,13 @@ from mpi_ata.view.summaries import status_table, submission_text
 @click.option("--account", "-A", help="Account to charge.")
 @click.option("--gpus-per-task", help="GPUs per rank; the manager leaves its own idle.")
 @click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any other sbatch option.")
+@click.option(
+    "--and",
+    "components",
+    multiple=True,
+    metavar="OPTIONS",
+    help="sbatch options of another kind of node, in the same heterogeneous Slurm job; may be repeated.",
+)
 @set_option
 @array_options
 @click.option("--shared", is_flag=True, help="Let the runs of --array share the ranks of one Slurm job.")
@@ -96,6 +103,7 @@ def submit_command(
     Examples:
       mpi-ata submit jobs/emulated.toml --nodes 4 --ntasks-per-node 8 --time 02:00:00
       mpi-ata submit jobs/emulated.toml -N 4 -n 32 --sbatch "--constraint=fast" --dry-run
+      mpi-ata submit jobs/emulated.toml -N 1 -n 3 --and "--nodes=2 --ntasks=8 --constraint=a100"
       mpi-ata submit jobs/emulated.toml -n 32 --warm-start runs/ --json
       mpi-ata submit jobs/emulated.toml -N 4 -n 32 --exclude-slow runs/mine.h5
       mpi-ata submit jobs/emulated.toml --recommended runs/mine.h5 --price 2

@@ -234,6 +234,16 @@ def slurm() -> Finding:
     return Finding("Slurm", f"{result.gist()}: {srun}", True, remedy)
 
 
+def heterogeneous_jobs(library: Library) -> Finding:
+    """Report whether srun can start ranks on several components of a Slurm job."""
+    needed = "pmix" if "Open MPI" in library.version else "pmi2"
+    result = launch.run_command(["srun", "--mpi=list"])
+    offered = needed in re.findall(r"\w+", result.out + result.err)
+    return Finding(
+        "submit --and", f"needs srun --mpi={needed}, which is {'' if offered else 'not '}offered here"
+    )
+
+
 def is_nested_step() -> bool:
     """Return whether this shell runs in a step of srun that shares its cores with no other step."""
     step = os.environ.get("SLURM_STEP_ID", "")

@@ -63,9 +63,16 @@ def step_tasks() -> int:
     return int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) if "SLURM_STEP_ID" in os.environ else 1
 
 
+def slurm_values(name: str) -> list[str]:
+    """Return a variable of this Slurm job, or of each component of a heterogeneous one."""
+    components = range(int(os.environ.get("SLURM_HET_SIZE", 0)))
+    names = [f"{name}_HET_GROUP_{number}" for number in components] or [name]
+    return [os.environ[each] for each in names if os.environ.get(each)]
+
+
 def slurm_tasks() -> int | None:
     """Return how many tasks Slurm gave to this job or step; None outside Slurm."""
-    return int(os.environ["SLURM_NTASKS"]) if os.environ.get("SLURM_NTASKS") else None
+    return sum(map(int, slurm_values("SLURM_NTASKS"))) or None
 
 
 def slurm_job() -> str | None:
@@ -78,7 +85,7 @@ def allocated_cores() -> int:
     """Return how many cores this batch job has; Slurm lists them as 8(x3),4; 0 outside batch jobs."""
     if (cores := os.environ.get(CORES, "")).isdecimal() and int(cores):
         return int(cores)
-    return sum(expand_counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")))
+    return sum(expand_counts(",".join(slurm_values("SLURM_JOB_CPUS_PER_NODE"))))
 
 
 def expand_counts(text: str) -> list[int]:

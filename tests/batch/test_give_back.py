@@ -59,5 +59,5 @@ def test_nothing_is_spare_if_little_is_left_or_not_enough_is_known() -> None:
 
 def test_several_runs_that_share_ranks_give_nothing_back() -> None:
     jobs = (Path("a.toml"), Path("b.toml"))
-    with pytest.raises(UsageError, match="--give-back is for a single run"):
+    with pytest.raises(UsageError, match="--give-back is for a single run on one kind"):
         Submission(jobs, Resources(ntasks=3), OutputOptions(), give_back=True)
