@@ -10,23 +10,8 @@ import shlex
 from functools import cache
 from pathlib import Path
 
-from mpi_ata.batch.interface import (
-    Allocation,
-    Phase,
-    QueuedJob,
-    Requeued,
-    Resources,
-    Scheduler,
-    Script,
-    answer,
-    check_ranks,
-    check_text,
-    log_lines,
-    own_launcher,
-    run_tool,
-    split_options,
-    submitted_id,
-)
+from mpi_ata.batch import interface
+from mpi_ata.batch.interface import Allocation, Phase, QueuedJob, Requeued, Resources, Scheduler, Script
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import CommandResult
 from mpi_ata.launch.mpirun import loaded_library
@@ -48,18 +33,20 @@ def batch_id() -> str:
     """Return the id of the batch job that this process belongs to; empty outside."""
     if "FLUX_URI" not in os.environ:
         return ""
-    id = run_tool("Flux", "flux", "getattr", "jobid")
+    id = interface.run_tool("Flux", "flux", "getattr", "jobid")
     return decimal(id.out) if id.code == 0 else ""
 
 
 def decimal(id: str) -> str:
     """Return an id as a decimal number, which no locale changes."""
-    return answer("Flux", run_tool("Flux", "flux", "job", "id", "--to=dec", id.strip())).strip()
+    return interface.answer(
+        "Flux", interface.run_tool("Flux", "flux", "job", "id", "--to=dec", id.strip())
+    ).strip()
 
 
 def run_flux(*command: str) -> CommandResult:
     """Run a command of Flux; in a batch job, which has a Flux of its own, ask the one outside."""
-    return run_tool("Flux", "flux", *(["--parent"] if batch_id() else []), *command)
+    return interface.run_tool("Flux", "flux", *(["--parent"] if batch_id() else []), *command)
 
 
 class Flux(Scheduler):
@@ -72,7 +59,7 @@ class Flux(Scheduler):
         """Reject a time that Flux cannot read, or too few ranks."""
         if resources.time is not None and self.parse_duration(resources.time) is None:
             raise UsageError(f"--time {resources.time} is not a Flux time, such as 30 (minutes), 90s or 2h")
-        check_ranks(resources, self.NAME)
+        interface.check_ranks(resources, self.NAME)
 
     def parse_duration(self, text: str) -> float | None:
         """Return the seconds of a number with a unit, by default minutes; None if it is no time."""
@@ -94,10 +81,11 @@ class Flux(Scheduler):
         options = [f"--{name}={value}" for name, value in named.items() if value is not None]
         options += [f"--requires=-host:{','.join(asked.exclude)}"] if asked.exclude else []
         lines = [
-            f"# flux: {shlex.quote(check_text(each))}" for each in [*options, *split_options(asked.more)]
+            f"# flux: {shlex.quote(interface.check_text(each))}"
+            for each in [*options, *interface.split_options(asked.more)]
         ]
         id = '$(flux job id --to=dec "$(flux getattr jobid)")'
-        return [*lines, *log_lines(script, id), f"export {TASKS}={asked.ranks or 1}"]
+        return [*lines, *interface.log_lines(script, id), f"export {TASKS}={asked.ranks or 1}"]
 
     def submit_command(self, script: Path, after: str = "") -> list[str]:
         """Return the command that submits a batch script, to start once another job is over."""
@@ -105,18 +93,20 @@ class Flux(Scheduler):
 
     def submit(self, script: Path, after: str = "") -> str:
         """Submit a batch script and return the id of the job."""
-        return decimal(submitted_id(self.NAME, r"^(\S+)", run_flux(*self.submit_command(script, after)[1:])))
+        return decimal(
+            interface.submitted_id(self.NAME, r"^(\S+)", run_flux(*self.submit_command(script, after)[1:]))
+        )
 
     def jobs(self, id: str) -> list[QueuedJob]:
         """Return a job; nothing once Flux has forgotten it."""
         result = run_flux("jobs", "--suppress-header", f"--format={FORMAT}", id)
         if "not found" in result.err:
             return []
-        return [parse_job(line) for line in answer(self.NAME, result).splitlines() if line.strip()]
+        return [parse_job(line) for line in interface.answer(self.NAME, result).splitlines() if line.strip()]
 
     def queued_ids(self) -> list[str]:
         """Return the ids of this user's pending and running jobs."""
-        return answer(self.NAME, run_flux("jobs", "--suppress-header", "--format={id.dec}")).split()
+        return interface.answer(self.NAME, run_flux("jobs", "--suppress-header", "--format={id.dec}")).split()
 
     def signal(self, id: str, name: str) -> None:
         """Do nothing: the script finds the stop file within seconds."""
@@ -133,19 +123,6 @@ class Flux(Scheduler):
         if ids:
             run_flux("cancel", *ids)
 
-    def nodes_by_partition(self) -> dict[str, list[str]]:
-        """Return all nodes, whatever the queue."""
-        listed = answer(self.NAME, run_flux("resource", "list", "--no-header", "--format={nodelist}"))
-        return {"": [node for line in listed.split() for node in self.expand_nodes(line)]}
-
-    def expand_nodes(self, nodes: str) -> list[str]:
-        """Return the names in a list such as n[1-3]."""
-        return (
-            answer(self.NAME, run_flux("hostlist", "--expand", "--delimiter= ", nodes)).split()
-            if nodes
-            else []
-        )
-
     def is_id(self, text: str) -> bool:
         """Return whether this is the id of a job, in decimals."""
         return text.isdecimal()
@@ -154,10 +131,10 @@ class Flux(Scheduler):
         """Return the batch job that this process belongs to."""
         if not (id := batch_id()):
             return Allocation()
-        cores = run_tool(
+        cores = interface.run_tool(
             self.NAME, "flux", "resource", "list", "--no-header", "--format={ncores}"
         ).out.split()
-        nodes = run_tool(self.NAME, "flux", "getattr", "hostlist").out.strip()
+        nodes = interface.run_tool(self.NAME, "flux", "getattr", "hostlist").out.strip()
         return Allocation(id, 0, nodes, int(cores[0]) if cores else 0, int(os.environ.get(TASKS, 1)))
 
     def launcher(self, workers: int | None = None) -> list[str]:
@@ -166,7 +143,7 @@ class Flux(Scheduler):
         ranks = inside.tasks if workers is None else ranks_for(workers)
         pmix = ["-o", "pmi=pmix"] if "Open MPI" in loaded_library().version else []
         each = f"--cores-per-task={max(inside.cores // max(inside.tasks, 1), 1)}"
-        return own_launcher(ranks) or ["flux", "run", *pmix, each, "-n", str(ranks)]
+        return interface.own_launcher(ranks) or ["flux", "run", *pmix, each, "-n", str(ranks)]
 
 
 def parse_job(line: str) -> QueuedJob:

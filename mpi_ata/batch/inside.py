@@ -200,6 +200,7 @@ class Watch:
         """Ask the ranks to save and leave if a signal says so, or if little time is left."""
         came, self._came = self._came, set()
         if signal.SIGTERM in came or (came and not self._warned_too_early()) or self._stop_found():
+            self._spare = []  # this job ends, or is requeued
             self._forward()
         elif not self._forwarded and time.monotonic() >= self._next_check and self._time_is_up():
             note(f"the time of this {scheduler().NAME} job is nearly up")
@@ -232,8 +233,9 @@ class Watch:
     def give_back(self) -> bool:
         """Give back the spare nodes, once, and return whether to start the ranks again on the others."""
         spare, self._spare = self._spare, []
-        progress = read_progress(self._batch.run, verified=True)
-        if not spare or progress.finished or self._batch.stopped or self._inside.id is None:
+        progress, batch = read_progress(self._batch.run, verified=True), self._batch
+        over = progress.finished or batch.stopped or batch.failure_file.exists() or self._came
+        if not spare or over or self._inside.id is None:
             return False
         if error := scheduler().shrink(self._inside.id, self._keep):
             self._stay(error)

@@ -3,6 +3,7 @@
 It has no signal before the time limit: `mpi-ata batch` compares the time left with what a save needs.
 """
 
+import getpass
 import json
 import os
 import re
@@ -14,25 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from mpi_ata import launch
-from mpi_ata.batch.interface import (
-    Allocation,
-    Phase,
-    QueuedJob,
-    Requeued,
-    Resources,
-    Scheduler,
-    Script,
-    answer,
-    check_ranks,
-    check_text,
-    error_line,
-    log_lines,
-    own_launcher,
-    run_tool,
-    split_options,
-    submitted_id,
-)
+from mpi_ata.batch import interface
+from mpi_ata.batch.interface import Allocation, Phase, QueuedJob, Requeued, Resources, Scheduler, Script
 from mpi_ata.errors import RunError, UsageError
+from mpi_ata.launch import CommandResult
 from mpi_ata.launch.mpirun import fault_tolerance, loaded_library
 from mpi_ata.layout import ranks_for
 
@@ -47,6 +33,11 @@ PHASES: dict[str, Phase] = {
 }
 
 
+def run_pbs(*command: str) -> CommandResult:
+    """Run a command of PBS."""
+    return interface.run_tool("PBS", *command)
+
+
 class PBS(Scheduler):
     """The commands of PBS, and what they print."""
 
@@ -57,8 +48,8 @@ class PBS(Scheduler):
         """Reject options that PBS cannot read, that the script sets itself, or that give too few ranks."""
         if resources.time is not None and self.parse_duration(resources.time) is None:
             raise UsageError(f"--time {resources.time} is not a PBS time, such as 02:00:00 or 7200 (seconds)")
-        check_ranks(resources, self.NAME)
-        for argument in split_options(resources.more):
+        interface.check_ranks(resources, self.NAME)
+        for argument in interface.split_options(resources.more):
             if argument[:2] in RESERVED:
                 raise UsageError(f"--sbatch {argument!r} conflicts with the batch script; leave it out")
 
@@ -82,7 +73,10 @@ class PBS(Scheduler):
             limit = f"%{script.at_once}" if script.at_once else ""
             options.append(f"-J 0-{len(script.members) - 1}{limit}")
         options += asked.more
-        return [*(f"#PBS {check_text(option)}" for option in options), *log_lines(script, "${PBS_JOBID%%.*}")]
+        return [
+            *(f"#PBS {interface.check_text(option)}" for option in options),
+            *interface.log_lines(script, "${PBS_JOBID%%.*}"),
+        ]
 
     def submit_command(self, script: Path, after: str = "") -> list[str]:
         """Return the command that submits a batch script, to start once another job is over."""
@@ -90,29 +84,29 @@ class PBS(Scheduler):
 
     def submit(self, script: Path, after: str = "") -> str:
         """Submit a batch script and return the id of the job, without the name of the server."""
-        return submitted_id(self.NAME, f"^({ID})", run_tool(self.NAME, *self.submit_command(script, after)))
+        return interface.submitted_id(self.NAME, f"^({ID})", run_pbs(*self.submit_command(script, after)))
 
     def jobs(self, id: str) -> list[QueuedJob]:
         """Return a job, or each member of an array; nothing once PBS has forgotten it."""
-        result = run_tool(self.NAME, "qstat", "-x", "-f", "-t", "-F", "json", id)
+        result = run_pbs("qstat", "-x", "-f", "-t", "-F", "json", id)
         if result.code != 0 and "Unknown Job" in result.err:
             return []
-        found = json.loads(answer(self.NAME, result), strict=False).get("Jobs", {})
+        found = json.loads(interface.answer(self.NAME, result), strict=False).get("Jobs", {})
         return [parse_job(name, fields) for name, fields in found.items() if "[]" not in name]
 
     def queued_ids(self) -> list[str]:
         """Return the ids of this user's queued and running jobs; one per array."""
-        listed = answer(self.NAME, run_tool(self.NAME, "qselect", "-u", os.environ.get("USER", "")))
+        listed = interface.answer(self.NAME, run_pbs("qselect", "-u", getpass.getuser()))
         return [found[0] for line in listed.split() if (found := re.match(ID, line))]
 
     def signal(self, id: str, name: str) -> None:
         """Send a signal to a running job."""
-        if error := error_line(run_tool(self.NAME, "qsig", "-s", f"SIG{name}", id)):
+        if error := interface.error_line(run_pbs("qsig", "-s", f"SIG{name}", id)):
             raise RunError(f"PBS job {id} could not be asked to stop: {error}")
 
     def requeue(self, id: str, script: Path) -> Requeued:
         """Requeue a job; where only operators may do that, submit its script again, to start after it."""
-        error = error_line(run_tool(self.NAME, "qrerun", id))
+        error = interface.error_line(run_pbs("qrerun", id))
         if not error or "[" in id:  # a member of an array cannot be submitted alone
             return Requeued(id, error)
         try:
@@ -123,7 +117,7 @@ class PBS(Scheduler):
     def cancel(self, *ids: str) -> None:
         """Delete pending jobs."""
         if ids:
-            run_tool(self.NAME, "qdel", *ids)
+            run_pbs("qdel", *ids)
 
     def is_id(self, text: str) -> bool:
         """Return whether this is the id of a job, or of a member of an array."""
@@ -154,7 +148,7 @@ class PBS(Scheduler):
     def launcher(self, workers: int | None = None) -> list[str]:
         """Return the command that starts the ranks of this job, on the hosts of its node file."""
         ranks = self.inside().tasks if workers is None else ranks_for(workers)
-        if own := own_launcher(ranks):
+        if own := interface.own_launcher(ranks):
             return own
         library, mpirun = loaded_library().version, launch.find_mpirun()
         hosts = ["--hostfile" if "Open MPI" in library else "-f", os.environ.get("PBS_NODEFILE", "")]

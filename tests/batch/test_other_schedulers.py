@@ -102,10 +102,10 @@ def test_ranks_are_divided_into_chunks(resources: Resources, chunks: str) -> Non
 
 def test_the_script_begins_with_the_options_of_flux_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPI_ATA_SCHEDULER", "flux")
-    text = script_text(replace(SCRIPT, resources=replace(FOUR, time="2h", exclude=("n3", "n4"))))
+    text = script_text(replace(SCRIPT, resources=replace(FOUR, time="2h", account="us")))
     options = [line.removeprefix("# flux: ") for line in text.splitlines() if line.startswith("# flux: ")]
     assert {"--nodes=4", "--nslots=32", "--cores-per-slot=2", "--time-limit=2h", "--queue=main"} < {*options}
-    assert {"--bank=me", "--requires=-host:n3,n4"} < {*options}
+    assert {"--bank=us", "--job-name=job"} < {*options}
     assert "\nexport MPI_ATA_TASKS=32\n" in text
     with pytest.raises(UsageError, match="no arrays: use --shared"):
         script_text(replace(SCRIPT, members=(("a",), ("b",))))
