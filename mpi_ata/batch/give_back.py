@@ -6,7 +6,7 @@ import numpy as np
 
 from mpi_ata.allocators.round_plan import plan_exactly
 from mpi_ata.allocators.task_model import SpeedEstimates
-from mpi_ata.driver.forecast import Node, known_job, known_nodes
+from mpi_ata.driver.forecast import known_job, known_nodes
 from mpi_ata.errors import UsageError
 from mpi_ata.job.component import METHODS
 from mpi_ata.layout import ranks_for
@@ -37,17 +37,16 @@ def spare_hosts(record: Record, manager: str, path: Path) -> list[str]:
         return []
     mu, sd, un = job.speeds
     speeds = SpeedEstimates(np.maximum(mu - SURE * un, mu / SURE**2), sd, np.zeros_like(mu))
-    others = sorted(
-        (node for node in nodes if node.host != manager),
-        key=lambda node: float((1.0 / speeds.mu[node.rows]).sum()),
-    )
+    others = [node for node in nodes if node.host != manager]
+    others.sort(key=lambda node: float((1.0 / speeds.mu[node.rows]).sum()))
     ranks = ranks_for(len(who))
 
     def worth(count: int) -> tuple[float, float, int]:
         """Return the cost of a round without the slowest nodes, its seconds, and how many ranks are gone."""
+        # The manager's rank is the first of its node.
         gone = {node.host for node in others[:count]}
-        rows = [_workers(node, manager) for node in nodes if node.host not in gone]
-        plan, _ = plan_exactly(speeds.of(np.concatenate(rows)), job.budget)
+        own = [node.rows[int(node.host == manager) :] for node in nodes if node.host not in gone]
+        plan, _ = plan_exactly(speeds.of(np.concatenate(own)), job.budget)
         seconds = plan.length + job.latency + job.gap
         released = sum(len(node.rows) for node in others[:count])
         return (1.0 + PRICE) * float(np.log(seconds)) + float(np.log(ranks - released)), seconds, released
@@ -58,9 +57,3 @@ def spare_hosts(record: Record, manager: str, path: Path) -> list[str]:
     _, seconds, released = options[best]
     pays = left * seconds * released > job.setup * ranks
     return [node.host for node in others[:best]] if pays else []
-
-
-def _workers(node: Node, manager: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the workers of a node, without the manager's rank, which comes first."""
-    rows = node.rows[1:] if node.host == manager else node.rows
-    return np.asarray(rows, np.int64)

@@ -45,13 +45,12 @@ def recommend(
     """
     if not 0 <= price < np.inf:
         raise UsageError(f"--price {price} must be a number from 0 on; 0 means the cheapest")
-    (first, *others), notes = read_records(paths, shared)
-    records = [first, *others]
+    records, notes = read_records(paths, shared)
     sources = merge_runs(each for _, record in records for each in [*record.prior, record.source])
     who, nodes = known_nodes(sources)
     own = partial(known_job, who=who)
-    jobs = [own(record, [record.source], path=path) for path, record in records] if shared else []
-    jobs = jobs or [own(first[1], sources, path=first[0])] * copies
+    named = records if shared else records[:1]
+    jobs = [own(record, [record.source] if shared else sources, path=path) for path, record in named] * copies
     if rounds is not None:
         jobs = [replace(job, rounds=rounds) for job in jobs]
     per_node = Counter(len(node.rows) for node in nodes).most_common(1)[0][0]
@@ -169,19 +168,13 @@ def recommendation_text(answer: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    error = f"{100 * row['elapsed_error'] / row['elapsed']:.0f} %"
-    times = [duration(row[name]) for name in ("clock", "elapsed", "worker_time")]
-    hours = significant(row["billed"] / 3600, 3)
-    return [
-        str(row["nodes"]),
-        str(row["workers"]),
-        *times[:2],
-        error,
-        times[2],
-        hours,
-        ", ".join(row["marks"]),
-    ]
+def _cells(row: dict[str, Any]) -> list[Any]:
+    clock, elapsed, worked = (duration(row[name]) for name in ("clock", "elapsed", "worker_time"))
+    error, hours = (
+        f"{100 * row['elapsed_error'] / row['elapsed']:.0f} %",
+        significant(row["billed"] / 3600, 3),
+    )
+    return [row["nodes"], row["workers"], clock, elapsed, error, worked, hours, ", ".join(row["marks"])]
 
 
 def draw_recommendation(answer: dict[str, Any], path: Path) -> None:
@@ -193,14 +186,11 @@ def draw_recommendation(answer: dict[str, Any], path: Path) -> None:
         axes = figure.add_subplot()
         for number, which in enumerate(dict.fromkeys(row["which"] for row in answer["sizes"])):
             rows, look = [row for row in answer["sizes"] if row["which"] == which], plots.line_style(number)
-            columns = {
-                name: np.array([row[name] for row in rows])
-                for name in ("billed", "billed_error", "elapsed", "elapsed_error")
-            }
-            hours, error = columns["billed"] / 3600, columns["billed_error"] / 3600
-            given = hours, columns["elapsed"], columns["elapsed_error"], error
-            axes.errorbar(*given, marker=".", label=f"{which} nodes"[:40], elinewidth=0.7, **look)
-            for row, at in zip(rows, zip(hours, columns["elapsed"], strict=True), strict=True):
+            hours, error = ([row[name] / 3600 for row in rows] for name in ("billed", "billed_error"))
+            seconds, spread = ([row[name] for row in rows] for name in ("elapsed", "elapsed_error"))
+            name = f"{which} nodes"[:40]
+            axes.errorbar(hours, seconds, spread, error, marker=".", label=name, elinewidth=0.7, **look)
+            for row, at in zip(rows, zip(hours, seconds, strict=True), strict=True):
                 axes.annotate(str(row["nodes"]), at, (4, 4), textcoords="offset points", fontsize=7)
                 if "best" in row["marks"]:
                     axes.plot(*at, "o", markersize=10, fillstyle="none", color=look["color"])
