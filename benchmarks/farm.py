@@ -83,7 +83,7 @@ def with_futures(seconds: list[float], slowness: Sequence[float], chunk: int = 1
 def with_schwimmbad(seconds: list[float], slowness: Sequence[float]) -> Spent:
     """Return what schwimmbad.MPIPool.map needs; None on a worker's rank."""
     from mpi4py import MPI
-    from schwimmbad import MPIPool  # type: ignore[import-untyped]
+    from schwimmbad import MPIPool
 
     try:
         pool: Any = MPIPool(MPI.COMM_WORLD.Dup())

@@ -34,7 +34,7 @@ CHAPTERS = {
     "Begin": "start is-it-for-me installation",
     "Tutorials": ("tutorials/own-problem tutorials/task-farm tutorials/slurm tutorials/results"),
     "How to": (
-        "running sharing allocators methods scripts tasks pool slurm sites faults networks seeing "
+        "running sharing allocators methods scripts tasks pool slurm schedulers sites faults networks seeing "
         "warm-start changing-speeds times examples"
     ),
     "PyTorch": "pytorch/trainer pytorch/ddp pytorch/hugging-face pytorch/lightning",

@@ -7,5 +7,6 @@ import pytest
 
 
 def slow(*values: Any) -> Iterator[Any]:
-    """Return the values of a parameter that only `make slow` runs."""
-    return (pytest.param(value, marks=pytest.mark.slow) for value in values)
+    """Return the values of a parameter, or tuples of those of several, that only `make slow` runs."""
+    rows = (value if isinstance(value, tuple) else (value,) for value in values)
+    return (pytest.param(*row, marks=pytest.mark.slow) for row in rows)

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,9 +100,15 @@ def exclude_hosts(hosts: Sequence[str], job: QueuedJob) -> str:
         partition = ",".join(job.placement.partitions)
         return f"{', '.join(names)} lost workers, but the job needs all nodes of the partition {partition}"
     together = [*filter(None, [job.placement.excluded]), *names]  # the new list replaces the old one
+    if error := until_accepted(lambda: scheduler().exclude_nodes(job.id, together)):
+        raise RunError(error)
+    return f"requeued without {', '.join(names)}, where workers were lost"
+
+
+def until_accepted(update: Callable[[], str]) -> str:
+    """Update a requeued job, several times if that is rejected, and return the last error, or nothing."""
     for _ in range(UPDATE_TRIES):
-        error = scheduler().exclude_nodes(job.id, together)
-        if not error:
-            return f"requeued without {', '.join(names)}, where workers were lost"
+        if not (error := update()):
+            break
         time.sleep(PAUSE_SECONDS)
-    raise RunError(error)
+    return error

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from mpi_ata import launch
-from mpi_ata.batch.bad_nodes import exclude_at_fault
+from mpi_ata.batch.bad_nodes import exclude_at_fault, until_accepted
+from mpi_ata.batch.give_back import FIRST_SECONDS, LONGEST_SECONDS, spare_hosts
 from mpi_ata.batch.interface import LEAD_SECONDS, SIGNAL, Allocation, QueuedJob, scheduler
 from mpi_ata.batch.submission_dir import Attempt, JobCopy, SubmissionDir, write_atomically
 from mpi_ata.batch.submit import array_args, check_signal, common_settings, output_args, setting_args
@@ -21,7 +22,7 @@ from mpi_ata.driver.jobs import specify_jobs
 from mpi_ata.driver.plan import SUBMITTED, OutputOptions
 from mpi_ata.errors import CONTINUE, RunError, UsageError, command_line, printable
 from mpi_ata.job import load_job
-from mpi_ata.launch.environment import STARTED, job_start
+from mpi_ata.launch.environment import CORES, RELEASED, STARTED, job_start
 from mpi_ata.launch.exit_report import FAILURE_VARIABLE, REPORT_VARIABLE, read_report
 from mpi_ata.launch.signals import SIGNAL_VARIABLE
 from mpi_ata.runfile.checkpoints import RUNS
@@ -48,6 +49,7 @@ class BatchJob:
     signal: str = SIGNAL
     lead: int | None = None  # seconds before the end of the batch job; None: as measured
     args: tuple[str, ...] = ()  # of a script
+    give_back: bool = False  # nodes that the run can do without
 
     def __post_init__(self) -> None:
         check_signal(self.signal)
@@ -179,10 +181,15 @@ class Watch:
         self._signal = signal.Signals[f"SIG{batch.signal}"]
         self._came: set[int] = set()  # signals since the last poll
         self._forwarded = False  # whether the ranks have been asked to save
+        self._began = 0.0  # when nodes were given back, and the ranks started again
         self._next_check = 0.0  # when to compare the time left with what a save needs
         self._next_look = 0.0  # when to look for the stop file
         self._latest: QueuedJob | None = None
         self._requeued = False  # whether this job has been requeued already
+        self._spare: list[str] = []  # hosts to give back once the ranks have ended
+        self._keep: list[str] = []  # nodes that are enough once this job is requeued
+        self._look_pause = FIRST_SECONDS if batch.give_back else math.inf  # until the next look for some
+        self._next_spare_look = time.monotonic() + self._look_pause
         for number in (self._signal, signal.SIGTERM):  # before anything else: they may come at any time
             signal.signal(number, lambda number, _: self._came.add(number))
 
@@ -194,7 +201,8 @@ class Watch:
             FAILURE_VARIABLE: str(self._batch.failure_file.absolute()),
             SIGNAL_VARIABLE: self._batch.signal,
             REPORT_VARIABLE: str(report.absolute()),
-            STARTED: str(min(job_start(), self._inside.began)),
+            STARTED: str(self._began or min(job_start(), self._inside.began)),
+            CORES: str(scheduler().inside().cores),
             **self._batch.environment(),
         }
         launch.set_mpi_defaults(environment)
@@ -230,10 +238,55 @@ class Watch:
         """Ask the ranks to save and leave if a signal says so, or if little time is left."""
         came, self._came = self._came, set()
         if signal.SIGTERM in came or (came and not self._warned_too_early()) or self._stop_found():
+            self._spare = []  # this job ends, or is requeued
             self._forward()
         elif not self._forwarded and time.monotonic() >= self._next_check and self._time_is_up():
             note(f"the time of this {scheduler().NAME} job is nearly up")
             self._forward()
+        elif not self._forwarded and time.monotonic() >= self._next_spare_look and self._find_spare():
+            note(f"the run can do without {', '.join(self._spare)}")
+            self._forward()
+
+    def _find_spare(self) -> bool:
+        """Return whether the run, as last saved, can do without some nodes; look less and less often."""
+        self._look_pause = min(2.0 * self._look_pause, LONGEST_SECONDS)
+        self._next_spare_look = time.monotonic() + self._look_pause
+        with suppress(RunError, UsageError):
+            record, _ = load_record(RunFile(self._batch.run))
+            spare = spare_hosts(record, launch.host_name(), self._batch.run)
+            nodes = scheduler().expand_nodes(self._inside.nodes) if spare else []
+            self._keep = [node for node in nodes if node not in spare]
+            if self._keep and scheduler().can_shrink():
+                self._spare = spare
+            elif self._keep:
+                self._stay("it is not allowed here")
+        return bool(self._spare)
+
+    def _stay(self, why: str) -> None:
+        self._next_spare_look = math.inf
+        note(
+            f"{scheduler().NAME} takes no nodes back, so {len(self._keep)} must do once it is requeued: {why}"
+        )
+
+    def give_back(self) -> bool:
+        """Give back the spare nodes, once, and return whether to start the ranks again on the others."""
+        spare, self._spare = self._spare, []
+        progress, batch = read_progress(self._batch.run, verified=True), self._batch
+        over = progress.finished or batch.stopped or batch.failure_file.exists() or self._came
+        if not spare or over or self._inside.id is None:
+            return False
+        if error := scheduler().shrink(self._inside.id, self._keep):
+            self._stay(error)
+        else:
+            note(f"saved at round {progress.rounds:,}, gave back {', '.join(spare)}")
+            os.environ[RELEASED], self._keep = ", ".join(spare), []
+        self._forwarded, self._next_spare_look, self._began = False, math.inf, time.time()
+        return True
+
+    def resize(self, job: QueuedJob) -> None:
+        """Let this job, which has been requeued, have fewer nodes, where they could not be given back."""
+        if self._keep and (error := until_accepted(lambda: scheduler().resize(job.id, self._keep))):
+            note(f"requeued on as many nodes as before: {error}")
 
     def _stop_found(self) -> bool:
         """Return whether `mpi-ata stop` has ended the run, whose signal does not reach a suspended job."""
@@ -255,10 +308,14 @@ class Watch:
         """Requeue this batch job, if that is wanted, once; return whether it has been requeued."""
         job = None if self._requeued else self.queued_job()
         if job is not None and should_requeue(self._batch, job):
-            error = scheduler().requeue(job.id)
+            own = self._batch.dir.script
+            script = own if own.exists() else job.script
+            id, error = scheduler().requeue(job.id, script)
             self._requeued = not error
+            if id not in ("", job.id):  # another batch job resumes this one
+                self._batch.dir.record_jobs([id], self._batch.dir.manifest().runs)
             if error:
-                again = command_line(*scheduler().submit_command(job.script))
+                again = command_line(*scheduler().submit_command(script))
                 note(f"{scheduler().NAME} does not requeue this job: {error}; resume it with {again}")
         elif job is None and not self._requeued and self._batch.requeue:
             name = scheduler().NAME
@@ -288,7 +345,7 @@ class Watch:
     def queued_job(self) -> QueuedJob | None:
         """Return this batch job as the scheduler describes it now, or did when it last answered."""
         if self._inside.id is not None:
-            with suppress(RunError, UsageError):
+            with suppress(RunError, UsageError, ValueError):  # the last: it prints something unexpected
                 found = scheduler().jobs(self._inside.id)
                 self._latest = found[0] if found else None
         return self._latest
@@ -326,10 +383,16 @@ def start(batch: BatchJob) -> int:
         note(f"{batch.run} was stopped; to resume it, submit it again with --resume")
         return CONTINUE
     check_progress(batch, before, inside)
-    attempt = Attempt(inside.id or "", time.time(), inside.cores, before.rounds, inside.nodes)
-    batch.dir.record_attempt(batch.run, attempt)
-    batch.failure_file.unlink(missing_ok=True)
-    code = watch.run()
+    again = True
+    while again:
+        attempt = Attempt(inside.id or "", time.time(), inside.cores, before.rounds, inside.nodes)
+        batch.dir.record_attempt(batch.run, attempt)
+        batch.failure_file.unlink(missing_ok=True)
+        code = watch.run()
+        again = watch.give_back()
+        if again:
+            batch.dir.record_attempt(batch.run, replace(attempt, ended=time.time(), end="released"))
+            inside, before = scheduler().inside(), read_progress(batch.run)
     end, exit_code = conclude(batch, watch, code, attempt.began)
     with suppress(RunError):  # if the run was requeued, its next start is rejected for the same reason
         batch.dir.record_attempt(batch.run, replace(attempt, ended=time.time(), end=end))
@@ -371,6 +434,7 @@ def conclude(batch: BatchJob, watch: Watch, code: int, began: float) -> tuple[st
     if not watch.requeue():
         return "left", CONTINUE
     if job := watch.queued_job():
+        watch.resize(job)
         host = watch.host_that_ended_ranks()
         if text := exclude_at_fault(recorded_events(batch.run), host, job):
             note(text)

@@ -1,9 +1,13 @@
 """What a batch system must be able to do, and the plain values that go to it and come back.
 
-Another one than Slurm is a module beside slurm.py with the functions of `Scheduler`.
+Each is a file beside this one: slurm.py, pbs.py, flux.py.
 """
 
 import math
+import os
+import re
+import shlex
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +15,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from mpi_ata.errors import RunError, UsageError, is_code
+from mpi_ata.launch import CommandResult, run_command
+from mpi_ata.layout import workers_in
 
 # held: has its nodes, but does not run, since it is about to start or to end
 Phase = Literal["waiting", "running", "suspended", "held", "over", "unknown"]
@@ -45,10 +51,13 @@ class Resources:
     gpus_per_task: str | None = None
     more: tuple[str, ...] = ()  # further options of the scheduler, each text as on a command line
     exclude: tuple[str, ...] = ()  # nodes to avoid, besides those in `more`
+    components: tuple[str, ...] = ()  # options of further kinds of nodes, of a heterogeneous job
 
     @property
     def ranks(self) -> int | None:
         """Return how many ranks will be started, manager included; None if only the scheduler can tell."""
+        if self.components:
+            return None
         if self.ntasks is not None:
             return self.ntasks
         if self.ntasks_per_node is None:
@@ -116,42 +125,170 @@ class Allocation(NamedTuple):
     began: float = math.inf  # seconds since 1970; infinity: not known
 
 
+class Requeued(NamedTuple):
+    """How a batch job will run again: under which id, or why not."""
+
+    id: str = ""
+    error: str = ""
+
+
 class Scheduler(Protocol):
-    """A batch system; `id` is that of a batch job, or of a member of an array."""
+    """A batch system; `id` is that of a batch job, or of a member of an array.
+
+    What has a body here is for systems that cannot do it, or do it as others do.
+    """
 
     NAME: str  # in messages
     ARRAY_INDEX: str  # the environment variable with the number of a member
 
     def check_resources(self, resources: Resources) -> None: ...
-    def is_sized(self, resources: Resources) -> bool: ...  # whether an option says how many ranks to use
-    def placement(self, resources: Resources) -> Placement: ...
     def parse_duration(self, text: str) -> float | None: ...  # seconds
     def directives(self, script: Script) -> list[str]: ...  # the first lines of the script
     def submit_command(self, script: Path, after: str = "") -> list[str]: ...
 
     def submit(self, script: Path, after: str = "") -> str: ...  # the id; `after` is that of the one before
-    def find_obstacle(self, resources: Resources) -> str: ...  # why no nodes could be used now, or empty
     def jobs(self, id: str) -> list[QueuedJob]: ...  # all members of an array; none if it is forgotten
     def queued_ids(self) -> list[str]: ...  # of this user, one per array
     def signal(self, id: str, name: str) -> None: ...  # to the script alone
-    def requeue(self, id: str) -> str: ...  # why that was rejected, or empty
+    def requeue(self, id: str, script: Path) -> Requeued: ...
     def cancel(self, *ids: str) -> None: ...
-    def exclude_nodes(self, id: str, nodes: Sequence[str]) -> str: ...  # why that was rejected, or empty
-    def nodes_by_partition(self) -> dict[str, list[str]]: ...  # those of the default one also under ""
-    def expand_nodes(self, nodes: str) -> list[str]: ...
-    def consumed_energy(self, ids: Sequence[str]) -> float | None: ...  # joules, if that is accounted for
 
     def is_id(self, text: str) -> bool: ...
-    def array_id(self, id: str) -> str: ...
-    def member_id(self, id: str, member: int) -> str: ...
-    def members(self, id: str) -> list[int]: ...  # of an array, that an id covers
-
     def inside(self) -> Allocation: ...
     def launcher(self, workers: int | None = None) -> list[str]: ...  # starts ranks in this batch job
 
+    def is_sized(self, resources: Resources) -> bool:
+        """Return whether an option says how many ranks to use."""
+        return (resources.nodes, resources.ntasks, resources.ntasks_per_node) != (None, None, None)
+
+    def placement(self, resources: Resources) -> Placement:
+        """Return which nodes a submission may use, as far as its options say."""
+        return Placement(resources.nodes or 1, (resources.partition or "",))
+
+    def find_obstacle(self, resources: Resources) -> str:
+        """Return why no nodes could be used now, or nothing."""
+        return ""
+
+    def exclude_nodes(self, id: str, nodes: Sequence[str]) -> str:
+        """Let a requeued job avoid nodes, and return why that was rejected, or nothing."""
+        return f"{self.NAME} cannot change which nodes it uses"
+
+    def can_shrink(self) -> bool:
+        """Return whether nodes of a running batch job can be given back."""
+        return False
+
+    def shrink(self, id: str, keep: Sequence[str]) -> str:
+        """Give back all but these nodes of this batch job, and return why that was rejected, or nothing."""
+        return f"{self.NAME} takes no nodes back"
+
+    def resize(self, id: str, keep: Sequence[str]) -> str:
+        """Let this batch job, once requeued, have as many nodes as these, and return why not, or nothing."""
+        return f"{self.NAME} cannot change how many nodes it uses"
+
+    def nodes_by_partition(self) -> dict[str, list[str]]:
+        """Return the nodes of each partition, those of the default one also under an empty name."""
+        raise UsageError(f"{self.NAME} takes no list of nodes to avoid: leave out --exclude-slow")
+
+    def expand_nodes(self, nodes: str) -> list[str]:
+        """Return the names in a list of nodes."""
+        return [name for name in nodes.split(",") if name]
+
+    def consumed_energy(self, ids: Sequence[str]) -> float | None:
+        """Return joules, if they are accounted for."""
+        return None
+
+    def array_id(self, id: str) -> str:
+        """Return the id of the whole array that a member belongs to."""
+        return id
+
+    def member_id(self, id: str, member: int) -> str:
+        """Return the id of a member of an array."""
+        return id
+
+    def members(self, id: str) -> list[int]:
+        """Return the members of an array that an id covers."""
+        return []
+
+
+SCHEDULER_VARIABLE = "MPI_ATA_SCHEDULER"
+FOUND_BY = {  # the variable of a batch job, and a command that only this batch system has
+    "slurm": ("SLURM_JOB_ID", "sbatch"),
+    "pbs": ("PBS_JOBID", "pbsnodes"),
+    "flux": ("FLUX_URI", "flux"),
+}
+
 
 def scheduler() -> Scheduler:
-    """Return the batch system of this site: Slurm, until there are others to choose from."""
+    """Return the batch system that the user named, that of this batch job, or the one that is installed."""
     from mpi_ata.batch import slurm
+    from mpi_ata.batch.flux import Flux
+    from mpi_ata.batch.pbs import PBS
 
-    return slurm
+    known: dict[str, Scheduler] = {"slurm": slurm, "pbs": PBS(), "flux": Flux()}
+    if (named := os.environ.get(SCHEDULER_VARIABLE)) is not None and named not in known:
+        raise UsageError(f"{SCHEDULER_VARIABLE}={named} must be one of {', '.join(known)}")
+    inside = [name for name, (variable, _) in FOUND_BY.items() if variable in os.environ]
+    installed = (name for name, (_, command) in FOUND_BY.items() if shutil.which(command))
+    return known[named or next(iter(inside), None) or next(installed, "slurm")]
+
+
+def run_tool(name: str, *command: str) -> CommandResult:
+    """Run a command of a batch system."""
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"there is no {command[0]} here: run this where {name} is, or use mpi-ata run")
+    return run_command(command)
+
+
+def error_line(result: CommandResult) -> str:
+    """Return the last line that a command printed, without its name in front; empty if it succeeded."""
+    if result.code == 0:
+        return ""
+    lines = [line for line in (result.err or result.out).splitlines() if line.strip()]
+    return re.sub(r"^[\w-]+: ((error|fatal|ERROR): )?", "", lines[-1]) if lines else "no answer came"
+
+
+def answer(name: str, result: CommandResult) -> str:
+    """Return what a query printed; an error if the batch system did not answer it."""
+    if error := error_line(result):
+        raise SchedulerUnreachableError(f"{name} does not answer: {error}; see mpi-ata doctor")
+    return result.out
+
+
+def submitted_id(name: str, pattern: str, result: CommandResult) -> str:
+    """Return the id that a submission printed; an error if it was rejected."""
+    if result.code != 0 or (id := re.search(pattern, result.out, re.MULTILINE)) is None:
+        raise UsageError(f"{name} rejected the job: {error_line(result) or 'no id came'}")
+    return id[1]
+
+
+def check_ranks(resources: Resources, name: str = "Slurm") -> None:
+    """Reject too few ranks, and components where only Slurm has them."""
+    if resources.components and name != "Slurm":
+        raise UsageError(f"--and is for Slurm: {name} has no heterogeneous jobs of this kind")
+    if resources.ranks is not None and workers_in(resources.ranks) < 1:
+        raise UsageError(
+            f"{resources.ranks} rank is too few: a job needs a manager and a worker, so --ntasks 2 or more"
+        )
+
+
+LAUNCHER_VARIABLE = "MPI_ATA_LAUNCHER"  # the user's own choice, such as srun --mpi=pmix
+
+
+def own_launcher(ranks: int) -> list[str]:
+    """Return the launcher that the user wants, if any."""
+    own = os.environ.get(LAUNCHER_VARIABLE)
+    return [*shlex.split(own), "-n", str(ranks)] if own else []
+
+
+def split_options(texts: Sequence[str]) -> list[str]:
+    """Return further options of a batch system, split into arguments."""
+    try:
+        return [argument for text in texts for argument in shlex.split(check_text(text))]
+    except ValueError as error:
+        raise UsageError(f"--sbatch {' '.join(texts)!r} cannot be read: {error}") from None
+
+
+def log_lines(script: Script, id: str) -> list[str]:
+    """Return the lines that set folder and log, for batch systems whose options cannot."""
+    log = shlex.quote(check_text(str(script.log)))
+    return [f"cd {shlex.quote(check_text(str(script.workdir)))} || exit 1", f'exec >>{log}-"{id}.out" 2>&1']

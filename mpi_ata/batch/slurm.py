@@ -4,14 +4,15 @@ import argparse
 import math
 import os
 import re
-import shlex
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from mpi_ata import launch
 from mpi_ata.batch.interface import (
@@ -19,16 +20,23 @@ from mpi_ata.batch.interface import (
     Phase,
     Placement,
     QueuedJob,
+    Requeued,
     Resources,
-    SchedulerUnreachableError,
     Script,
+    answer,
+    check_ranks,
     check_text,
+    error_line,
+    own_launcher,
+    run_tool,
+    split_options,
+    submitted_id,
 )
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch import CommandResult, run_command
-from mpi_ata.launch.environment import slurm_job_start
+from mpi_ata.launch.environment import expand_counts, slurm_job_start, slurm_values
 from mpi_ata.launch.mpirun import fault_tolerance, loaded_library
-from mpi_ata.layout import ranks_for, workers_in
+from mpi_ata.layout import ranks_for
 
 NAME = "Slurm"
 ARRAY_INDEX = "SLURM_ARRAY_TASK_ID"
@@ -53,11 +61,8 @@ def check_resources(resources: Resources) -> None:
     """Reject options that Slurm cannot read, that the script sets itself, or that give too few ranks."""
     if resources.time is not None and parse_duration(resources.time) is None:
         raise UsageError(f"--time {resources.time} is not a Slurm time, such as 02:00:00 or 1-12")
-    if resources.ranks is not None and workers_in(resources.ranks) < 1:
-        raise UsageError(
-            f"{resources.ranks} rank is too few: a job needs a manager and a worker, so --ntasks 2 or more"
-        )
-    for argument in extra_args(resources):
+    check_ranks(resources)
+    for argument in [*extra_args(resources), *split_options(resources.components)]:
         option = SHORT_OPTIONS.get(argument[:2], argument.split("=")[0])
         if option in RESERVED:
             raise UsageError(f"--sbatch {argument!r} conflicts with the batch script; use {RESERVED[option]}")
@@ -65,10 +70,7 @@ def check_resources(resources: Resources) -> None:
 
 def extra_args(resources: Resources) -> list[str]:
     """Return the further options of sbatch, split into arguments."""
-    try:
-        return [argument for text in resources.more for argument in shlex.split(check_text(text))]
-    except ValueError as error:
-        raise UsageError(f"--sbatch {' '.join(resources.more)!r} cannot be read: {error}") from None
+    return split_options(resources.more)
 
 
 def is_sized(resources: Resources) -> bool:
@@ -123,7 +125,23 @@ def directives(script: Script) -> list[str]:
     if script.members:
         limit = f"%{script.at_once}" if script.at_once else ""
         options.append(f"--array=0-{len(script.members) - 1}{limit}")
-    return [f"#SBATCH {quote_directive(option)}" for option in [*options, *sbatch_args(script.resources)]]
+    if script.members and script.resources.components:
+        raise UsageError("--array and --and cannot be combined: Slurm has no arrays of heterogeneous jobs")
+    lines = [f"#SBATCH {quote_directive(option)}" for option in [*options, *sbatch_args(script.resources)]]
+    for component in component_args(script.resources):
+        lines += ["#SBATCH hetjob", *(f"#SBATCH {quote_directive(option)}" for option in component)]
+    return lines
+
+
+SIZES: dict[str, Any] = dict.fromkeys(
+    ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "gpus_per_task")
+)
+
+
+def component_args(resources: Resources) -> Iterator[list[str]]:
+    """Yield the arguments of sbatch for each further component; time, account, partition as in the first."""
+    for text in resources.components:
+        yield sbatch_args(replace(resources, **SIZES, more=(text,), components=()))
 
 
 def quote_directive(option: str) -> str:
@@ -239,34 +257,17 @@ UNREACHABLE = (  # what Slurm's commands print if they cannot reach the controll
 
 def run_slurm(*command: str) -> CommandResult:
     """Run one of Slurm's commands, and retry it if the controller does not answer."""
-    if shutil.which(command[0]) is None:
-        raise UsageError(f"there is no {command[0]} here: run this where Slurm is, or use mpi-ata run")
     for number in range(TRIES):
-        result = run_command(command)
+        result = run_tool(NAME, *command)
         if result.code is not None and "Unable to contact slurm controller" not in result.err:
             break
         time.sleep(2.0**number)
     return result
 
 
-def error_line(result: CommandResult) -> str:
-    """Return the last line that a command printed, without its name in front; empty if it succeeded."""
-    if result.code == 0:
-        return ""
-    lines = [line for line in (result.err or result.out).splitlines() if line.strip()]
-    return re.sub(r"^\w+: ((error|fatal): )?", "", lines[-1]) if lines else "no answer came"
-
-
 def is_unreachable(result: CommandResult) -> bool:
     """Return whether a command could not reach the controller at all."""
     return result.code != 0 and (result.code is None or any(text in result.err for text in UNREACHABLE))
-
-
-def answer(result: CommandResult) -> str:
-    """Return what a query printed; an error if Slurm did not answer it."""
-    if error := error_line(result):
-        raise SchedulerUnreachableError(f"Slurm does not answer: {error}; see mpi-ata doctor")
-    return result.out
 
 
 def submit_command(script: Path, after: str = "") -> list[str]:
@@ -277,12 +278,9 @@ def submit_command(script: Path, after: str = "") -> list[str]:
 def submit(script: Path, after: str = "") -> str:
     """Submit a batch script and return the id of the Slurm job."""
     result = run_slurm(*submit_command(script, after))
-    id = re.search(r"^(\d+)(;.*)?$", result.out, re.MULTILINE)
     if is_unreachable(result):
         raise RunError(f"sbatch cannot reach Slurm: {error_line(result)}; see mpi-ata doctor")
-    if result.code != 0 or id is None:
-        raise UsageError(f"Slurm rejected the job: {error_line(result) or 'no id came'}")
-    return id[1]
+    return submitted_id(NAME, r"^(\d+)(;.*)?$", result)
 
 
 def find_obstacle(resources: Resources) -> str:
@@ -297,17 +295,18 @@ def jobs(id: str) -> list[QueuedJob]:
     unknown = any(text in result.out + result.err for text in UNKNOWN_JOB)
     if result.code != 0 and unknown and not is_unreachable(result):
         return []
-    return [parse_job(line) for line in answer(result).splitlines() if line.startswith("JobId=")]
+    lines = [line for line in answer(NAME, result).splitlines() if line.startswith("JobId=")]
+    return [parse_job(line) for line in lines if not re.search(r"HetJobOffset=[1-9]", line)]
 
 
 def queued_ids() -> list[str]:
     """Return the ids of this user's queued and running Slurm jobs; one per array."""
-    return list(dict.fromkeys(answer(run_slurm("squeue", "--me", "--noheader", "--format=%F")).split()))
+    return list(dict.fromkeys(answer(NAME, run_slurm("squeue", "--me", "--noheader", "--format=%F")).split()))
 
 
-def requeue(id: str) -> str:
-    """Requeue a Slurm job, and return the error message if Slurm rejects that."""
-    return error_line(run_slurm("scontrol", "requeue", id))
+def requeue(id: str, script: Path) -> Requeued:
+    """Requeue a Slurm job, which keeps its id."""
+    return Requeued(id, error_line(run_slurm("scontrol", "requeue", id)))
 
 
 def exclude_nodes(id: str, nodes: Sequence[str]) -> str:
@@ -315,10 +314,47 @@ def exclude_nodes(id: str, nodes: Sequence[str]) -> str:
     return error_line(run_slurm("scontrol", "update", f"JobId={id}", f"ExcNodeList={','.join(nodes)}"))
 
 
+PER_NODE = ("SLURM_JOB_CPUS_PER_NODE", "SLURM_TASKS_PER_NODE")  # lists with a number for each node
+
+
+def can_shrink() -> bool:
+    """Return whether the site lets running Slurm jobs give nodes back."""
+    return "disable_job_shrink" not in run_slurm("scontrol", "show", "config").out
+
+
+def per_node(keep: Sequence[str]) -> list[list[int]]:
+    """Return the cores and the tasks of some nodes of the Slurm job of this process."""
+    nodes = expand_nodes(os.environ["SLURM_JOB_NODELIST"])
+    counts = [expand_counts(os.environ.get(name, "")) for name in PER_NODE]
+    return [[each[nodes.index(node)] for node in keep] for each in counts]
+
+
+def shrink(id: str, keep: Sequence[str]) -> str:
+    """Give back all but these nodes of the Slurm job of this process, and return the error if that fails."""
+    cores, tasks = per_node(keep)
+    error = error_line(run_slurm("scontrol", "update", f"JobId={id}", f"NodeList={','.join(keep)}"))
+    for file in Path().glob(f"slurm_job_{id}_resize.*"):  # for shells
+        file.unlink(missing_ok=True)
+    if not error:
+        values = [",".join(map(str, each)) for each in (cores, tasks)]
+        names = dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), ",".join(keep))
+        names |= dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(keep)))
+        names |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(sum(tasks)))
+        os.environ |= names | dict(zip(PER_NODE, values, strict=True))
+    return error
+
+
+def resize(id: str, keep: Sequence[str]) -> str:
+    """Let a requeued Slurm job have as many nodes, tasks and cores as these nodes have now."""
+    cores, tasks = per_node(keep)
+    sizes = [f"NumNodes={len(keep)}", f"NumTasks={sum(tasks)}", f"NumCPUs={sum(cores)}"]
+    return error_line(run_slurm("scontrol", "update", f"JobId={id}", *sizes))
+
+
 def nodes_by_partition() -> dict[str, list[str]]:
     """Return the nodes of each partition; those of the default partition also under an empty name."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    lines = answer(run_slurm("sinfo", "--Node", "--noheader", "--format=%N %P")).splitlines()
+    lines = answer(NAME, run_slurm("sinfo", "--Node", "--noheader", "--format=%N %P")).splitlines()
     for node, partition in [line.split() for line in lines if line.strip()]:
         for name in {partition.rstrip("*"), ""} if partition.endswith("*") else {partition}:
             found[name].append(node)
@@ -372,25 +408,23 @@ def consumed_energy(ids: Sequence[str]) -> float | None:
 
 
 def inside() -> Allocation:
-    """Return the Slurm job that this process belongs to."""
+    """Return the Slurm job that this process belongs to; SLURM_NTASKS stays too large if it was resized."""
+    tasks, placed = launch.slurm_tasks() or 1, sum(expand_counts(",".join(slurm_values(PER_NODE[1]))))
     return Allocation(
         launch.slurm_job(),
         int(os.environ.get("SLURM_RESTART_COUNT", 0)),
-        os.environ.get("SLURM_JOB_NODELIST", ""),
+        ",".join(slurm_values("SLURM_JOB_NODELIST")),
         launch.allocated_cores(),
-        launch.slurm_tasks() or 1,
+        min(tasks, placed or tasks),
         slurm_job_start(),
     )
-
-
-LAUNCHER_VARIABLE = "MPI_ATA_LAUNCHER"  # the user's own choice, such as srun --mpi=pmix
 
 
 def launcher(workers: int | None = None) -> list[str]:
     """Return the command that starts the ranks of this Slurm job, for these workers or all its tasks."""
     ranks = inside().tasks if workers is None else ranks_for(workers)
-    if own := os.environ.get(LAUNCHER_VARIABLE):
-        return [*shlex.split(own), "-n", str(ranks)]
+    if own := own_launcher(ranks):
+        return own
     offered, mpirun = mpi_types() if shutil.which("srun") else [], None
     with suppress(UsageError):
         mpirun = launch.find_mpirun()
@@ -400,16 +434,23 @@ def launcher(workers: int | None = None) -> list[str]:
 def choose_launcher(library: str, offered: Sequence[str], mpirun: str | None, ranks: int) -> list[str]:
     """Return how to start ranks of an MPI library; a wrong launcher makes every rank a world of its own."""
     gpus_per_rank = "SLURM_GPUS_PER_TASK" in os.environ  # only srun binds GPUs to ranks
+    if (size := int(os.environ.get("SLURM_HET_SIZE", 0))) > 1:
+        mpirun = None  # it would use only the nodes of the first component
     if mpirun is not None and "Open MPI" in library and not (gpus_per_rank and "pmix" in offered):
         # It works with Slurm whichever PMIx either was built with.
         return [mpirun, *fault_tolerance(mpirun), "-n", str(ranks)]
     if types := [name for name in supported_mpi_types(library) if name in offered]:
-        return srun(types[0], ranks)
+        ways = ["--ntasks", str(ranks)] if size < 2 else [f"--het-group=0-{size - 1}"]
+        return srun(types[0], ways)
     if mpirun is not None:
         return [mpirun, "-n", str(ranks)]
+    if size > 1:
+        needed = " or ".join(supported_mpi_types(library)) or "pmi2"
+        why = f"needs srun --mpi={needed}, but srun offers {', '.join(offered) or 'nothing'}"
+        raise UsageError(f"a heterogeneous Slurm job {why}: submit without --and, or use MPICH")
     raise UsageError(
         f"no launcher for {library or 'this MPI'} was found: there is no mpirun, and srun --mpi offers "
-        f"{', '.join(offered) or 'nothing'}; load the module of your MPI, or set {LAUNCHER_VARIABLE}, "
+        f"{', '.join(offered) or 'nothing'}; load the module of your MPI, or set MPI_ATA_LAUNCHER, "
         "such as to srun --mpi=pmix"
     )
 
@@ -425,9 +466,9 @@ def supported_mpi_types(library: str) -> list[str]:
     return ["pmi2"]
 
 
-def srun(mpi: str, ranks: int) -> list[str]:
+def srun(mpi: str, ways: Sequence[str]) -> list[str]:
     """Return the srun command; a rank that dies does not end the others, where the MPI allows that."""
-    args = ["srun", f"--mpi={mpi}", "--kill-on-bad-exit=0", "--ntasks", str(ranks)]
+    args = ["srun", f"--mpi={mpi}", "--kill-on-bad-exit=0", *ways]
     if cores := os.environ.get("SLURM_CPUS_PER_TASK"):
         args.append(f"--cpus-per-task={cores}")  # newer versions of srun do not inherit it from the job
     return args

@@ -42,7 +42,9 @@ class Attempt:
     rounds: int  # when it began
     nodes: str = ""
     ended: float | None = None
-    end: str = ""  # finished, failed, stopped, requeued or left
+    end: str = (
+        ""  # finished, failed, stopped, requeued, released (then it began again on fewer nodes) or left
+    )
 
 
 class SubmissionDir:

@@ -61,6 +61,7 @@ class Submission:
     chain: int | None = None  # number of batch jobs, each after the one before
     signal: str = SIGNAL
     lead: int | None = None
+    give_back: bool = False  # nodes that the run can do without
     source: Path | None = None
     check: bool = True  # build the problem before submitting
     args: tuple[str, ...] = ()  # of a script
@@ -81,6 +82,8 @@ class Submission:
             raise UsageError("--resume continues a run; name its file: --out RUN.h5 --resume")
         if self.output.accept_changes and not self.output.resume:
             raise UsageError("--accept-changes requires --resume")
+        if self.give_back and (self.is_script or self.shared or self.resources.components):
+            raise UsageError("--give-back is for a single job file on one kind of node: leave it out")
         check_signal(self.signal)
 
     @property
@@ -303,6 +306,7 @@ def batch_args(asked: Submission, jobs: Sequence[Path]) -> list[str]:
     args += array_args(asked.array, asked.at_once)
     args += ["--signal", asked.signal] if asked.signal != SIGNAL else []
     args += ["--lead", str(asked.lead)] if asked.lead is not None else []
+    args += ["--give-back"] if asked.give_back else []
     args += ["--no-requeue"] if asked.chain is not None else []
     return args + (["--siblings"] if asked.sweep is not None and asked.sweep.same_problem else [])
 
@@ -394,14 +398,15 @@ def submit_chain(asked: Submission) -> list[str]:
 def describe(asked: Submission, ids: Sequence[str], notes: Sequence[str]) -> dict[str, Any]:
     """Return what was submitted, in plain values; the ids in the commands of a chain are not known yet."""
     jobs = [int(id) if id.isdigit() else id for id in ids]
-    member, later = "_0" if asked.sweep else "", (asked.chain or 1) - 1
+    id, later = ids[0] if ids else "ID", (asked.chain or 1) - 1
+    id = scheduler().member_id(id, 0) if asked.sweep else id
     return {
         "job": jobs[0] if jobs else None,
         "jobs": jobs,
         "ranks": asked.resources.ranks,
         "run": str(asked.runs[0]),
         "runs": [str(run) for run in asked.runs],
-        "log": f"{asked.dir.log}-{jobs[0] if jobs else 'ID'}{member}.out",
+        "log": f"{asked.dir.log}-{id}.out",
         "commands": [scheduler().submit_command(asked.dir.script, id) for id in ["", *["ID"] * later]],
         "excluded": list(asked.resources.exclude),
         "notes": list(notes),

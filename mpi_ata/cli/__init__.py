@@ -29,7 +29,7 @@ MODULES = {  # and the commands in each; only the one that is called is imported
     "doctor": ("doctor",),
     "new": ("new",),
     "paper": ("paper",),
-    "results": ("explain", "plot", "report", "show", "watch", "what-if"),
+    "results": ("explain", "plot", "recommend", "report", "show", "watch", "what-if"),
     "run_files": ("export", "runs"),
     "runs": ("run",),
 }

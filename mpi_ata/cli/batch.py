@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from mpi_ata.cli.options import (
     lead_options,
     output_options,
     passed_as,
+    price_option,
     prior_options,
     set_option,
     show,
 )
+from mpi_ata.driver.jobs import specify_jobs
 from mpi_ata.errors import UsageError
+from mpi_ata.view.recommend import recommend, recommended_size
 from mpi_ata.view.summaries import status_table, submission_text
 
 
@@ -38,6 +42,13 @@ from mpi_ata.view.summaries import status_table, submission_text
 @click.option("--account", "-A", help="Account to charge.")
 @click.option("--gpus-per-task", help="GPUs per rank; the manager leaves its own idle.")
 @click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any other sbatch option.")
+@click.option(
+    "--and",
+    "components",
+    multiple=True,
+    metavar="OPTIONS",
+    help="sbatch options of another kind of node, in the same heterogeneous Slurm job; may be repeated.",
+)
 @set_option
 @array_options
 @click.option("--shared", is_flag=True, help="Let the runs of --array share the ranks of one Slurm job.")
@@ -53,6 +64,13 @@ from mpi_ata.view.summaries import status_table, submission_text
     type=PATH,
     help="Avoid hosts that were slow, flaky or lost in a run file, or in a folder of them; may be repeated.",
 )
+@click.option(
+    "--recommended",
+    multiple=True,
+    type=PATH,
+    help="Ask for as many nodes as mpi-ata recommend calls best by a run file; may be repeated.",
+)
+@price_option
 @lead_options
 @click.option(
     "--source",
@@ -70,6 +88,8 @@ def submit_command(
     array: tuple[str, ...],
     at_once: int | None,
     shared: bool,
+    recommended: tuple[Path, ...],
+    price: float,
     no_check: bool,
     dry_run: bool,
     as_json: bool,
@@ -87,8 +107,10 @@ def submit_command(
     Examples:
       mpi-ata submit jobs/emulated.toml --nodes 4 --ntasks-per-node 8 --time 02:00:00
       mpi-ata submit jobs/emulated.toml -N 4 -n 32 --sbatch "--constraint=fast" --dry-run
+      mpi-ata submit jobs/emulated.toml -N 1 -n 3 --and "--nodes=2 --ntasks=8 --constraint=a100"
       mpi-ata submit jobs/emulated.toml -n 32 --warm-start runs/ --json
       mpi-ata submit jobs/emulated.toml -N 4 -n 32 --exclude-slow runs/mine.h5
+      mpi-ata submit jobs/emulated.toml --recommended runs/mine.h5 --price 2
       mpi-ata submit jobs/emulated.toml -n 32 --array allocator.budget=8,16,32 --at-once 2
       mpi-ata submit jobs/emulated.toml -n 32 --array run.seed=1,2,3,4 --shared
       mpi-ata submit jobs/emulated.toml -n 32 --time 30 --chain 4
@@ -100,11 +122,25 @@ def submit_command(
         options |= {"array": array, "at_once": at_once}
     elif array:
         options["sweep"] = Sweep.of(array, at_once, of_script=jobs[0].suffix == ".py")
+    if recommended:
+        runs = len(specify_jobs(jobs, options["settings"], array)) if "array" in options else 1
+        resources = with_recommended(resources, recommended, runs, price)
     submission = Submission(jobs, resources, args=args, check=not no_check, **options)
     result = submit(submission, dry_run)
     for note in result["notes"]:
         show(note, err=True)
     show(json.dumps(result) if as_json else submission_text(result))
+
+
+def with_recommended(resources: Resources, runs: tuple[Path, ...], jobs: int, price: float) -> Resources:
+    """Return resources with as many nodes and ranks as are best for so many jobs, by what runs know."""
+    if resources.ranks is not None or resources.nodes is not None:
+        raise UsageError("--recommended chooses the nodes and ranks: leave out --nodes and --ntasks")
+    shared = jobs == len(runs) > 1
+    answer = recommend(runs, shared, copies=1 if shared else jobs, price=price)
+    best, ranks = recommended_size(answer), answer["ranks_per_node"]
+    show(f"recommended: {best['nodes']} nodes with {ranks} ranks each; see mpi-ata recommend", err=True)
+    return replace(resources, nodes=best["nodes"], ntasks_per_node=ranks)
 
 
 @click.command(name="status")

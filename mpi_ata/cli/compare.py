@@ -75,7 +75,7 @@ def compare_command(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Run a job under several allocators or methods, and print one table.
+    """Run a job under several allocators or methods, in one table.
 
     \b
     Examples:

@@ -71,6 +71,13 @@ set_option = click.option(
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON on the last line."
 )
+price_option = click.option(
+    "--price",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="How many per cent of billed one per cent of time is worth; 0 recommends the cheapest.",
+)
 prior_options = combine(
     click.option(
         "--accept-changes", is_flag=True, help="Resume although the job or a file that it names was edited."
@@ -111,6 +118,7 @@ lead_options = combine(
         type=click.IntRange(min=1),
         help="How many seconds before the time limit to send that signal.  [default: as measured]",
     ),
+    click.option("--give-back", is_flag=True, help="Give nodes back to Slurm that the run can do without."),
 )
 
 

@@ -4,16 +4,18 @@ import json
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
-from mpi_ata.cli.options import PATH, json_option, run_argument, show
+from mpi_ata.cli.options import PATH, json_option, price_option, run_argument, show
 from mpi_ata.runfile.load import SLURM_ENERGY, describe, load_named
 from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view import plots
 from mpi_ata.view.explain import explain, explanation_text
 from mpi_ata.view.live import Display, folder_text, saved_run, saved_runs, snapshot_text, watch, watch_folder
+from mpi_ata.view.recommend import draw_recommendation, recommend, recommendation_text
 from mpi_ata.view.report import write_report
 from mpi_ata.view.summaries import format_run
 from mpi_ata.view.what_if import what_if, what_if_table
@@ -37,6 +39,7 @@ def load_with_energy(path: Path) -> Record:
     return record
 
 
+NUMBER = click.IntRange(min=1)
 runs_argument = click.argument("runs", nargs=-1, required=True, type=PATH)
 
 
@@ -107,6 +110,38 @@ def what_if_command(
     answer = what_if(load_run(run), run, names, budget, workers, begins)
     line.clear()
     show(json.dumps(answer) if as_json else what_if_table(answer))
+
+
+@click.command(name="recommend")
+@runs_argument
+@click.option("--shared", is_flag=True, help="The runs are of jobs that are to share ranks.")
+@click.option("--jobs", "copies", type=NUMBER, default=1, help="How many jobs like this share ranks.")
+@click.option("--nodes", "sizes", type=NUMBER, multiple=True, help="A size.  [default: 1, 2, 4, ...]")
+@click.option("--rounds", type=NUMBER, help="Rounds of the job.  [default: its stop.rounds]")
+@price_option
+@click.option("-o", "--output", type=PATH, help="A figure of time against cost: .png, .pdf or .svg.")
+@json_option
+def recommend_command(runs: tuple[Path, ...], output: Path | None, as_json: bool, **options: Any) -> None:
+    """Recommend how many nodes to ask for, by learned speeds.
+
+    The first run names the job; others of the same problem add what they know about nodes.
+
+    \b
+    Examples:
+      mpi-ata recommend runs/mine.h5
+      mpi-ata recommend runs/mine.h5 runs/ --nodes 4 --nodes 8 --price 3 -o sizes.png
+      mpi-ata recommend runs/mine.h5 --jobs 8
+      mpi-ata recommend --shared runs/a.h5 runs/b.h5
+    """
+    if output is not None:
+        plots.check_figure_path(output)
+    answer = recommend(runs, **options)
+    for note in answer["notes"]:
+        show(note, err=True)
+    if output is not None:
+        draw_recommendation(answer, output)
+        show(f"wrote {output}", err=True)
+    show(json.dumps(answer) if as_json else recommendation_text(answer))
 
 
 @click.command(name="explain")

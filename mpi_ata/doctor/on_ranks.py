@@ -42,6 +42,7 @@ def examine() -> Iterator[Finding]:
     yield from (checks.python(), checks.package(), library, checks.wheels(), mpirun, checks.dead_workers())
     yield from (world(), checks.cores(), checks.threads(), checks.doorbell())
     yield from (checks.shared_memory(), checks.output_folder(), checks.slurm())
+    yield checks.heterogeneous_jobs(loaded)
     if launch.under_launcher():
         yield exchange_on_ranks(loaded)
     elif library.ok and mpirun.ok:

@@ -1,6 +1,7 @@
 """Bringing a run to where it starts from: an earlier save of it, or what earlier runs know of its workers."""
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -16,6 +17,7 @@ from mpi_ata.clusters.sample_indices import SampleIndices
 from mpi_ata.driver.plan import RunStart
 from mpi_ata.driver.trace import Regret, Trace
 from mpi_ata.errors import UsageError, one_line
+from mpi_ata.launch.environment import RELEASED
 from mpi_ata.methods.interface import MethodAbilities
 from mpi_ata.runfile.priors import RunStats, counted, kept_workers, match_prior, same_workers
 from mpi_ata.runfile.schema import Record
@@ -128,6 +130,8 @@ def _resume(
     method.restore(record.method)
     trace.restore(record.totals, record.trace, record.metrics)
     yield Note("resumed", f"at round {method.k:,} on {counted(cluster.n, 'worker')}")
+    if hosts := os.environ.get(RELEASED):
+        yield Note("released", f"{hosts}: given back, as the run needs fewer nodes")
     yield from (Note("changed", change) for change in changes)
     if same := same_workers(record.identities, cluster.identities):
         before = cluster.ledger.mark()

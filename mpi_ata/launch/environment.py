@@ -14,8 +14,8 @@ from pathlib import Path
 
 from mpi_ata.layout import MANAGER
 
-WORLD_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE")
-RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+WORLD_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE")
+RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "FLUX_TASK_RANK", "SLURM_PROCID")
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -23,6 +23,8 @@ OF_A_RANK = ("OMPI_", "PMI", "PRTE_", "MPI_LOCAL", "MV2_COMM", "SLURM_STEP", "SL
 DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 FAULT_TOLERANT = "OMPI_MCA_mpi_ft_enable"  # 1 on ranks that Open MPI lets outlive others
 OWNER = "MPI_ATA_RANK"  # the process that is the rank: its children inherit the launcher's variables
+CORES = "MPI_ATA_CORES"  # that a batch job has, as far as `mpi-ata batch` knows
+RELEASED = "MPI_ATA_RELEASED"  # hosts that were given back before the ranks were started again
 STARTED = "MPI_ATA_STARTED"  # when the process began that has started the ranks, in seconds since 1970
 FIRST_STEP = "0"  # later steps of a Slurm job have other work before them
 TERMINAL = "MPI_ATA_TERMINAL"  # set if rank 0 may draw on stderr although it writes to a pipe
@@ -61,9 +63,16 @@ def step_tasks() -> int:
     return int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) if "SLURM_STEP_ID" in os.environ else 1
 
 
+def slurm_values(name: str) -> list[str]:
+    """Return a variable of this Slurm job, or of each component of a heterogeneous one."""
+    components = range(int(os.environ.get("SLURM_HET_SIZE", 0)))
+    names = [f"{name}_HET_GROUP_{number}" for number in components] or [name]
+    return [os.environ[each] for each in names if os.environ.get(each)]
+
+
 def slurm_tasks() -> int | None:
     """Return how many tasks Slurm gave to this job or step; None outside Slurm."""
-    return int(os.environ["SLURM_NTASKS"]) if os.environ.get("SLURM_NTASKS") else None
+    return sum(map(int, slurm_values("SLURM_NTASKS"))) or None
 
 
 def slurm_job() -> str | None:
@@ -73,9 +82,16 @@ def slurm_job() -> str | None:
 
 
 def allocated_cores() -> int:
-    """Return how many cores Slurm gave to this job, from a list such as 8(x3),4; 0 outside Slurm."""
-    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    return sum(int(count) * int(times or 1) for count, times in counts)
+    """Return how many cores this batch job has; Slurm lists them as 8(x3),4; 0 outside batch jobs."""
+    if (cores := os.environ.get(CORES, "")).isdecimal() and int(cores):
+        return int(cores)
+    return sum(expand_counts(",".join(slurm_values("SLURM_JOB_CPUS_PER_NODE"))))
+
+
+def expand_counts(text: str) -> list[int]:
+    """Return the numbers of each node in a list such as 8(x3),4."""
+    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(count) for count, times in counts for _ in range(int(times or 1))]
 
 
 def is_script_rank() -> bool:

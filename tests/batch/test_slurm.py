@@ -12,6 +12,7 @@ from mpi_ata.batch.slurm import (
     check_resources,
     choose_launcher,
     consumed_energy,
+    inside,
     members,
     parse_duration,
     parse_job,
@@ -148,6 +149,25 @@ def test_the_launcher_depends_on_the_mpi_library(
     for name in ("SLURM_CPUS_PER_TASK", "I_MPI_PMI_LIBRARY"):
         monkeypatch.delenv(name, raising=False)
     assert choose_launcher(library, offered, mpirun, 8) == expected
+
+
+def test_a_heterogeneous_job_starts_on_all_components_by_srun_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_HET_SIZE", "2")
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    assert choose_launcher("MPICH Version: 5.0.2", ["pmi2"], "/bin/mpirun", 8) == [
+        *PMI2[:3],
+        "--het-group=0-1",
+    ]
+    with pytest.raises(UsageError, match="needs srun --mpi=pmix, but srun offers pmi2"):
+        choose_launcher("Open MPI v5.0.11", ["pmi2"], "/bin/mpirun", 8)
+    sizes = {"SLURM_NTASKS": ("1", "4"), "SLURM_JOB_CPUS_PER_NODE": ("1", "2(x2)")}
+    sizes |= {"SLURM_TASKS_PER_NODE": ("1", "2(x2)"), "SLURM_JOB_NODELIST": ("n1", "n[2-3]")}
+    for name, values in sizes.items():
+        for number, value in enumerate(values):
+            monkeypatch.setenv(f"{name}_HET_GROUP_{number}", value)
+    assert (inside().tasks, inside().cores, inside().nodes) == (5, 5, "n1,n[2-3]")
 
 
 def test_without_any_launcher_the_error_says_what_to_do() -> None:

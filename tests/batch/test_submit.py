@@ -63,6 +63,25 @@ def test_the_script_begins_with_the_options_of_sbatch() -> None:
     ]
 
 
+def test_each_further_kind_of_node_is_a_component_with_the_same_time() -> None:
+    components = ("--nodes 2 --constraint=a100", "-N1 --partition=big")
+    lines = script_text(replace(SCRIPT, resources=replace(HOURS, components=components))).splitlines()
+    first, second = [number for number, line in enumerate(lines) if line == "#SBATCH hetjob"]
+    assert lines[first + 1 : second] == [
+        "#SBATCH --time=02:00:00",
+        "#SBATCH --nodes",
+        "#SBATCH 2",
+        "#SBATCH --constraint=a100",
+    ]
+    assert "#SBATCH --partition=big" in lines[second:]
+    with pytest.raises(UsageError, match="--array and --and cannot be combined"):
+        script_text(
+            replace(SCRIPT, resources=replace(HOURS, components=components), members=(("a",), ("b",)))
+        )
+    with pytest.raises(UsageError, match="conflicts with the batch script"):
+        check_resources(Resources(components=("--array=0-3",)))
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(ARGUMENTS, min_size=1, max_size=5))
 def test_arguments_arrive_unchanged(arguments: list[str]) -> None:
@@ -419,6 +438,8 @@ def test_every_submission_in_the_documentation_is_accepted(tmp_path: Path) -> No
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
     (tmp_path / "runs").mkdir()
     (tmp_path / "env.sh").touch()
+    known = ("--virtual", "--workers", "3", "--set", "stop.rounds=9", "--out", "runs/first.h5")
+    assert call("run", "jobs/emulated.toml", *known).exit_code == 0  # for --recommended
     for command in commands:
         result = call(*shlex.split(command), "--dry-run")
         assert result.exit_code == 0, f"{command}: {result.output}"

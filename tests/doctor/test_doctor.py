@@ -13,7 +13,7 @@ from tests.doctor.running import findings, run_doctor
 
 NAMES = [
     *("Python", "package", "MPI library", "MPI wheels", "launcher", "dead workers", "world", "cores"),
-    *("threads", "doorbell", "shared memory", "output folder", "Slurm", "exchange"),
+    *("threads", "doorbell", "shared memory", "output folder", "Slurm", "submit --and", "exchange"),
 ]
 
 

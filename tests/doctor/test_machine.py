@@ -102,3 +102,18 @@ def test_slurm_is_reported_if_it_is_installed(tmp_path: Path, monkeypatch: pytes
 def test_below_no_mount_point_as_in_a_chroot_the_file_system_is_unknown() -> None:
     assert checks.file_system(Path("/")) != "file system unknown"
     assert checks.file_system(Path("below/nothing")) == "file system unknown"
+
+
+@pytest.mark.parametrize(
+    ("step", "overlap", "nested"), [("0", "", True), ("0", "1", False), ("4294967290", "", False)]
+)
+def test_a_shell_in_a_step_of_srun_is_a_note(
+    step: str, overlap: str, nested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    fake_command(tmp_path, "srun", "slurm-wlm 22.05.8")
+    fake_command(tmp_path, "squeue", "")
+    monkeypatch.setenv("SLURM_STEP_ID", step)
+    if overlap:
+        monkeypatch.setenv("SLURM_OVERLAP", overlap)
+    assert ("set SLURM_OVERLAP=1" in str(checks.slurm().remedy)) == nested

@@ -212,6 +212,10 @@ class Site:
         """Return the log of a submitted run."""
         return Path(submitted["log"]).read_text()
 
+    def log_so_far(self, submitted: dict[str, Any]) -> str:
+        """Return the log of a run that may not have begun."""
+        return self.log(submitted) if Path(submitted["log"]).exists() else ""
+
 
 def record(run: object) -> Record:
     """Return the record in a run file."""

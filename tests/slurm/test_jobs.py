@@ -220,3 +220,19 @@ def test_jobs_share_the_ranks_of_one_slurm_job_and_survive_its_requeueing(site: 
     assert all(kinds(run).count("resumed") == 1 for run in runs)
     (row,) = site.status(submitted["job"])
     assert (row["state"], row["rounds"], row["of_rounds"], row["starts"]) == ("finished", 420, 420, 2)
+
+
+def test_a_heterogeneous_job_runs_on_all_its_kinds_of_nodes_and_is_requeued_as_a_whole(site: Site) -> None:
+    job, kinds_of_nodes = (
+        site.drawn(300),
+        ("--nodes", 1, "--ntasks", 1, "--and", "--nodes=2 --ntasks-per-node=2"),
+    )
+    found = site.submit(job, *kinds_of_nodes, "--time", 10, command=MPICH)
+    site.wait_beyond(found["run"], 20)
+    site.slurm.ask("scancel", "--batch", "--signal=USR1", str(found["job"]))
+    site.wait_requeued(found["job"])
+    site.wait_completed(found["job"])
+    assert sorted(hosts(found["run"])) == ["n2", "n2", "n3", "n3"]
+    assert np.array_equal(final_x(found["run"]), site.virtual_x(job, 4))
+    (status,) = site.status(found["run"])
+    assert (status["state"], status["starts"]) == ("finished", 2)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.conftest import running
-from tests.slurm.private import NODES, ROOT, until
+from tests.slurm.private import NODES, ROOT, PrivateSlurm, until
 
 HOLDING = """
 import sys, time
@@ -57,3 +57,13 @@ def cluster_processes(folder: Path) -> list[str]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.cluster
+def test_a_shell_in_a_step_of_srun_needs_overlap_as_doctor_says(slurm: PrivateSlurm) -> None:
+    inner = "timeout 5 srun --ntasks=1 true; echo $?"
+    assert slurm.ask("srun", "--ntasks=1", "sh", "-c", inner).endswith("124")  # it waits for itself
+    assert slurm.ask("srun", "--ntasks=1", "sh", "-c", inner, SLURM_OVERLAP="1").endswith("0")
+    asked = (sys.executable, "-c", "from mpi_ata.doctor.checks import slurm; print(slurm().remedy)")
+    assert "set SLURM_OVERLAP=1" in slurm.ask("srun", "--ntasks=1", *asked)
+    assert slurm.ask("srun", "--ntasks=1", *asked, SLURM_OVERLAP="1") == "None"
