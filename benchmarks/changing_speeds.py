@@ -108,7 +108,7 @@ def _clocks(allocator: LowerBoundAllocator | OFTA, times: DrawnTimes) -> Array:
 
 
 def main() -> None:
-    """Print the tables of docs/changing-speeds.md."""
+    """Print the tables of docs/times.md."""
     rounds = options(__doc__, "rounds", rounds=5_000).rounds
     costs = [without_changes(law, name, rounds) for law in LAWS for name in ("ata-empirical", "ata")]
     print(table(costs, ["law and n", "allocator", "clock on / off", "worker time on / off", "alarms"]))

@@ -31,18 +31,16 @@ copybutton_exclude = ".linenos, .gp, .go, .c1"
 
 FOLDER = Path(__file__).parent
 CHAPTERS = {
-    "Begin": "start is-it-for-me installation",
-    "Tutorials": ("tutorials/own-problem tutorials/task-farm tutorials/slurm tutorials/results"),
+    "Begin": "start is-it-for-me",
     "How to": (
-        "running sharing allocators methods scripts tasks pool slurm schedulers sites faults networks seeing "
-        "warm-start changing-speeds times examples"
+        "own-problem running methods tutorials/task-farm pool tasks sharing slurm schedulers results faults "
+        "times"
     ),
     "PyTorch": "pytorch/trainer pytorch/ddp pytorch/hugging-face pytorch/lightning",
-    "Look up": "cheat-sheet job-file api run-file glossary troubleshooting faq",
-    "Background": "performance paper baselines theory architecture",
+    "Look up": "cheat-sheet job-file api run-file troubleshooting",
+    "Background": "background paper allocators theory baselines performance networks architecture",
 }
-PROJECT = "CONTRIBUTING CHANGELOG packaging/README RELEASING SECURITY CODE_OF_CONDUCT"
-SITES = "open-mpi mpich-cray intel-mpi conda"
+PROJECT = "CONTRIBUTING CHANGELOG packaging/README SECURITY"
 
 
 def chapters() -> dict[str, list[str]]:
@@ -54,13 +52,11 @@ def chapters() -> dict[str, list[str]]:
 
 
 def add_contents(_app: Sphinx, docname: str, source: list[str]) -> None:
-    """Give the home page the contents of the site, which the sidebar shows, and a folder's page its pages."""
+    """Give the home page the contents of the site, which the sidebar shows."""
     if docname == root_doc:
         for title, names in chapters().items():
             source[0] += contents(title, [f"/docs/{name}" for name in names])
         source[0] += contents("Project", [f"/{name}" for name in PROJECT.split()])
-    elif docname == "docs/sites":
-        source[0] += contents("Kinds of clusters", [f"/docs/sites/{name}" for name in SITES.split()])
 
 
 def contents(title: str, pages: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/seeing.md: the report in a browser, and the live view on a terminal.
+"""Draws the pictures of docs/results.md: the report in a browser, and the live view on a terminal.
 
 `python -m docs.screenshots` needs Chromium and rich; it simulates two small runs, and writes
 to docs/pictures.

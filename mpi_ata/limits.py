@@ -1,6 +1,7 @@
 """What no machine could do is rejected before it starts: rounds that never end, arrays beyond its memory."""
 
 import os
+import re
 from pathlib import Path
 
 from mpi_ata.errors import UsageError
@@ -39,3 +40,16 @@ def machine_memory() -> int:
 def usable_cores() -> int:
     """Return how many cores the launcher or Slurm leaves to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def file_system(path: Path) -> str:
+    """Return the type of the file system that a path is on."""
+    try:
+        text = Path("/proc/mounts").read_text()
+    except OSError:
+        return "file system unknown"
+    mounts = [line.split()[1:3] for line in text.splitlines()]
+    points = [Path(re.sub(r"\\(\d{3})", lambda hit: chr(int(hit[1], 8)), point)) for point, _ in mounts]
+    above = [(len(point.parts), j) for j, point in enumerate(points) if path.is_relative_to(point)]
+    # The deepest mount point, and there the latest mount; in a chroot / is no mount point.
+    return mounts[max(above)[1]][1] if above else "file system unknown"

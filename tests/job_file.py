@@ -33,24 +33,18 @@ class Key(NamedTuple):
     default: str
 
 
-# Keys that choose a class, or stand for other tables: no constructor has a parameter for them.
-CHOICE = [
-    Key("file", "your own class", "a string", "none"),
-    Key("class", "your own class", "a string", "none"),
-]
-BY_NAME = [Key("name", "", "a string", "required, or `file` and `class`"), *CHOICE]
+# Keys that choose a class, or stand for other tables: no constructor has a parameter for them.  The page says
+# once what `file` and `class` mean in every table.
+BY_NAME = [Key("name", "", "a string", "required, or `file` and `class`")]
 CHOSEN: Mapping[str, list[Key]] = {
     "problem": BY_NAME,
     "method": [
         *BY_NAME,
         Key("update", "", "a string", '`"plain"`'),
-        Key("update_file", "your own update", "a string", "none"),
-        Key("update_class", "your own update", "a string", "none"),
     ],
     "allocator": BY_NAME,
     "times": [
         Key("law", "", "a string", "required, or `file` and `class`"),
-        *CHOICE,
         Key("run", "`recorded`", "a string", "this or `file` is required"),
         Key("file", "`recorded`", "a string", "this or `run` is required"),
         Key("changes", "", "tables", "none"),
@@ -118,18 +112,26 @@ def rewritten(block: re.Match[str]) -> str:
     """Return the table of a block with the keys of the code and the meanings that the page has for them."""
     keys, meanings = keys_of(block[2]), meanings_in(block[3])
     several = any(key.used_with for key in keys)
-    header = ["key", *(["with"] if several else []), "type", "default", "meaning"]
-    lines = [header, ["---"] * len(header)]
+    header = ["key", *(["with"] if several else []), "default, or type", "meaning"]
+    lines = [header]
     for key in keys:
         users, meaning = [key.used_with] if several else [], meanings.get((key.name, key.used_with), "")
-        lines.append([f"`{key.name}`", *users, key.type, key.default, meaning])
-    return block[1] + "".join(f"| {' | '.join(line)} |\n" for line in lines) + block[4]
+        lines.append([f"`{key.name}`", *users, default_or_type(key), meaning])
+    rows = [f"| {' | '.join(line)} |\n" for line in lines]
+    return block[1] + "".join([rows[0], "|---" * len(header) + "|\n", *rows[1:]]) + block[4]
+
+
+def default_or_type(key: Key) -> str:
+    """Return the default, which shows the type too, or else the type and whether the key is required."""
+    if key.default.startswith("`"):
+        return key.default
+    return key.type if key.default == "none" else f"{key.type}, {key.default}"
 
 
 def meanings_in(table: str) -> dict[tuple[str, str], str]:
     """Return the meanings in a table of the page, by key and what it is used with."""
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]]
-    return {(row[0].strip("` "), row[1] if len(row) == 5 else ""): row[-1] for row in rows}
+    return {(row[0].strip("` "), row[1] if len(row) == 4 else ""): row[-1] for row in rows}
 
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 import mpi_ata
+from tests.document_api import NOT_RUN, example, groups
 
 ROOT = Path(__file__).parent.parent
 HEAVY = ("mpi4py", "h5py", "click", "torch", "matplotlib", "numba", "sklearn", "pandas")
@@ -58,6 +60,32 @@ def test_type_checkers_see_the_same_names_as_python_and_from_the_same_modules() 
 def test_the_reference_of_public_names_is_up_to_date() -> None:
     page = printed("from tests.document_api import document; print(document(), end='')")
     assert page == (ROOT / "docs" / "api.md").read_text(), "run python -m tests.document_api"
+
+
+PREPARED = """
+problem = Quadratic(3)
+x = g = problem.x0
+method = SGD(problem.x0, ATAAuto(n, budget=8), Plain(0.1))
+round = method.step(VirtualCluster(problem, DrawnTimes(Sqrt(4))))
+cluster = VirtualCluster(problem, DrawnTimes(Sqrt(4)))
+result = minimize(problem, 8, update=Plain(0.1), rounds=2, times=Sqrt(4), out="run.h5", progress=False)
+"""
+
+
+@pytest.mark.parametrize(
+    "name", [name for names in groups().values() for name in names if name not in NOT_RUN]
+)
+def test_the_example_of_each_name_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name == "SavedRun":
+        pytest.importorskip("pandas")
+    scope = {each: getattr(mpi_ata, each) for each in mpi_ata.__all__} | {
+        "mpi_ata": mpi_ata,
+        "np": np,
+        "n": 4,
+    }
+    exec(PREPARED, scope)  # noqa: S102
+    exec(example(name), scope)  # noqa: S102
 
 
 def test_the_protocols_the_clusters_and_the_functions_of_a_script_are_public() -> None:

@@ -106,29 +106,16 @@ def test_hiccups_keep_no_allocator_that_learns_from_the_fastest_worker_for_long(
     assert learned["clock"] < 1.25 * known["clock"]
 
 
-LAW = """import numpy as np
-class Repeats:
-    def __init__(self, n): self.n, self.means = n, np.array({})
-    def draw(self, rng): return self.means * rng.uniform(0.8, 1.2, self.n)
-"""
-
-
-def test_the_demo_is_won_without_stopping_even_if_every_worker_has_its_own_core(tmp_path: Path) -> None:
-    """Its tasks on the virtual clock: as long as their repeats, give or take 20 %, and not stoppable."""
-    job, repeats = (JOBS / "demo.toml").read_text(), [1.0, 8.0, 4.0, 1.0, 8.0, 4.0]
-    (tmp_path / "demo.py").write_text((JOBS / "demo.py").read_text())
-    (tmp_path / "law.py").write_text(LAW.format(repeats))
-    times = '\n[times]\nfile = "law.py"\nclass = "Repeats"\nstoppable = false\n'
-    (tmp_path / "demo.toml").write_text(job + times)
-    small = ("problem.samples=100", "problem.batch_size=10")
+def test_the_demo_is_won_in_clock_and_in_worker_time_unless_tasks_can_be_stopped() -> None:
     adaptive, greedy, uniform = (
-        driven(tmp_path / "demo.toml", (*small, *other)).summary()
-        for other in ((), ("allocator.name=gta",), ("allocator.name=uta",))
+        figures("demo.toml", f"allocator.name={name}") for name in ("ata-auto", "gta", "uta")
     )
-    # 0.9 and 0.31 with this seed; a round is about 4 units, and 50 of them deviate by below 3 %.
-    assert adaptive["clock"] < 0.97 * greedy["clock"]
-    assert adaptive["clock"] < 0.5 * uniform["clock"]
-    assert adaptive["worker_time"] < 0.4 * greedy["worker_time"]
+    # 0.67, 0.32 and 0.39 with seeds 5 and 6: the times vary by 3 % within a generation of GPUs.
+    assert adaptive["clock"] < 0.8 * greedy["clock"]
+    assert adaptive["clock"] < 0.4 * uniform["clock"]
+    assert adaptive["worker_time"] < 0.5 * greedy["worker_time"]
+    stopping = figures("demo.toml", "allocator.name=gta", "times.stoppable=true")
+    assert stopping["clock"] < 1.02 * adaptive["clock"], "which the README says"
 
 
 @pytest.mark.parametrize("seed", [5, 6])

@@ -36,9 +36,9 @@ def test_the_port_leaves_model_data_optimizer_and_schedule_as_they_were() -> Non
     assert not [line for line in removed for word in kept if word in line]
 
 
-def test_the_tutorial_on_results_works_as_printed(tmp_path: Path) -> None:
+def test_the_page_on_results_works_as_printed(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    for block, printed in walk(DOCS / "tutorials" / "results.md", tmp_path, run_here):
+    for block, printed in walk(DOCS / "results.md", tmp_path, run_here):
         assert agrees(block, printed), printed
 
 
@@ -48,8 +48,10 @@ def test_only_what_installs_something_or_needs_a_cluster_is_not_run() -> None:
     assert {command[1] for command in commands if command[0] == "mpi-ata"} <= {"doctor", "submit"}
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.read_text().splitlines()) <= 120
+def test_the_readme_is_short_and_has_few_links() -> None:
+    text = README.read_text()
+    assert len(text.splitlines()) <= 140
+    assert len(re.findall(r"(?<!!)\[[^]]+\]\(", text)) <= 8
 
 
 def output_of(folder: Path, *words: str) -> str:
@@ -69,11 +71,11 @@ def test_a_script_of_jobs_runs_on_simulated_workers(script: str, printed: str, t
     assert re.fullmatch(printed, output_of(tmp_path, str(ROOT / "jobs" / f"{script}.py")))
 
 
-SNIPPETS = re.findall(r"```python\n(import .*?)```", (DOCS / "scripts.md").read_text(), re.DOTALL)
+SNIPPETS = re.findall(r"```python\n(import .*?)```", (DOCS / "own-problem.md").read_text(), re.DOTALL)
 
 
 @pytest.mark.parametrize("text", SNIPPETS, ids=["minimize", "loop"])
-def test_the_scripts_of_the_page_on_scripts_run(text: str, tmp_path: Path) -> None:
+def test_the_scripts_of_the_page_on_problems_run(text: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text.replace("workers=4", "times=mpi_ata.Sqrt(4)"))
     output_of(tmp_path, "train.py")
     assert len(list(tmp_path.glob("runs/*.h5"))) == 1
@@ -108,7 +110,7 @@ def test_every_make_target_in_the_documents_exists() -> None:
 def test_every_extra_is_listed_and_exists() -> None:
     extras = configparser.ConfigParser()
     extras.read(ROOT / "setup.cfg")
-    _, _, table = (DOCS / "installation.md").read_text().partition("| extra | installs |")
+    _, _, table = (DOCS / "start.md").read_text().partition("| extra | installs |")
     named = re.findall(r"`\[(\w+)\]`", table.partition("\n\n")[0])
     assert set(named) == set(extras["options.extras_require"])
     assert "VENV := .venv\n" in (ROOT / "Makefile").read_text(), "source .venv/bin/activate"

@@ -8,25 +8,15 @@ from pathlib import Path
 import click
 import pytest
 
-import mpi_ata
 from mpi_ata.cli import COMMANDS, main
-from mpi_ata.job.component import ALLOCATORS, LAWS, METHODS, PROBLEMS, UPDATES
 from mpi_ata.job.schema import TABLES
-from tests.job_file import BLOCK, NAMES, PAGE, keys_of, meanings_in, rewritten
+from tests.job_file import BLOCK, NAMES, PAGE, meanings_in, rewritten
 from tests.pages import DOCS, ROOT
 
 SOURCES = [file.read_text() for file in Path(ROOT / "mpi_ata").rglob("*.py")]
 BLOCKS = {block[2]: block for block in BLOCK.finditer(PAGE.read_text())}  # of docs/job-file.md
 CHEAT_SHEET = (DOCS / "cheat-sheet.md").read_text()
 COMMAND_ROWS = re.findall(r"(?m)^\| `(mpi-ata (\S+).*?)` \| (.*) \|$", CHEAT_SHEET)
-TABLE_ROWS = dict(re.findall(r"(?m)^\| `\[+([\w.]+)\]+` \| (.*) \|$", CHEAT_SHEET))
-CHOICES = {
-    "problems": PROBLEMS,
-    "methods": METHODS,
-    "updates": UPDATES,
-    "allocators": ALLOCATORS,
-    "laws": LAWS,
-}
 
 
 def code_in(text: str) -> list[str]:
@@ -57,22 +47,7 @@ def test_the_cheat_sheet_lists_every_command_and_only_options_that_exist() -> No
         assert set(re.findall(r"(?<!\S|\w)--?[a-z][a-z-]*", shown)) <= known, call
 
 
-def test_the_cheat_sheet_lists_every_table_and_the_keys_that_are_no_parameters_of_a_problem() -> None:
-    for table in BLOCKS:
-        known, shown = {key.name for key in keys_of(table)}, set(code_in(TABLE_ROWS[table]))
-        assert shown <= known
-        assert table == "problem" or known - shown <= {"changes"}, table  # which has a row of its own
-
-
-@pytest.mark.parametrize("kind", CHOICES)
-def test_the_names_that_the_cheat_sheet_lists_exist(kind: str) -> None:
-    (row,) = re.findall(rf"(?m)^\| {kind} \| (.*) \|$", CHEAT_SHEET)
-    assert {name for name in code_in(row) if not name.startswith("torch.")} <= set(CHOICES[kind])
-
-
-def test_the_functions_the_members_of_a_task_and_the_variables_of_the_cheat_sheet_exist() -> None:
-    assert set(re.findall(r"mpi_ata\.(\w+)\(", CHEAT_SHEET)) <= set(mpi_ata.__all__)
-    assert all(hasattr(mpi_ata.Task, name) for name in re.findall(r"`task\.(\w+)", CHEAT_SHEET))
+def test_the_variables_of_the_cheat_sheet_exist() -> None:
     _, _, table = CHEAT_SHEET.partition("| variable | meaning |")
     code = "".join(SOURCES)
     assert [name for name in re.findall(r"(?m)^\| `(\w+)` ", table) if name not in code] == []
@@ -95,5 +70,5 @@ def written(node: ast.expr) -> str:
 def test_the_messages_that_the_page_on_troubleshooting_quotes_are_in_the_code() -> None:
     messages = re.findall(r"(?m)^\| `(.+?)` \| .+ \|$", (DOCS / "troubleshooting.md").read_text())
     texts = "\n".join(text for source in SOURCES for text in texts_in(ast.parse(source)))
-    assert len(messages) > 40
+    assert len(messages) > 30
     assert [message for message in messages if message not in texts] == []

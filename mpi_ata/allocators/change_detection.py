@@ -59,6 +59,10 @@ class SpeedChange(NamedTuple):
     def _times(self) -> float:
         return max(self.factor, 1 / self.factor)
 
+    def after(self, earlier: "SpeedChange") -> "SpeedChange":
+        """Return this change and one before it as one: they may cancel each other."""
+        return SpeedChange(self.worker, earlier.factor * self.factor)
+
     def __str__(self) -> str:
         now, digits = "slower" if self.factor > 1 else "faster", 1 if self._times < 9.95 else 0
         return f"worker {self.worker} is now {self._times:,.{digits}f} × {now} than before"

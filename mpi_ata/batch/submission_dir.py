@@ -188,6 +188,11 @@ class JobCopy:
         copies = [{file: targets[path] for file, path in own.items()} for own in sources]
         rows = zip(named, jobs, copies, strict=True)
         settings = [path_settings(files, targets[job].parent, own) for files, job, own in rows]
+        data = [
+            as_settings({f"problem.{key}": path for key, path in each.problem.paths().items()})
+            for each in members
+        ]
+        settings = [(*own, *paths) for own, paths in zip(settings, data, strict=True)]
         return cls(targets, tuple(dict.fromkeys(targets[job] for job in jobs)), tuple(settings))
 
     @classmethod
@@ -214,8 +219,13 @@ def copy_file(source: Path, target: Path) -> None:
 
 def path_settings(files: dict[str, str], folder: Path, copies: dict[str, Path]) -> tuple[str, ...]:
     """Return settings for files that a job copied to a folder would look for elsewhere: absolute paths."""
-    pairs = [(name, os.path.normpath(folder / file), str(copies[file])) for name, file in files.items()]
-    return tuple(f"{name}={json.dumps(copy)}" for name, sought, copy in pairs if sought != copy)
+    moved = [name for name, file in files.items() if os.path.normpath(folder / file) != str(copies[file])]
+    return as_settings({name: copies[files[name]] for name in moved})
+
+
+def as_settings(paths: dict[str, Path]) -> tuple[str, ...]:
+    """Return settings that name these paths."""
+    return tuple(f"{name}={json.dumps(str(path))}" for name, path in paths.items())
 
 
 def resolve_parent(path: Path) -> Path:

@@ -20,8 +20,11 @@ from mpi_ata.job import build_parts, load_job
 from mpi_ata.job.tables import split_values
 from mpi_ata.launch import rank_command
 from mpi_ata.layout import ranks_for, workers_in
+from mpi_ata.limits import file_system
 from mpi_ata.runfile.checkpoints import fresh_name
 from mpi_ata.runfile.store import check_writable_path
+
+IN_MEMORY = ("tmpfs", "ramfs")
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,7 @@ def submit(asked: Submission, dry_run: bool = False) -> dict[str, Any]:
     asked = replace(asked, resources=resources)
     copy = copy_of(asked, plans)
     script = script_text(batch_script(asked, copy))
-    notes += [*more, *obstacle_notes(resources)]
+    notes += [*more, *obstacle_notes(resources), *shared_folder_notes(asked.run)]
     ids = [] if dry_run else write_and_submit(asked, copy, script)
     return describe(asked, ids, notes) | {"script": script if dry_run else str(asked.dir.script)}
 
@@ -181,6 +184,17 @@ def check_paths(asked: Submission) -> None:
         raise UsageError(f"--source {asked.source} is not a file")
     existing = next(path for path in asked.run.parents if path.exists())
     check_writable_path(existing / asked.run.name)
+
+
+def shared_folder_notes(run: Path) -> list[str]:
+    """Return a note on a run file in the memory of this machine, which no other node can see."""
+    folder = next(path for path in run.parents if path.exists()).resolve()
+    kind = file_system(folder)
+    if kind not in IN_MEMORY:
+        return []
+    return [
+        f"{folder} is on {kind}, in the memory of this machine: submit from a folder that all nodes share"
+    ]
 
 
 def check_not_existing(asked: Submission) -> None:

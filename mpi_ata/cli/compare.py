@@ -10,7 +10,7 @@ import click
 
 from mpi_ata import launch
 from mpi_ata.cli import reported
-from mpi_ata.cli.options import PATH, job_options, show
+from mpi_ata.cli.options import PATH, complete_allocators, job_options, show
 from mpi_ata.cli.runs import execute_with_progress, resolve_here, start_ranks, starts_ranks
 from mpi_ata.driver.drive import Outcome
 from mpi_ata.driver.plan import OutputOptions, Plan, checked_together
@@ -22,7 +22,7 @@ from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.plots import check_figure_path
 from mpi_ata.view.summaries import comparison_table
 
-ALLOCATORS = "ata-empirical,gta,uta"  # compared unless others are named
+DEFAULT = "ata-auto,own,gta,uta"  # compared unless others are named
 
 
 class Variant(NamedTuple):
@@ -47,8 +47,9 @@ class Variant(NamedTuple):
 @job_options
 @click.option(
     "--allocators",
+    shell_complete=complete_allocators,
     help="Comma-separated names; `own` is the job's own allocator.  "
-    f"[default: those of {ALLOCATORS} that the method supports]",
+    f"[default: those of {DEFAULT} that the method supports]",
 )
 @click.option(
     "--methods",
@@ -112,16 +113,20 @@ def compare_command(
         if output is not None:
             draw(variants, outcomes, output)
         show(json.dumps(rows) if as_json else comparison_table(rows, billed=not virtual))
+        if output is not None and not as_json:
+            show(f"wrote {output}")
         check_complete(variants, outcomes)
 
 
 def compared_allocators(job: Job, allocators: str | None) -> tuple[list[str], str]:
     """Return the allocators to compare, and the method to use instead of gta if that is left out."""
-    names = [name.strip() for name in (ALLOCATORS if allocators is None else allocators).split(",")]
-    counterpart = greedy_counterpart(job) if allocators is None else ""
+    if allocators is not None:
+        return [name.strip() for name in allocators.split(",")], ""
+    own, counterpart = str(job.tables.get("allocator", {}).get("name", "own")), greedy_counterpart(job)
+    names = dict.fromkeys(own if name == "own" else name for name in DEFAULT.split(","))
     if counterpart:
-        names.remove("gta")
-    return names, counterpart
+        names.pop("gta", None)
+    return list(names), counterpart
 
 
 def list_variants(plan: Plan, names: Sequence[str], seeds: int, kind: str) -> list[Variant]:

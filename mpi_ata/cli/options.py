@@ -45,6 +45,22 @@ def passed_as(name: str, kind: type[Any]) -> Decorator:
 
 PATH = click.Path(path_type=Path)
 
+
+def complete_setting(_context: click.Context, _option: click.Parameter, text: str) -> list[str]:
+    """Return the keys, and the names that stand for classes, with which what was typed may continue."""
+    from mpi_ata.job.schema import setting_names
+
+    return [name for name in setting_names() if name.startswith(text)]
+
+
+def complete_allocators(_context: click.Context, _option: click.Parameter, text: str) -> list[str]:
+    """Return the lists of allocators with which what was typed may continue."""
+    from mpi_ata.job.component import ALLOCATORS
+
+    before, comma, last = text.rpartition(",")
+    return [f"{before}{comma}{name}" for name in [*ALLOCATORS, "own"] if name.startswith(last)]
+
+
 job_argument = click.argument("job", type=PATH)
 
 
@@ -67,6 +83,7 @@ set_option = click.option(
     multiple=True,
     metavar="TABLE.KEY=VALUE",
     help="Override a key of the job; KEY=VALUE: an option of a script.",
+    shell_complete=complete_setting,
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON on the last line."
@@ -107,6 +124,7 @@ array_options = combine(
         "--array",
         multiple=True,
         metavar="TABLE.KEY=V,V,...",
+        shell_complete=complete_setting,
         help="Run once for each value; if given several times, for all combinations.",
     ),
     click.option("--at-once", type=click.IntRange(min=1), help="Maximum runs of --array at the same time."),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mpi_ata.cli.options import PATH, json_option, price_option, run_argument, show
+from mpi_ata.cli.options import PATH, complete_allocators, json_option, price_option, run_argument, show
 from mpi_ata.runfile.load import SLURM_ENERGY, describe, load_named
 from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
@@ -83,7 +83,13 @@ def plot_command(runs: tuple[Path, ...], output: Path, panels: str) -> None:
 
 @click.command(name="what-if")
 @run_argument
-@click.option("--allocators", default="own,gta,uta", show_default=True, help="Comma-separated names.")
+@click.option(
+    "--allocators",
+    default="own,gta,uta",
+    show_default=True,
+    help="Comma-separated names.",
+    shell_complete=complete_allocators,
+)
 @click.option("--budget", type=click.IntRange(min=1), help="Tasks per round.  [default: that of the run]")
 @click.option("--workers", help="A list such as 0-7,12, or a number: that many, the fastest.  [default: all]")
 @json_option

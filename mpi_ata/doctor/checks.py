@@ -18,7 +18,7 @@ from mpi_ata.clusters.mpi.liveness import HEARING_SECONDS, Doorbell
 from mpi_ata.errors import UsageError
 from mpi_ata.launch import host_name
 from mpi_ata.launch.mpirun import Library, fault_tolerance, mpi_version
-from mpi_ata.limits import usable_cores
+from mpi_ata.limits import file_system, usable_cores
 from mpi_ata.runfile.checkpoints import RUNS
 from mpi_ata.version import __version__
 
@@ -198,19 +198,6 @@ def output_folder(folder: Path | None = None) -> Finding:
     found = f"{path}, {file_system(path)}, {bytes_text(free)} free, writable"
     remedy = "free space, or change to a folder with more"
     return Finding("output folder", found, True, remedy if free < SMALL_FOLDER else None)
-
-
-def file_system(path: Path) -> str:
-    """Return the type of the file system that a path is on."""
-    try:
-        text = Path("/proc/mounts").read_text()
-    except OSError:
-        return "file system unknown"
-    mounts = [line.split()[1:3] for line in text.splitlines()]
-    points = [Path(re.sub(r"\\(\d{3})", lambda hit: chr(int(hit[1], 8)), point)) for point, _ in mounts]
-    above = [(len(point.parts), j) for j, point in enumerate(points) if path.is_relative_to(point)]
-    # The deepest mount point, and there the latest mount; in a chroot / is no mount point.
-    return mounts[max(above)[1]][1] if above else "file system unknown"
 
 
 def bytes_text(count: float) -> str:

@@ -189,7 +189,9 @@ def _resume(job: Path, settings: Sequence[str], output: OutputOptions) -> Plan:
     assert output.out is not None
     file = RunFile(output.out)
     record, complaint = load_named(file)
-    resumed, changes = resume_job(job, record.job, settings, output.accept_changes)
+    resumed, changes = resume_job(
+        job, record.job, settings, output.accept_changes, finished=bool(record.reason)
+    )
     notes = resume_notes(output, complaint)
     return Plan(resumed, file, record, bool(complaint), tuple(changes), notes=tuple(notes), output=output)
 

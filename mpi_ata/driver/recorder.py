@@ -5,9 +5,11 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
+from mpi_ata.allocators.change_detection import SpeedChange
 from mpi_ata.arrays import IntArray, State
 from mpi_ata.clusters import Back, Lost
 from mpi_ata.clusters.accounts import Delivery, in_flight
@@ -140,7 +142,42 @@ class TaskMap:
 
 log = logging.getLogger("mpi_ata")
 
-CHANGES = 5  # of speed that are logged
+LASTING_SHARE, LASTING_SECONDS = 0.1, 10.0  # of the rounds so far, and of real time, that a change has lasted
+LINES, NAMED = 3, 4  # lines about changes of speed that are logged, and workers in each
+
+
+class SpeedNotes:
+    """Logs changes of speed that have lasted, in a few lines: on a busy machine most are over soon."""
+
+    def __init__(self, simulated: bool) -> None:
+        self._seconds, self._lines = 0.0 if simulated else LASTING_SECONDS, LINES
+        self._pending: dict[int, tuple[Any, int, float]] = {}  # by worker: the change, its round, its time
+
+    def note(self, changes: Sequence[Any], round: int) -> None:
+        """Take in the changes of a round, and log those that have lasted by now, in one line."""
+        now = time.monotonic()
+        for change in changes:
+            both = change.worker in self._pending and isinstance(change, SpeedChange)
+            whole = change.after(self._pending[change.worker][0]) if both else change
+            self._pending[change.worker] = whole, round, now
+        latest, until = (1.0 - LASTING_SHARE) * round, now - self._seconds
+        due = [change for change, at, when in self._pending.values() if at <= latest and when <= until]
+        for change in due:
+            del self._pending[change.worker]
+        texts = [str(change) for change in due if is_notable(change)]
+        if texts and self._lines:
+            self._lines -= 1
+            texts[NAMED:] = ["and more"] if texts[NAMED:] else []
+            log.warning(
+                "%s", "; ".join([*texts, *([] if self._lines else ["further changes are only recorded"])])
+            )
+
+
+def is_notable(change: Any) -> bool:
+    """Return whether a change is worth a note; those of a user's allocator all are."""
+    return bool(getattr(change, "notable", True))
+
+
 FIRST = 100  # after each of these rounds the state is taken, later as often as is cheap enough
 
 
@@ -160,7 +197,7 @@ class RunRecorder:
         self._simulated = ClusterAbilities.of(cluster).simulated
         self._takes_states = self._simulated or can.point_per_worker
         self._next_state = 0.0
-        self._changes = 0  # of speed
+        self._speeds = SpeedNotes(self._simulated)
         self._method, self._cluster, self._trace, self._job = method, cluster, trace, job
         self._checkpoints = Checkpoints(file, job.run.checkpoint_rounds, job.run.checkpoint_seconds)
         self._record = plan.earlier or Record(secrets.token_hex(16), job, (), {}, prior=plan.prior)
@@ -204,18 +241,10 @@ class RunRecorder:
         happened: tuple[Lost | Back, ...] = (*round.losses, *round.returns)
         for found in happened:
             self._worker_event(found)
-        for change in getattr(self._allocator, "speed_changes", ()):
-            if getattr(change, "notable", True):  # those of a user's allocator all are
-                self._note_change(str(change), change.worker)
-
-    def _note_change(self, text: str, worker: int) -> None:
-        """Record that a speed changed; on a busy machine that is often, so only the first ones are logged."""
-        self._record.event(time.time(), "changed-speed", text, worker)
-        self._changes += 1
-        if self._changes <= CHANGES:
-            log.warning("%s", text)
-        elif self._changes == CHANGES + 1:
-            log.warning("further changes of speed are only recorded: mpi-ata show prints them")
+        changes = [*filter(is_notable, getattr(self._allocator, "speed_changes", ()))]
+        for change in changes:
+            self._record.event(time.time(), "changed-speed", str(change), change.worker)
+        self._speeds.note(changes, round.number)
 
     def _sample_round(self, round: Round) -> None:
         """Keep what a round took, unless orders run on, whose times belong to no single round."""

@@ -5,6 +5,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -65,7 +66,7 @@ def checked(table: str, key: str, value: Any, annotation: Any) -> Any:
 
 def type_in_words(annotation: Any) -> str:
     """Return "a number" and the like; nothing where the type is not known."""
-    return " or ".join(_KINDS[kind] for kind in _kinds(annotation))
+    return " or ".join(dict.fromkeys(_KINDS[kind] for kind in _kinds(annotation)))
 
 
 def _is(value: Any, kind: type) -> bool:
@@ -81,9 +82,13 @@ def _kinds(annotation: Any) -> list[type]:
         parts = [part for part in typing.get_args(annotation) if part is not types.NoneType]
         kinds = [_kinds(part) for part in parts]
         return [kind for several in kinds for kind in several] if all(kinds) else []
-    if origin in _KINDS:
-        return [origin]
+    if origin in _KINDS or origin is Path:
+        return [str if origin is Path else origin]
     return [list] if origin in (Sequence, tuple) else []
+
+
+def _is_path(annotation: Any) -> bool:
+    return Path in (annotation, *typing.get_args(annotation))
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,7 @@ class Component:
     cls: Callable[..., Any] | UserClass
     keys: Table
     others: tuple[str, ...] = ()  # keys of the same table that belong to something else
+    folder: Path = Path()  # of the job, from which relative paths start
 
     @property
     def factory(self) -> Callable[..., Any]:
@@ -143,6 +149,14 @@ class Component:
         except (Exception, SystemExit) as error:
             raise UsageError(f"[{self.table}] {name}: {describe_error(error)}") from None
 
+    def paths(self) -> dict[str, Path]:
+        """Return the absolute paths among the keys; none of a class that cannot be imported here."""
+        with suppress(UsageError):
+            known = self._parameters if any(isinstance(value, str) for value in self.keys.values()) else {}
+            found = [key for key in self.keys if key in known and _is_path(known[key].annotation)]
+            return {key: Path(self._value(key)).absolute() for key in found}
+        return {}
+
     @property
     def _name(self) -> str:
         return getattr(self.factory, "__name__", repr(self.factory))
@@ -154,10 +168,18 @@ class Component:
         """Return the job's value for a parameter, checked."""
         annotation = self._parameters[key].annotation
         if key in self.keys:
-            return checked(self.table, key, self.keys[key], annotation)
+            value = checked(self.table, key, self.keys[key], annotation)
+            is_path = isinstance(value, str) and _is_path(annotation)
+            return self.folder / Path(value).expanduser() if is_path else value
         wanted = f"'{key}' ({words})" if (words := type_in_words(annotation)) else f"'{key}'"
         way_out = "" if "." in self.table else f"; set it in the file or with --set {self.table}.{key}=..."
         raise UsageError(f"[{self.table}] {self._name} needs the key {wanted}{way_out}")
+
+
+def defaults_of(factory: Callable[..., Any]) -> dict[str, Any]:
+    """Return the defaults of the parameters of a class or function."""
+    parameters = inspect.signature(factory).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
 
 
 def choose(
@@ -175,14 +197,14 @@ def choose(
     keys = dict(keys)
     file, cls = (f"{key}_file", f"{key}_class") if key == "update" else ("file", "class")
     if file not in keys and cls not in keys:
-        return Component(table, pick(table, key, keys, choices, default), keys)
+        return Component(table, pick(table, key, keys, choices, default), keys, folder=folder)
     for each in (file, cls):
         if each not in keys:
             raise UsageError(f"[{table}] needs both '{file}' and '{cls}'; '{each}' is missing")
         checked(table, each, keys[each], str)
     if key in keys:
         raise UsageError(f"[{table}] has both '{key}' and '{file}'; keep one of them")
-    return Component(table, UserClass(table, folder / keys.pop(file), keys.pop(cls)), keys)
+    return Component(table, UserClass(table, folder / keys.pop(file), keys.pop(cls)), keys, folder=folder)
 
 
 def pick(table: str, key: str, keys: Table, choices: Mapping[str, Any], default: str | None = None) -> Any:

@@ -27,13 +27,22 @@ ByName = dict[str, Setting]
 
 
 def resume_job(
-    path: Path, stored: RunDescription, settings: Sequence[str], accept_changes: bool = False
+    path: Path,
+    stored: RunDescription,
+    settings: Sequence[str],
+    accept_changes: bool = False,
+    finished: bool = False,
 ) -> tuple[Job, list[str]]:
-    """Return the job of a run to resume, with what --set changed then and changes now, and all changes."""
+    """Return the job of a run to resume, with what --set changed then and changes now, and all changes.
+
+    Of a finished run, the limits that --set gave are used up: those of the job file count again.
+    """
     now: ByName = {setting.name: setting for setting in map(parse_setting, settings)}
     text = read_text(path)
     with prefix_errors(f"{path}: "):
-        latest = _still_valid([parse_setting(setting) for setting in stored.settings], now) | now
+        earlier = [parse_setting(setting) for setting in stored.settings]
+        earlier = [setting for setting in earlier if not (finished and setting.table == "stop")]
+        latest = _still_valid(earlier, now) | now
         job = job_from(path, RunDescription(text, tuple(setting.text for setting in latest.values())))
         before, after = stored.tables, job.tables
         keys, edited = differing_keys(after, before), _edited_files(job, stored)

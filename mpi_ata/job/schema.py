@@ -1,6 +1,6 @@
 """A job file as frozen dataclasses: strict keys, checked values; no user code runs when one is read."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from hashlib import sha256
@@ -23,6 +23,7 @@ from mpi_ata.job.component import (
     check_keys,
     checked,
     choose,
+    defaults_of,
     pick,
 )
 from mpi_ata.job.tables import (
@@ -253,6 +254,7 @@ class RunDescription:
     text: str
     settings: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)  # texts, or checksums of data, by table.key
+    defaults: Callable[[], Mapping[str, Any]] = field(default=dict, compare=False)  # of the problem's keys
 
     @classmethod
     def of_tables(cls, tables: Tables, files: Mapping[str, str], title: str = "") -> "RunDescription":
@@ -355,6 +357,7 @@ def job_from(path: Path, description: RunDescription) -> Job:
         description.text,
         description.settings,
         files,
+        lambda: defaults_of(problem.factory),
         path=path,
         problem=problem,
         method=method,
@@ -363,6 +366,22 @@ def job_from(path: Path, description: RunDescription) -> Job:
         network=Component("network", Network, tables["network"]).build() if "network" in tables else None,
         faults=Component("faults", FaultPolicy, tables.get("faults", {})).build(owned=False),
     )
+
+
+GIVEN = ("x0", "n", "allocator", "means", "combine", "owned")  # parameters that are no keys
+
+
+def setting_names() -> list[str]:
+    """Return what --set can begin with: each key as table.key=, and names of classes as table.key=name."""
+    named = {"problem.name": PROBLEMS, "method.name": METHODS, "method.update": UPDATES}
+    named |= {"allocator.name": ALLOCATORS, "times.law": LAWS}
+    plain = {"times": TimesTable, "stop": Stop, "run": RunTable, "faults": FaultPolicy, "network": Network}
+    found = {f"{key}={name}" for key, names in named.items() for name in names}
+    classes: list[tuple[str, Any]] = [*plain.items()]
+    classes += [(key.partition(".")[0], cls) for key, names in named.items() for cls in names.values()]
+    for table, cls in classes:
+        found |= {f"{table}.{key}=" for key in Component(table, cls, {}).known_keys() if key not in GIVEN}
+    return sorted(found)
 
 
 def check_allocator(method: Component, allocator: Component | None) -> None:

@@ -424,6 +424,7 @@ def set_session_folder(environment: MutableMapping[str, str]) -> None:
 def set_mpi_defaults(environment: MutableMapping[str, str]) -> None:
     """Set the variables that MPI libraries need, unless the user has set them."""
     one_thread_per_rank(environment)
+    environment.setdefault("OMPI_MCA_opal_signal", "")  # 30 lines of addresses for each crash help nobody
     if "SLURM_JOB_ID" in environment:  # which binds ranks to cores; oversubscribing would fill one node
         environment["SLURM_EXPORT_ENV"] = "ALL"  # for ranks, even if Slurm exports nothing to scripts
         environment.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")

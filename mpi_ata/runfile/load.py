@@ -10,7 +10,9 @@ import numpy as np
 
 from mpi_ata.arrays import Array, State
 from mpi_ata.errors import DamagedError, UsageError, command_line, prefix_errors
+from mpi_ata.job.component import PROBLEMS
 from mpi_ata.job.schema import RunDescription
+from mpi_ata.job.tables import Table
 from mpi_ata.packing import from_state
 from mpi_ata.runfile.hosts import report_hosts
 from mpi_ata.runfile.priors import RunStats
@@ -168,17 +170,30 @@ def run_files(folder: Path) -> list[Path]:
 
 def _check_problem(file: Path, record: Record, job: RunDescription, any_problem: str) -> None:
     """Reject a run of another problem: its tasks take other times."""
-    then, now = (each.tables.get("problem", {}) for each in (record.job, job))
-    keys = [key for key in {**then, **now} if key != "file" and then.get(key) != now.get(key)]
+    then, now = (_problem_keys(each) for each in (record.job, job))
+    if then != now:  # what a job leaves out, a script describes by its default
+        defaults = {"x0": now.get("x0", then.get("x0")), **job.defaults()}
+        then, now = defaults | then, defaults | now
+    keys = [key for key in {**then, **now} if then.get(key) != now.get(key)]
     values = [[repr(table[key]) if key in table else "not given" for table in (then, now)] for key in keys]
     differing = [f"{key} = {before}, here {here}" for key, (before, here) in zip(keys, values, strict=True)]
-    if record.job.files.get("problem.file", "") != job.files.get("problem.file", ""):
+    texts = [each.files.get("problem.file", "") for each in (record.job, job)]
+    if min(texts, key=len) not in max(texts, key=len):  # of a script it is the class, of a job the whole file
         differing.append("another problem file")
     if differing:
         raise UsageError(
             f"{file}: is of another problem ({'; '.join(differing)}), whose tasks take other times; "
             f"use it anyway with {any_problem}"
         )
+
+
+def _problem_keys(job: RunDescription) -> Table:
+    """Return the keys of a problem: scripts name the class of one of this package."""
+    keys = {key: value for key, value in job.tables.get("problem", {}).items() if key != "file"}
+    names = {cls.__qualname__: name for name, cls in PROBLEMS.items()}
+    if keys.get("class") in names and not job.files.get("problem.file"):
+        keys = {"name": names[keys.pop("class")]} | keys
+    return keys
 
 
 SLURM_ENERGY = "slurm_energy"  # joules of the Slurm jobs of a run, as Slurm's accounting has them

@@ -21,7 +21,7 @@ from mpi_ata.job.build import check_problem, check_sendable
 from mpi_ata.job.schema import RunDescription, RunTable, Stop, short_label
 from mpi_ata.launch.environment import OWNER
 from mpi_ata.launch.signals import StopRequest, current_stop_request, open_stop_request
-from mpi_ata.layout import MANAGER, ranks_for
+from mpi_ata.layout import MANAGER
 from mpi_ata.problems import AnyProblem, returns_values
 from mpi_ata.script.entry import check_arguments, end_process, entry_point, script_path, taking
 from mpi_ata.script.farm_run import recorded_farm
@@ -85,15 +85,12 @@ def count_workers(workers: int | None, times: DrawnTimes | None) -> int:
 
 
 def _started_workers(workers: int | None, times: DrawnTimes | None) -> int:
+    """Return how many workers a launcher has started: that counts, as it does for a job."""
     from mpi_ata.clusters.mpi.world import workers_in_world
 
     n = workers_in_world("workers=4")
-    if workers is not None and workers != n:
-        needed = ranks_for(workers)
-        raise UsageError(
-            f"workers={workers} needs {needed} ranks (1 manager + {workers} workers), but mpirun started "
-            f"{ranks_for(n)}; use mpirun -n {needed}, or leave workers out"
-        )
+    if workers is not None and workers != n and not is_worker():
+        log.warning("workers=%d does not count here: mpirun started %d", workers, n)
     if times is not None and times.n != n:
         raise UsageError(f"times are those of {times.n} workers, but mpirun started {n}: make the two agree")
     return n

@@ -4,7 +4,8 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from mpi_ata.driver.plan import OutputOptions, RunStart, read_prior, resume_notes, submitted_output
 from mpi_ata.driver.restore import RecordedMethod, allocator_of
 from mpi_ata.errors import UsageError, one_line
+from mpi_ata.job.component import defaults_of
 from mpi_ata.job.schema import RunDescription, RunTable, Stop
 from mpi_ata.job.tables import Table, Tables, difference, differing_keys, same_code, value_of
 from mpi_ata.job.user_code import imported_texts
@@ -91,7 +93,8 @@ def describe_run(
         tables["problem"] |= describe_point(method.x)
         tables["training"] = getattr(problem, "training_settings", dict)()
     files = {f"{name}.file": class_text(type(part)) for name, part in parts.items()}
-    return describe_script(tables, stop, run, times, files | _imported_by_class(type(problem)))
+    described = describe_script(tables, stop, run, times, files | _imported_by_class(type(problem)))
+    return replace(described, defaults=partial(defaults_of, type(problem)))
 
 
 def describe_script(

@@ -31,12 +31,12 @@ class Cifar100(TorchProblem):
 
     def __init__(
         self,
-        data: str,
+        data: str | Path,
         samples: int = 1,
         augment: bool = False,
         sharded: bool = False,
         test_images: int | None = None,
-        start: str | None = None,
+        start: str | Path | None = None,
         device: str = "cpu",
         threads: int | None = None,
         seed: int = 0,
@@ -103,13 +103,13 @@ def _shifted(images: npt.NDArray[np.uint8], corners: Any, mirrored: Any) -> npt.
     return shifted
 
 
-def read(folder: str, name: str) -> npt.NDArray[np.uint8]:
+def read(folder: str | Path, name: str) -> npt.NDArray[np.uint8]:
     """Return the records of a file, mapped into memory, so that all ranks on a node share them."""
     path = Path(folder).expanduser() / name
     if not path.is_file():
         python = "; that is its Python version" if path.with_suffix("").is_file() else ""
         raise UsageError(
-            f"data={folder!r} has no file {name!r}: name the folder of CIFAR-100's binary version{python}"
+            f"data='{folder}' has no file {name!r}: name the folder of CIFAR-100's binary version{python}"
         )
     size = path.stat().st_size
     if not size or size % RECORD:

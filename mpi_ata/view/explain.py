@@ -1,4 +1,4 @@
-"""Why each worker gets as many tasks as it does: mean, bound, what it would need, when it was tried last."""
+"""Why each worker gets as many tasks as it does: estimate, bound, what it would need, last trial."""
 
 from copy import deepcopy
 from functools import partial
@@ -12,7 +12,7 @@ from mpi_ata.arrays import BoolArray, IntArray
 from mpi_ata.errors import UsageError
 from mpi_ata.runfile.priors import counted
 from mpi_ata.runfile.schema import Record
-from mpi_ata.view.learned import Learned, learned
+from mpi_ata.view.learned import Learned, learned, measured
 from mpi_ata.view.text import share, significant, table
 
 STEPS = 24  # of a bisection: the ratio of the ends shrinks to 1.00002
@@ -112,7 +112,8 @@ def explain(record: Record, worker: int | None = None) -> dict[str, Any]:
 def worker_facts(record: Record, known: Learned, worker: int) -> dict[str, Any]:
     """Return what decides about one worker; None where something is not known or does not matter."""
     identity, tasks = record.identities[worker], int(known.tasks[worker])
-    mean, bound = (None if x[worker] != x[worker] else x.item(worker) for x in (known.means, known.bounds))
+    columns = measured(record.workers)[0], known.means, known.bounds
+    mean, estimate, bound = (None if x[worker] != x[worker] else x.item(worker) for x in columns)
     after, by = last_tried(record, known, worker)
     return {
         "worker": worker,
@@ -120,7 +121,8 @@ def worker_facts(record: Record, known: Learned, worker: int) -> dict[str, Any]:
         "slot": identity.local_index,
         "tasks": tasks,  # that it has finished
         "share": tasks / max(int(known.tasks.sum()), 1),
-        "mean": mean,  # seconds
+        "mean": mean,  # seconds, over all its tasks, as mpi-ata show has it
+        "estimate": estimate,  # with which the allocator plans: since a change, maybe with overhead and prior
         "bound": bound,  # lower confidence bound on that
         "quota": None if known.quota is None else int(known.quota[worker]),  # of the next round
         "mean_to_be_used": mean_to_be_used(known, worker),
@@ -144,11 +146,11 @@ def last_tried(record: Record, known: Learned, worker: int) -> tuple[int | None,
 
 
 HEADER = [
-    *("worker", "host", "tasks", "share", "mean [s]", "bound [s]", "next quota"),
-    *("largest mean at which it is used [s]", "last task in round"),
+    *("worker", "host", "tasks", "share", "mean [s]", "estimate [s]", "bound [s]", "next quota"),
+    *("largest estimate at which it is used [s]", "last task in round"),
 ]
 
-NUMBERS = ("tasks", "mean", "bound", "quota", "mean_to_be_used")
+NUMBERS = ("tasks", "mean", "estimate", "bound", "quota", "mean_to_be_used")
 
 
 def explanation_text(answer: dict[str, Any], one: bool) -> str:
@@ -172,8 +174,10 @@ def _done(worker: dict[str, Any]) -> str:
         return f"{who} has not finished any task."
     text = f"{who} has finished {counted(worker['tasks'], 'task')}, {share(worker['share'])} of all"
     if worker["mean"] is not None:
-        text += f"; they take {seconds(worker['mean'])} s on average"
-        text += "" if worker["bound"] is None else f", with a lower bound of {seconds(worker['bound'])} s"
+        text += f", in {seconds(worker['mean'])} s on average"
+    if worker["estimate"] is not None:
+        text += f"; the allocator's estimate is {seconds(worker['estimate'])} s"
+        text += "" if worker["bound"] is None else f", its lower bound {seconds(worker['bound'])} s"
     return f"{text}."
 
 
@@ -200,7 +204,7 @@ def _by_bound(worker: dict[str, Any], length: float | None) -> str:
 
 
 def _by_mean(worker: dict[str, Any], length: float | None) -> str:
-    quota, mean = worker["quota"], worker["mean"]
+    quota, mean = worker["quota"], worker["estimate"]
     if length is None or mean is None:
         return ""
     takes = f"{seconds(max(quota, 1) * mean)} s on average"
@@ -210,13 +214,14 @@ def _by_mean(worker: dict[str, Any], length: float | None) -> str:
 
 
 def _needs(worker: dict[str, Any]) -> str:
-    needed, mean = worker["mean_to_be_used"], worker["mean"]
+    needed, mean = worker["mean_to_be_used"], worker["estimate"]
     if needed is None:
         return ""
     if needed >= mean:
-        return f"It would get none if its mean were above {seconds(needed)} s."
+        return f"It would get none if its estimate were above {seconds(needed)} s."
     faster = 100 * (1 - needed / mean)
-    return f"It would get a task if its mean were at most {seconds(needed)} s, {faster:.0f} % less than now."
+    limit = f"at most {seconds(needed)} s, {faster:.0f} % less than now"
+    return f"It would get a task if its estimate were {limit}."
 
 
 def _last(worker: dict[str, Any]) -> str:

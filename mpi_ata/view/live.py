@@ -457,7 +457,7 @@ def _worker_rows(workers: Workers) -> Rows:
     for name, values in (("busiest", workers.seconds), ("slowest", means)):
         largest = known[np.argsort(-values[known], kind="stable")[:LISTED]].tolist()
         rows += [("" if i else name, text(worker)) for i, worker in enumerate(largest)]
-    since = f", since round {workers.since}"
+    since = f", no task after round {workers.since:,}"
     return [*rows, *_numbers("idle", idle, since), *_numbers("missing", ~workers.available)]
 
 

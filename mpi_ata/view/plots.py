@@ -1,5 +1,6 @@
 """Figures of runs: curves of all of them together, then a row of pictures of the workers of each."""
 
+import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,8 @@ from mpi_ata.errors import UsageError
 from mpi_ata.runfile.load import LATEST
 from mpi_ata.runfile.schema import Record
 from mpi_ata.view.learned import Learned, learned
+
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # a HOME that is not writable matters to nobody
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -278,7 +281,7 @@ PALETTE = "cividis"  # the same to readers with and without colour blindness
 
 
 def draw_means(figure: "Figure", place: "SubplotSpec", run: PlottedRun) -> None:
-    """Draw the learned mean of each worker down to its lower bound, and below it the next quotas."""
+    """Draw the estimated mean of each worker down to its lower bound, and below it the next quotas."""
     assert run.workers is not None
     rows, known = worker_rows(run), run.workers
     inner = place.subgridspec(2, 1, height_ratios=(5, 2), hspace=0.0)
@@ -287,7 +290,7 @@ def draw_means(figure: "Figure", place: "SubplotSpec", run: PlottedRun) -> None:
     x = np.arange(len(rows.groups))
     means, bounds = rows.averaged(known.means), rows.averaged(known.bounds)
     above.vlines(x, np.fmin(bounds, means), means, color=COLOURS[4], linewidth=2, label="to its lower bound")
-    above.plot(x, means, "o", color=COLOURS[0], markersize=2.5, label="mean")
+    above.plot(x, means, "o", color=COLOURS[0], markersize=2.5, label="estimate")
     above.set_ylabel("task time [s]")
     above.margins(y=0.1)  # the largest mean is a point at the top
     above.set_ylim(bottom=0.0)

@@ -143,7 +143,7 @@ def format_run(run: dict[str, Any], path: Path, method: State) -> str:
     parts = [
         aligned([("run", run["run"]), ("state", _state(run)), *summary_rows(run)]),
         f"Result\n\n{aligned(_result_rows(path, method))}",
-        f"Events\n\n{aligned([_event_row(event) for event in run['events']])}",
+        f"Events\n\n{aligned(_event_rows(run['events']))}",
         f"Workers\n\n{workers_table(run['workers_table'])}",
         f"Hosts\n\n{hosts}" if hosts else "",
         f"Job\n\n{run['job'].strip()}",
@@ -171,6 +171,14 @@ def _state(run: dict[str, Any]) -> str:
         return f"finished at {run['reason']}"
     ended = bool(run["events"]) and run["events"][-1]["kind"] == "ended"  # early, by a signal
     return f"not finished: {'' if ended else 'it runs, or was killed; then '}resume it with --resume"
+
+
+def _event_rows(events: Sequence[dict[str, Any]]) -> Rows:
+    """Return what happened; of changes of speed, which may be many, only their number and the last."""
+    changes = [event for event in events if event["kind"] == "changed-speed"]
+    rows = [_event_row(event) for event in events if event not in changes[:-1]]
+    hidden = f"{counted(len(changes) - 1, 'earlier change')} of speed: mpi-ata show --json"
+    return [*rows, *([("", hidden)] if len(changes) > 1 else [])]
 
 
 def _event_row(event: dict[str, Any]) -> tuple[str, str]:
@@ -239,7 +247,7 @@ def _status_cells(row: dict[str, Any]) -> list[Any]:
 
 COMPARED = {"clock": "clock [s]", "worker_time": "worker time [s]"}
 COMPARED_ON_RANKS = COMPARED | {"elapsed": "elapsed [s]", "billed": "billed [s]"}
-RATIO_HEADER = ["clock / greedy", "greedy / worker time"]
+RATIOS = {"clock": "clock / greedy", "worker_time": "worker time / greedy"}
 
 
 def comparison_table(rows: Sequence[dict[str, Any]], billed: bool = False) -> str:
@@ -259,7 +267,7 @@ def comparison_table(rows: Sequence[dict[str, Any]], billed: bool = False) -> st
         cells = [spread([row[column] for row in each], count) for column, count in digits.items()]
         waste = share(_mean(each, "waste"), _mean(each, "worker_time"))
         body.append([name, *cells, waste, *(_ratios(each, greedy) if greedy else [])])
-    text = table(body, [*header, *RATIO_HEADER] if greedy else header)
+    text = table(body, [*header, *RATIOS.values()] if greedy else header)
     return text + (_how_to_read(rows[0]["workers"], greedy is not None) if billed else "")
 
 
@@ -276,11 +284,8 @@ def spread(values: Sequence[float], digits: int) -> str:
 def _ratios(rows: Sequence[dict[str, Any]], greedy: Sequence[dict[str, Any]]) -> list[str]:
     """Return clock and worker time against greedy allocation's, where the runs of both were finished."""
     if not all(row["finished"] for row in (*rows, *greedy)):
-        return ["-", "-"]
-    return [
-        ratio(_mean(rows, "clock"), _mean(greedy, "clock")),
-        ratio(_mean(greedy, "worker_time"), _mean(rows, "worker_time")),
-    ]
+        return ["-" for _ in RATIOS]
+    return [ratio(_mean(rows, name), _mean(greedy, name)) for name in RATIOS]
 
 
 def _how_to_read(workers: int, greedy: bool) -> str:

@@ -238,7 +238,7 @@ def what_if(
         begins(name)
         rows.append({"allocator": own if name == "own" else name} | prediction(job, chosen))
     taken = ("rounds", "clock", "worker_time", "workers", "tasks_used", "tasks_wasted")
-    return {
+    answer: dict[str, Any] = {
         "run": str(path),
         "allocator": own,
         "recorded": {name: record.summary[name] for name in taken},
@@ -247,6 +247,7 @@ def what_if(
         "overhead_ratio": float(record.workers["overhead"].sum() / record.workers["seconds"].sum()),
         "predicted": rows,
     }
+    return answer | {"reliable": _reliable(answer)}
 
 
 def prediction(job: Job, recorded: Recording) -> dict[str, Any]:
@@ -312,10 +313,10 @@ FEW = 30  # recorded times of a worker below which its mean is a guess
 
 
 def what_if_table(answer: dict[str, Any]) -> str:
-    """Return what the run took and what is predicted, and below it how far to trust that."""
-    recorded = answer["recorded"]
+    """Return what the run took and what is predicted, if that can be known, and how far to trust it."""
+    recorded, predicted = answer["recorded"], answer["predicted"] if _reliable(answer) else []
     ran = recorded | {"allocator": f"{answer['allocator']}, recorded", "budget": "-"}
-    rows = [_cells(row, recorded["clock"]) for row in (ran, *answer["predicted"])]
+    rows = [_cells(row, recorded["clock"]) for row in (ran, *predicted)]
     return "\n".join([table(rows, HEADER), "", *_remarks(answer)])
 
 
@@ -327,13 +328,17 @@ def _cells(row: dict[str, Any], clock: float) -> list[Any]:
 
 
 def _remarks(answer: dict[str, Any]) -> list[str]:
-    """Return what limits the predictions."""
+    """Return what limits the predictions, or why there are none."""
+    if not _reliable(answer):
+        return [*_doubts(answer), "So nothing can be predicted from this run: mpi-ata compare runs the job."]
     rounds, least = counted(answer["recorded"]["rounds"], "round"), counted(answer["least_tasks"], "task")
     lines = [
         f"Replays of {rounds} with the recorded task times; ± is one standard deviation over replays of",
         f"resampled times: chance, and the few times that are known of some workers (at least {least}).",
         *_doubts(answer),
     ]
+    if _doubts(answer):
+        lines.append("Compare predictions with each other.")
     if answer["least_tasks"] < FEW:
         lines.append(f"Workers with fewer than {FEW} tasks may be faster or slower than they seem.")
     if answer["untried"]:
@@ -354,11 +359,12 @@ def _doubts(answer: dict[str, Any]) -> list[str]:
         ]
     if overhead > 1:
         lines.append(f"Overhead is {overhead:.2g} times as long as the tasks themselves.")
-    if overhead > 1 or abs(off) > UNRELIABLE:
-        lines.append("The predictions are not reliable here: use mpi-ata compare.")
-    elif lines:
-        lines.append("Compare predictions with each other.")
     return lines
+
+
+def _reliable(answer: dict[str, Any]) -> bool:
+    """Return whether replays say anything: tasks dominate, and what really ran takes as long in a replay."""
+    return bool(answer["overhead_ratio"] <= 1 and abs(_difference(answer)) <= UNRELIABLE)
 
 
 def _difference(answer: dict[str, Any]) -> float:

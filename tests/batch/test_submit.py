@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -22,6 +23,7 @@ from mpi_ata.batch.slurm import check_resources
 from mpi_ata.batch.submit import Submission, Sweep, check_signal, script_text
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.errors import UsageError
+from mpi_ata.limits import file_system
 from tests.cli.commands import call, start
 from tests.driver.driven import driven
 from tests.slurm.private import ROOT
@@ -31,6 +33,15 @@ PRINT = ("printf", "%s\\0")
 HOURS = Resources(nodes=4, ntasks_per_node=8, time="02:00:00")
 SCRIPT = Script("job", HOURS, Path("/w d"), Path("/log"), PRINT)
 NASTY = ["", "a b", "it's", '"', "$HOME", "$(id)", "`id`", ";id", "#", "*", "\\", "--", "ä", "!!", "a=b"]
+MEMORY = Path("/dev/shm")  # noqa: S108
+WITH_DATA = """
+from pathlib import Path
+from mpi_ata import Quadratic
+
+class Mine(Quadratic):
+    def __init__(self, data: Path):
+        super().__init__(int(data.read_text()))
+"""
 Slurm = Callable[..., None]
 ARGUMENTS = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), max_size=20)
 
@@ -409,6 +420,20 @@ def test_the_number_of_ranks_defaults_to_what_the_job_needs(
     assert found["notes"] == ([note] if options == ["--ntasks=4"] else [])
 
 
+def test_a_relative_path_of_data_starts_at_the_job_also_from_a_copy(job: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(WITH_DATA)
+    (tmp_path / "numbers.txt").write_text("3")
+    named = '[problem]\nfile = "mine.py"\nclass = "Mine"\ndata = "numbers.txt"\n\n[method]'
+    job.write_text(re.sub(r"(?s)\[problem\].*?\[method\]", named, job.read_text()))
+    assert f'problem.data="{tmp_path / "numbers.txt"}"' in planned(job, "-n", 3)["script"].replace("'", "")
+
+
+def test_a_folder_in_memory_that_nodes_cannot_share_is_noticed(job: Path) -> None:
+    assert file_system(MEMORY) == "tmpfs"
+    notes = planned(job, "-n", 3, "--out", MEMORY / "mine.h5")["notes"]
+    assert [note.partition(",")[0] for note in notes] == [f"{MEMORY} is on tmpfs"]
+
+
 def test_a_script_that_names_its_submission_dir_gets_no_other(job: Path) -> None:
     run_to_end(job, "mine.h5")
     Path("prepared").mkdir()
@@ -431,15 +456,15 @@ def test_the_script_ignores_the_signal_until_mpi_ata_handles_it() -> None:
 
 
 def test_every_submission_in_the_documentation_is_accepted(tmp_path: Path) -> None:
-    documents = [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/sites/*.md")]
+    documents = ROOT.glob("docs/*.md")
     commands = [line.partition(" #")[0] for path in documents for line in path.read_text().splitlines()]
     commands = [line.removeprefix("$ mpi-ata ") for line in commands if line.startswith("$ mpi-ata submit ")]
     assert len(commands) >= 6
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
     (tmp_path / "runs").mkdir()
-    (tmp_path / "env.sh").touch()
     known = ("--virtual", "--workers", "3", "--set", "stop.rounds=9", "--out", "runs/first.h5")
     assert call("run", "jobs/emulated.toml", *known).exit_code == 0  # for --recommended
+    call("new", "my_job")
     for command in commands:
         result = call(*shlex.split(command), "--dry-run")
         assert result.exit_code == 0, f"{command}: {result.output}"

@@ -61,7 +61,7 @@ def test_the_help_of_every_command_of_a_group_has_an_example() -> None:
 def test_the_documented_line_completes_commands_in_a_shell(
     shell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (Path(__file__).parent.parent.parent / "docs" / "installation.md").read_text()
+    page = (Path(__file__).parent.parent.parent / "docs" / "start.md").read_text()
     assert f"_MPI_ATA_COMPLETE={shell}_source mpi-ata" in page
     monkeypatch.setenv("_MPI_ATA_COMPLETE", f"{shell}_source")
     assert f"_MPI_ATA_COMPLETE={shell}_complete" in start().stdout
@@ -69,6 +69,26 @@ def test_the_documented_line_completes_commands_in_a_shell(
     monkeypatch.setenv("COMP_WORDS", "mpi-ata comp")
     monkeypatch.setenv("COMP_CWORD", "comp" if shell == "fish" else "1")
     assert "compare" in start().stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "not_found"),
+    [
+        ("compare job.toml --allocators ata-auto,g", "ata-auto,gta", "uta"),
+        ("run job.toml --set allocator.b", "allocator.budget=", "run.seed="),
+        ("run job.toml --set allocator.name=b", "allocator.name=bandit", "allocator.name=gta"),
+        ("run job.toml --set run.s", "run.seed=", "method.name="),
+    ],
+)
+def test_keys_and_allocators_are_completed(
+    words: str, found: str, not_found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_MPI_ATA_COMPLETE", "zsh_complete")
+    monkeypatch.setenv("COMP_WORDS", f"mpi-ata {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    completed = start().stdout.splitlines()
+    assert found in completed
+    assert not_found not in completed
 
 
 def test_every_option_of_every_command_has_a_help_text() -> None:

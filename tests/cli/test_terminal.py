@@ -92,8 +92,8 @@ def test_ctrl_c_or_a_closed_terminal_ends_a_run_at_once_and_prints_its_result(
 def test_ctrl_c_ends_a_comparison_and_says_what_was_not_run(job: str) -> None:
     code, shown, printed = interrupted(signal.SIGINT, "compare", job, "--json")
     assert code == 1, "only a run can be resumed"
-    assert "Error: interrupted in ata-empirical at round " in shown
-    assert shown.endswith("; not run: gta, uta\r\n")
+    assert "Error: interrupted in ata-auto at round " in shown
+    assert shown.endswith("; not run: ata-empirical, gta, uta\r\n")
     (summary,) = json.loads(printed)
     assert (summary["finished"], summary["rounds"] > 0) == (False, True)
 

@@ -7,6 +7,7 @@ import pytest
 
 from mpi_ata.doctor import checks
 from mpi_ata.doctor.checks import Finding
+from mpi_ata.limits import file_system
 from tests.doctor.running import fake_command, in_namespace, machine_finding, problem
 
 
@@ -100,8 +101,8 @@ def test_slurm_is_reported_if_it_is_installed(tmp_path: Path, monkeypatch: pytes
 
 
 def test_below_no_mount_point_as_in_a_chroot_the_file_system_is_unknown() -> None:
-    assert checks.file_system(Path("/")) != "file system unknown"
-    assert checks.file_system(Path("below/nothing")) == "file system unknown"
+    assert file_system(Path("/")) != "file system unknown"
+    assert file_system(Path("below/nothing")) == "file system unknown"
 
 
 @pytest.mark.parametrize(

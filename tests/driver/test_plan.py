@@ -93,3 +93,11 @@ def test_a_plan_says_what_is_resumed_and_what_has_changed(job: Path) -> None:
     assert (more.finished, more.changes, more.job.stop.rounds) == ("", ("stop.rounds: 5 -> 8",), 8)
     assert more.earlier is not None
     assert int(more.earlier.method["k"]) == 5
+
+
+def test_a_limit_that_set_gave_and_that_was_reached_is_used_up(job: Path) -> None:
+    driven(job, ["stop.rounds=3"], output=OutputOptions(OUT))
+    again = resolve(job, ["stop.rounds=3"], OutputOptions(OUT, resume=True))
+    assert again.finished == "3 rounds"
+    plain = resolve(job, output=OutputOptions(OUT, resume=True))
+    assert (plain.finished, plain.changes) == ("", ("stop.rounds: 3 -> 5",))

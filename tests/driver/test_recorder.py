@@ -262,7 +262,7 @@ def test_what_is_set_when_resuming_counts_and_is_kept_as_an_event(job: Path) -> 
     assert changed == ["method.step_size: 0.4 -> 1e-12", "stop.rounds: 10 -> 20"]
     said = run(job, "--resume", "--set", "stop.rounds=30")  # what was set before stays set
     assert "step_size" not in said
-    assert record_of(OUT).job.settings == ("stop.rounds=30", "method.step_size=1e-12")
+    assert record_of(OUT).job.settings == ("method.step_size=1e-12", "stop.rounds=30")
     text = called("show", OUT).stdout
     assert "changed: stop.rounds: 20 -> 30" in text
     assert "method.step_size=1e-12" in text

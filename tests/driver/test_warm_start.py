@@ -1,6 +1,9 @@
 """A run that starts from what earlier runs learned of the workers: what is taken over, refused and told."""
 
+import importlib
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from mpi_ata import ATAEmpirical
+from mpi_ata import ATAEmpirical, Plain, Sqrt, UsageError, minimize
 from mpi_ata.arrays import Array
 from mpi_ata.cli import main
 from mpi_ata.clusters import WorkerIdentity
@@ -123,6 +126,33 @@ def test_the_text_of_a_problem_file_counts_not_its_name(start: Start) -> None:
     assert "4 of 4 workers recognised" in started(*warm("1.h5")).stderr
     Path("moved.py").write_text(Path("moved.py").read_text().replace("pass", "x = x + 1"))
     assert "is of another problem (another problem file)" in started(*warm("1.h5")).stderr
+
+
+OWN = """
+from mpi_ata import Quadratic
+
+class Mine(Quadratic):
+    def __init__(self, dimension, noise=0.1):
+        self.dimension, self.noise = dimension, noise
+        super().__init__(dimension, noise)
+"""
+
+
+@pytest.mark.parametrize(("noise", "fits"), [(0.1, True), (0.2, False)])
+def test_what_a_job_leaves_out_and_a_script_describes_is_no_difference(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, noise: float, fits: bool
+) -> None:
+    Path("mine.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    written(Path("job.toml"), rounds=30, workers=4, problem='file = "mine.py"\nclass = "Mine"\ndimension = 6')
+    start("1.h5")
+    mine = importlib.import_module("mine")
+    monkeypatch.delitem(sys.modules, "mine")
+    rejected = pytest.raises(UsageError, match=r"is of another problem \(noise = 0.1, here 0.2\)")
+    options: dict[str, Any] = {"budget": 4, "update": Plain(0.1), "rounds": 3, "times": Sqrt(4)}
+    with nullcontext() if fits else rejected:
+        minimize(mine.Mine(6, noise), warm_start="1.h5", out="2.h5", **options)
+    assert Path("2.h5").exists() == fits
 
 
 def test_in_a_folder_what_does_not_fit_is_left_out_with_a_word(start: Start) -> None:

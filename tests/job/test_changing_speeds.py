@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mpi_ata.allocators.change_detection import SpeedChange
 from mpi_ata.driver.plan import OutputOptions
+from mpi_ata.driver.recorder import SpeedNotes
 from mpi_ata.errors import UsageError
 from mpi_ata.job import build_parts, load_job
 from tests.driver.driven import driven
@@ -51,17 +53,24 @@ def test_a_noticed_change_is_an_event_of_the_worker_in_the_run_file(tmp_path: Pa
     assert re.fullmatch(rf"worker {first.worker} is now \d\.\d × slower than before", first.text)
 
 
-def test_of_many_noticed_changes_all_are_recorded_but_five_are_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    change = "[[times.changes]]\nround = {}\nworkers = 1.0\nfactor = {}\n"
-    every = "".join(change.format(*each) for each in [(30, 20.0), (60, 0.05), (90, 20.0)])
-    job, out = changing(tmp_path, every, "sgd forget"), Path("run.h5")
-    driven(job, ["stop.rounds=120"], output=OutputOptions(out))
-    assert len([event for event in record_of(out).events if event.kind == "changed-speed"]) > 5
+def test_a_change_that_lasts_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    change = "[[times.changes]]\nround = 60\nworkers = [0]\nfactor = 5.0\n"
+    driven(
+        changing(tmp_path, change, "sgd forget"), ["stop.rounds=200"], output=OutputOptions(Path("run.h5"))
+    )
     texts = [entry.getMessage() for entry in caplog.records]
-    assert len([text for text in texts if re.match(r"worker \d is now", text)]) == 5
-    assert texts.count("further changes of speed are only recorded: mpi-ata show prints them") == 1
+    assert len([text for text in texts if re.match(r"worker 0 is now \d.\d × slower", text)]) == 1
+
+
+def test_a_few_lines_say_whose_speed_has_changed_and_stayed_so(caplog: pytest.LogCaptureFixture) -> None:
+    notes = SpeedNotes(simulated=True)
+    for start in (100, 1000, 10_000, 100_000):
+        notes.note([SpeedChange(worker, 3.0) for worker in range(6)], start)
+        notes.note([SpeedChange(5, 1 / 3.0)], start + 1)
+        notes.note([], 2 * start)
+    assert [entry.getMessage().count("3.0 × slower") for entry in caplog.records] == [4, 4, 4]
+    assert caplog.records[0].getMessage().endswith("; and more"), "the changes of worker 5 cancel"
+    assert caplog.records[-1].getMessage().endswith("; further changes are only recorded")
 
 
 def test_a_run_is_the_same_up_to_the_change_and_another_from_there_on(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `make run` shows, on real ranks: real computing in tasks that cannot be interrupted."""
+"""What `make run` shows, on real ranks: tasks of unequal workers that cannot be interrupted."""
 
 import json
 import sys
@@ -13,13 +13,13 @@ DEMO = str(ROOT / "jobs" / "demo.toml")
 
 @pytest.mark.slow
 def test_the_demo_needs_far_less_worker_time_than_greedy_allocation() -> None:
-    command = ["compare", DEMO, "--json", "--allocators", "ata-auto,gta,uta", "--set", "stop.rounds=20"]
+    command = ["compare", DEMO, "--json", "--set", "stop.rounds=20"]
     done = finished([sys.executable, "-m", "mpi_ata", *command], 120)
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     adaptive, greedy, _ = rows
     assert adaptive["tasks_wasted"] == 0 < greedy["tasks_wasted"]
-    # After 50 rounds 0.2 to 0.35 of it on 2 busy cores; 20 rounds are enough to be far from equal.
+    # After 150 rounds 0.39 of it; 20 rounds are enough to be far from equal.
     assert adaptive["worker_time"] < 0.6 * greedy["worker_time"]
     for row in rows:
         assert row["tasks_started"] == row["tasks_used"] + row["tasks_wasted"] + row["tasks_lost"]

@@ -10,8 +10,7 @@ WALKED = [
     README,
     DOCS / "start.md",
     DOCS / "running.md",
-    DOCS / "warm-start.md",
-    DOCS / "tutorials" / "own-problem.md",
+    DOCS / "own-problem.md",
     DOCS / "tutorials" / "task-farm.md",
 ]
 

@@ -68,11 +68,11 @@ def test_an_allocator_that_fails_on_one_rank_ends_a_comparison_on_all(tmp_path: 
 
 
 COUNTING = """
-
 import sys
 from pathlib import Path
+from mpi_ata import Quadratic
 
-class Counting(UnequalWorkers):
+class Counting(Quadratic):
     def gradient(self, x, task):
         names = [name for name in sys.modules if name.startswith("mpi_ata")]
         Path(__file__).with_name(f"loaded{task.worker}").write_text(str(len(names)))
@@ -81,9 +81,9 @@ class Counting(UnequalWorkers):
 
 
 def test_a_worker_loads_at_most_130_modules_of_this_package(tmp_path: Path) -> None:
-    (tmp_path / "demo.py").write_text((ROOT / "jobs" / "demo.py").read_text() + COUNTING)
-    job = tmp_path / "demo.toml"
-    job.write_text((ROOT / "jobs" / "demo.toml").read_text().replace("UnequalWorkers", "Counting"))
+    (tmp_path / "counting.py").write_text(COUNTING)
+    job, named = tmp_path / "job.toml", 'file = "counting.py"\nclass = "Counting"'
+    job.write_text((ROOT / "jobs" / "emulated.toml").read_text().replace('name = "quadratic"', named))
     done = finished([str(COMMAND), "run", str(job), "--workers", "2", "--set", "stop.rounds=2"])
     assert done.returncode == 0, done.stderr
     counts = [int((tmp_path / f"loaded{worker}").read_text()) for worker in range(2)]

@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -19,7 +20,7 @@ DOCUMENT = ROOT / "docs" / "paper.md"
 FIGURES = ROOT / "docs" / "paper"
 COMMAND = Path(sys.executable).with_name("mpi-ata")
 RESULTS = re.compile(
-    r"(```console\n\$ mpi-ata (paper .*)\n```\n\n<!-- (results|table) -->\n)(?:(?!<!--).*\n)*(<!-- end -->)"
+    r"(```console\n\$ mpi-ata (paper .*)\n```\n\n<!-- results -->\n)(?:(?!<!--).*\n)*(<!-- end -->)"
 )
 COLOURS = 64  # of a figure in a document
 
@@ -36,7 +37,7 @@ def copy_figure(text: str, folder: Path) -> str:
     """Copy the figure into the document's folder, and return the text with a link to it there."""
     for name in re.findall(rf"\]\({re.escape(str(folder))}/(.*)\)", text):
         shrink(folder / name, FIGURES / name)
-    return text.replace(f"]({folder}/", f"]({FIGURES.name}/")
+    return re.sub(r"!\[.*?\]", "![the curves]", text.replace(f"]({folder}/", f"]({FIGURES.name}/"))
 
 
 def shrink(figure: Path, to: Path) -> None:
@@ -48,21 +49,66 @@ def shrink(figure: Path, to: Path) -> None:
         image.convert("RGB").quantize(COLOURS).save(to, optimize=True)
 
 
-def table_of(text: str) -> str:
-    """Return only the table."""
-    return "".join(line for line in text.splitlines(keepends=True) if line.startswith("|"))
+KEYS = ("law", "n", "B", "prior rounds")  # columns that say which runs are compared
+OTHERS = ("paper", "virtual")  # columns that ours are compared with
+DROPPED = ("rounds", "off by")  # columns that readers can do without
+SAID = (
+    r"- (The paper gives no dimension|gta: every worker|ata: alpha is twice|The \d+ runs took)"  # elsewhere
+)
+
+
+def compact(text: str) -> str:
+    """Return results with one row for each number of workers, not one for each run, and fewer notes."""
+    lines = [line for line in text.splitlines() if not re.match(SAID, line)]
+    table = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
+    if len({tuple(cells_of(table[0], row, KEYS)) for row in table[2:]}) < 2:
+        return "\n".join(lines) + "\n"
+    first = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    rest = [line for line in lines[first:] if not line.startswith("|")]
+    return "\n".join([*lines[:first], *pivoted(table), *rest]) + "\n"
+
+
+def cells_of(header: list[str], row: list[str], names: Sequence[str]) -> list[str]:
+    """Return the cells of some columns."""
+    return [cell for name, cell in zip(header, row, strict=True) if name in names]
+
+
+def pivoted(table: list[list[str]]) -> list[str]:
+    """Return a table with a column for each allocator, but for one that all others are compared with."""
+    header, rows = table[0], table[2:]
+    keys, values = [name for name in header if name in KEYS], dict[str, list[str]]()
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        key, (allocator,) = tuple(cells_of(header, row, KEYS)), cells_of(header, row, ["allocator"])
+        cell = value_of(header, row)
+        found.setdefault(key, {})[allocator] = cell
+        values.setdefault(allocator, []).append(cell)
+    names = [name for name, cells in values.items() if set("".join(cells)) - set("1.0/")]
+    shown = value_of(header, [name.replace(" / ", " over ") for name in header]).replace("/", " / ")
+    lines = [[*keys, *names]]
+    lines += [[*key, *(cells.get(name, "") for name in names)] for key, cells in found.items()]
+    first, *others = [f"| {' | '.join(line)} |" for line in lines]
+    return [f"Cells: {shown}.", "", first, "|---" * len(lines[0]) + "|", *others]
+
+
+def value_of(header: list[str], row: list[str]) -> str:
+    """Return the values of a row, and in brackets those that they are compared with."""
+    cells = list(zip(header, row, strict=True))
+    own = [cell for name, cell in cells if name not in (*KEYS, *DROPPED, *OTHERS, "allocator")]
+    others = [cell for name, cell in cells if name in OTHERS and cell != "-"]
+    return "/".join(own) + (f" ({'/'.join(others)})" if others else "")
 
 
 def update(text: str, folder: Path, parts: list[str]) -> str:
     """Return a document with current results."""
 
     def with_results(block: re.Match[str]) -> str:
-        head, arguments, kind, end = block.groups()
+        head, arguments, end = block.groups()
         if parts and not any(part in arguments for part in parts):
             return block[0]
         print(f"mpi-ata {arguments}", file=sys.stderr)
         text = run_command(arguments, folder)
-        return f"{head}{table_of(text) if kind == 'table' else copy_figure(text, folder)}{end}"
+        return f"{head}{compact(copy_figure(text, folder))}{end}"
 
     return RESULTS.sub(with_results, text)
 

@@ -12,17 +12,16 @@ from tests.paper import document
 from tests.paper.document import DOCUMENT, FIGURES, RESULTS, update
 
 COMMAND = """```console
-$ mpi-ata paper table1 --workers 3 --rounds 20 --allocators ofta --out results
+$ mpi-ata paper table1 --workers 3,4 --rounds 20 --allocators ofta --out results
 ```
 """
-SMALL = f"Before\n\n{COMMAND}\n<!-- results -->\nold\n<!-- end -->\n\n"
-SMALL += f"{COMMAND}\n<!-- table -->\n<!-- end -->\n\nAfter\n"
+SMALL = f"Before\n\n{COMMAND}\n<!-- results -->\nold\n<!-- end -->\n\nAfter\n"
 
 
 def test_the_document_has_results_for_every_experiment() -> None:
     blocks = list(RESULTS.finditer(DOCUMENT.read_text()))
     assert {shlex.split(block[2])[1] for block in blocks} == set(paper_command.commands)
-    assert all(block[0].count("\n| ") > 3 for block in blocks)
+    assert all(block[0].count("\n| ") > 2 for block in blocks)
 
 
 def test_figures_of_the_document_are_small_and_all_of_them_are_used() -> None:
@@ -41,9 +40,10 @@ def test_results_are_written_below_their_commands_and_nothing_else_changes(
     before, *results, after = update(SMALL, runs, []).split("<!-- ")
     assert (before, after) == (SMALL.split("<!-- ")[0], SMALL.split("<!-- ")[-1])
     assert "old" not in results[0]
-    assert "| ofta | 3 | 20 |" in results[0]
     assert "](figures/table1.png)" in results[0]
-    rows = [line.split(" | ")[0] for line in results[2].splitlines()[1:]]
-    assert rows == ["| allocator", "| ---", "| gta", "| ofta"]
+    rows = [line.split(" | ")[0] for line in results[0].splitlines() if line.startswith("|")]
+    assert [row for row in rows if "---" not in row] == ["| n", "| 3", "| 4"], (
+        "a row for each number of workers"
+    )
     assert os.listdir(tmp_path / "figures") == ["table1.png"]
     assert update(SMALL, runs, ["table2"]) == SMALL

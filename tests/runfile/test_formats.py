@@ -106,15 +106,13 @@ def test_each_column_and_attribute_is_documented(run: Path) -> None:
     assert documented("/rounds") == set(RoundSample().state())
 
 
-def test_the_examples_of_the_document_run(run: Path) -> None:
+def test_the_example_of_the_document_runs(run: Path) -> None:
     pytest.importorskip("pandas")
     shutil.copy(run, "RUN.h5")
-    printed = [printed_by(example) for example in re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)]
-    assert printed[0] == ""
-    rounds, gap, means = printed[1].split(maxsplit=2)
+    (example,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    rounds, gap = printed_by(example).split()
     assert int(rounds) == 40
     assert 0 < float(gap) < 1  # the least
-    assert len(json.loads(means)) == 5
 
 
 def printed_by(example: str) -> str:

@@ -61,8 +61,10 @@ def test_an_idle_worker_is_told_what_it_would_need_and_when_it_was_tried_last() 
     row = next(row for row in explained()["workers"] if row["quota"] == 0)
     text = call("explain", "run.h5", "--worker", str(row["worker"])).stdout
     assert "In the next round it gets none: one would take at least " in text
-    assert f"It would get a task if its mean were at most {row['mean_to_be_used']:.3g} s, " in text
-    assert row["mean_to_be_used"] < row["mean"]
+    assert f"It would get a task if its estimate were at most {row['mean_to_be_used']:.3g} s, " in text
+    assert row["mean_to_be_used"] < row["estimate"]
+    shown = json.loads(call("show", "run.h5", "--json").stdout)["workers_table"][row["worker"]]
+    assert row["mean"] == shown["mean"], "one mean everywhere; what the allocator makes of it is its estimate"
     assert "It did its last task in round " in text
     result = call("explain", "run.h5", "--worker", "12")
     assert result.exit_code == 2

@@ -244,7 +244,7 @@ def test_a_run_that_was_stopped_is_followed_if_asked() -> None:
 def test_workers_that_do_nothing_any_more_are_listed() -> None:
     driven(written(Path("job.toml"), "sgd ofta", workers=40), output=OutputOptions(Path("run.h5")))
     printed = call("watch", "run.h5", "--once").stdout
-    idle = re.search(r"\nidle +(\d+) of 40: .*, since round (\d+)\n", printed)
+    idle = re.search(r"\nidle +(\d+) of 40: .*, no task after round (\d+)\n", printed)
     assert idle is not None
     assert int(idle[1]) >= 33, "seven tasks per round keep seven workers busy at most"
     assert 30 <= int(idle[2]) <= 36, "the last tenth of 40 rounds"

@@ -125,8 +125,8 @@ def test_compare_draws_its_runs_and_shows_the_spread_over_seeds() -> None:
     Path("job.toml").write_text(JOB)
     arguments = ["compare", "job.toml", "--virtual", "--allocators", "gta,uta", "--seeds", "3"]
     table = call(*arguments, "-o", "x.svg").stdout.splitlines()
-    assert [row.split()[0] for row in table[2:]] == ["gta", "uta"]
-    assert all("±" in row for row in table[2:])
+    assert [row.split()[0] for row in table[2:]] == ["gta", "uta", "wrote"]
+    assert all("±" in row for row in table[2:4])
     assert ">uta</text>" in Path("x.svg").read_text()
     rows = json.loads(call(*arguments, "--json").stdout)
     assert [(row["allocator"], row["seed"]) for row in rows][:3] == [("gta", 5), ("uta", 5), ("gta", 6)]

@@ -114,7 +114,7 @@ function hover(figure, target, width, words, left = () => {}) {
 }
 
 function drawMeans(figure, run) {
-  const panel = { x: run.row_label, y: "mean task time [s]", log: false };
+  const panel = { x: run.row_label, y: "estimated task time [s]", log: false };
   const known = run.means.map((mean, i) => [i, mean]).filter(([, mean]) => mean !== null);
   if (!known.length) return;
   const limits = { x0: 0, x1: Math.max(run.means.length - 1, 1), y0: 0, y1: 1.04 * Math.max(...known.map(([, mean]) => mean)) };
@@ -130,9 +130,9 @@ function drawMeans(figure, run) {
   hover(figure, svg, place.W, (at) => {
     const i = nearest(run.means.map((_, j) => x(j)), at);
     const quota = run.quota === null ? "" : `\nnext quota ${short(run.quota[i])}`;
-    return `${run.row_names[i]}\nmean ${short(run.means[i])} s\nbound ${short(run.bounds[i])} s${quota}`;
+    return `${run.row_names[i]}\nestimate ${short(run.means[i])} s\nbound ${short(run.bounds[i])} s${quota}`;
   });
-  figure.append(node("figcaption", {}, "learned means, with bars down to their lower bounds"));
+  figure.append(node("figcaption", {}, "the allocator's estimates of the mean times, with bars down to their lower bounds"));
 }
 
 function heat(value, most) {
