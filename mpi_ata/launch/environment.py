@@ -48,13 +48,23 @@ def open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
 
 
+_chosen: list[tuple[int, int]] = []  # rank and size in the communicator of the script's own, if it has one
+
+
+def choose_world(rank: int, size: int) -> None:
+    """Let this process be one rank of so many that take part, whatever the launcher says."""
+    _chosen[:] = [(rank, size)]
+
+
 def under_launcher() -> bool:
     """Return whether mpirun or srun started this process as a rank."""
-    return any(name in os.environ for name in WORLD_SIZE) or step_tasks() > 1
+    return bool(_chosen) or any(name in os.environ for name in WORLD_SIZE) or step_tasks() > 1
 
 
 def world_size() -> int:
-    """Return how many ranks the launcher says it started; 1 without a launcher."""
+    """Return how many ranks take part: by the launcher, or of the chosen ones; 1 without a launcher."""
+    if _chosen:
+        return _chosen[0][1]
     return next((int(os.environ[name]) for name in WORLD_SIZE if name in os.environ), step_tasks())
 
 
@@ -124,7 +134,9 @@ def without_rank(environment: MutableMapping[str, str]) -> Iterator[None]:
 
 
 def rank() -> int:
-    """Return the rank of this process according to its launcher."""
+    """Return the rank of this process according to its launcher, or among the chosen ones."""
+    if _chosen:
+        return _chosen[0][0]
     return next((int(os.environ[name]) for name in RANK if name in os.environ), MANAGER)
 
 

@@ -70,9 +70,24 @@ def entry_point(function: Callable[P, T]) -> Callable[P, T]:
         launch.open_closed_streams()
         report_errors_in_one_sentence()
         reject_unknown(name, given, given if takes_any else known)
+        if (comm := given.get("comm")) is not None:
+            use_communicator(comm)
         return function(*args, **given)
 
     return call
+
+
+def use_communicator(comm: Any) -> None:
+    """Let only the ranks of a communicator of mpi4py take part, from now on."""
+    if not (hasattr(comm, "Get_rank") and hasattr(comm, "Dup")):
+        raise UsageError(
+            f"comm={comm!r} must be a communicator of mpi4py, as in comm=MPI.COMM_WORLD.Split(...)"
+        )
+    from mpi_ata.clusters.mpi.library import MPI, use_world
+
+    if comm == MPI.COMM_NULL:
+        raise UsageError("comm is MPI.COMM_NULL: only ranks of the communicator make this call")
+    use_world(comm)
 
 
 def reject_unknown(name: str, given: Iterable[str], known: Collection[str]) -> None:

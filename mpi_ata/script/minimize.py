@@ -119,6 +119,7 @@ class Request(Recording):
     grace: float = 20.0
     faults: FaultPolicy | None = None
     exchange: str = "auto"
+    comm: Any = None  # of mpi4py: the ranks that take part; None: all
 
     def prepare(self) -> Prepared:
         """Build the parts of the run, and decide what it starts from; workers do not look at the run file."""

@@ -114,9 +114,9 @@ class Pool:
         """The communicator of all ranks; None in a simulation."""
         if not launch.under_launcher():
             return None
-        from mpi_ata.clusters.mpi.library import MPI
+        from mpi_ata.clusters.mpi.library import world
 
-        return MPI.COMM_WORLD
+        return world()
 
     @staticmethod
     def enabled() -> bool:

@@ -213,6 +213,7 @@ class Opening(Recording):
     faults: FaultPolicy | None = None
     exchange: str = "auto"
     progress: bool = True
+    comm: Any = None  # of mpi4py: the ranks that take part; None: all
 
     def prepare(self) -> Prepared:
         """Return what all ranks must agree on, checked, and what a farm starts from."""

@@ -462,7 +462,7 @@ def test_every_submission_in_the_documentation_is_accepted(tmp_path: Path) -> No
     assert len(commands) >= 6
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
     (tmp_path / "runs").mkdir()
-    known = ("--virtual", "--workers", "3", "--set", "stop.rounds=9", "--out", "runs/first.h5")
+    known = ("--virtual", "--workers", "3", "--set", "stop.rounds=9", "--out", "runs/earlier.h5")
     assert call("run", "jobs/emulated.toml", *known).exit_code == 0  # for --recommended
     call("new", "my_job")
     for command in commands:

@@ -42,6 +42,49 @@ def test_a_script_for_schwimmbad_changes_one_import(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "0 2 8 18 32 50 3 4 True\nafter\n"), done.stderr
 
 
+COMMUNICATORS = """
+from mpi4py import MPI
+import mpi_ata
+
+world = MPI.COMM_WORLD
+part = world.Split([MPI.UNDEFINED, 0, 0, 0, 1, 1, 1][world.rank], world.rank)
+if world.rank == 0:
+    print("outside", flush=True)
+elif world.rank < 4:
+    with mpi_ata.Pool(comm=part) as pool:
+        print("pool", pool.size, pool.comm.Get_size(), sum(pool.map(abs, range(-9, 0))), flush=True)
+else:
+    options = {"update": mpi_ata.Plain(0.1), "rounds": 5, "comm": part, "progress": False}
+    if result := mpi_ata.minimize(mpi_ata.Quadratic(3), 4, **options):
+        print("run", result.summary["workers"], result.summary["rounds"], flush=True)
+"""
+
+
+def test_ranks_of_a_communicator_take_part_and_others_do_not(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(COMMUNICATORS)
+    done = mpirun(7, sys.executable, script)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["outside", "pool 2 3 45", "run 2 5"]
+
+
+@pytest.mark.parametrize(
+    ("comm", "found"),
+    [
+        ("7", "comm=7 must be a communicator of mpi4py"),
+        ("MPI.COMM_NULL", "comm is MPI.COMM_NULL: only ranks of the communicator make this call"),
+        ("MPI.COMM_SELF", "a job needs at least 2 ranks"),
+    ],
+)
+def test_a_wrong_communicator_is_rejected_in_one_sentence(tmp_path: Path, comm: str, found: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"from mpi4py import MPI\nimport mpi_ata\nmpi_ata.Pool(comm={comm})\n")
+    done = mpirun(2, sys.executable, script)
+    assert done.returncode != 0
+    assert found in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_program_of_the_page_on_pools_runs(tmp_path: Path) -> None:
     program, *_ = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / "pool.md").read_text())
     script = tmp_path / "script.py"

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mpi_ata.clusters.identity import HARDWARE_BYTES, WorkerIdentity, drawn_identity, hardware
 from mpi_ata.clusters.mpi.channel import EMPTY, Payload
 from mpi_ata.clusters.mpi.introductions import LOOPBACK, SECRET_BYTES, Address
-from mpi_ata.clusters.mpi.library import MPI, all_ranks_needed, end_all_ranks
+from mpi_ata.clusters.mpi.library import MPI, all_ranks_needed, end_all_ranks, world
 from mpi_ata.clusters.mpi.links import Links
 from mpi_ata.clusters.mpi.liveness import Doorbell
 from mpi_ata.errors import RunError, UsageError, describe_error, in_users_code
@@ -123,14 +123,14 @@ def _allgather_bytes(
 @contextmanager
 def collective_check(
     kind: type[UsageError] | type[RunError] = UsageError,
-    comm: MPI.Comm = MPI.COMM_WORLD,
+    comm: MPI.Comm | None = None,
     meanwhile: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
     """Let all ranks do something that may fail; if one fails, the manager raises `kind`, and all ranks leave.
 
     `meanwhile` is called with some seconds while the others are not done.
     """
-    failure = ""
+    failure, comm = "", world() if comm is None else comm
     try:
         yield
     except (UsageError, RunError) as error:

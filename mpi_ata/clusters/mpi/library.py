@@ -13,7 +13,7 @@ import mpi4py
 
 from mpi_ata.errors import RunError
 from mpi_ata.launch import local_size, step_tasks, world_size
-from mpi_ata.launch.environment import FAULT_TOLERANT
+from mpi_ata.launch.environment import FAULT_TOLERANT, choose_world
 from mpi_ata.launch.exit_report import leaving
 
 LOST = "a rank has died, and a run needs all ranks; restart the job"
@@ -51,7 +51,19 @@ _watched &= threading.current_thread() is threading.main_thread()  # which alone
 with _ended_after(_limit) if _watched else nullcontext():
     from mpi4py import MPI as MPI
 
+_chosen: list[MPI.Comm] = []  # the communicator of the script's own, if it has one
 _ranks_lost: list[bool] = []  # not empty once a rank has died
+
+
+def world() -> MPI.Comm:
+    """Return the communicator of all ranks that take part."""
+    return _chosen[0] if _chosen else MPI.COMM_WORLD
+
+
+def use_world(comm: MPI.Comm) -> None:
+    """Let only the ranks of a communicator take part, from now on."""
+    _chosen[:] = [comm]
+    choose_world(comm.Get_rank(), comm.Get_size())
 
 
 def note_loss() -> None:
@@ -83,7 +95,7 @@ def all_ranks_needed() -> Iterator[None]:
         if not is_loss(error):
             raise
         note_loss()
-        atexit.register(end_all_ranks, MPI.COMM_WORLD)
+        atexit.register(end_all_ranks, world())
         raise RunError(LOST) from None
 
 

@@ -29,6 +29,7 @@ from mpi_ata.clusters.mpi.library import (
     note_loss,
     ranks_lost,
     survives_losses,
+    world,
 )
 from mpi_ata.clusters.mpi.manager import MPICluster
 from mpi_ata.clusters.mpi.queued import QueuedRanks
@@ -51,7 +52,7 @@ _parted = False  # whether ranks have gone different ways, so that nothing can b
 
 def workers_in_world(start_four: str = "--workers 4") -> int:
     """Return how many workers this MPI world has; UsageError if there are none, with how to start four."""
-    workers = workers_in(MPI.COMM_WORLD.Get_size())
+    workers = workers_in(world().Get_size())
     if workers > 0:
         return workers
     if (tasks := step_tasks()) > 1:
@@ -67,12 +68,12 @@ def workers_in_world(start_four: str = "--workers 4") -> int:
 
 def is_manager() -> bool:
     """Return whether this process is the manager of its MPI world."""
-    return MPI.COMM_WORLD.Get_rank() == MANAGER
+    return world().Get_rank() == MANAGER
 
 
 def hosts_in_world() -> list[str]:
     """Return the node of each rank of this MPI world; RunError if versions differ."""
-    ranks = exchange_ranks(MPI.COMM_WORLD, __version__.encode())
+    ranks = exchange_ranks(world(), __version__.encode())
     check_same(ranks)
     return [rank.host for rank in ranks]
 
@@ -110,7 +111,7 @@ def _opened(
 ) -> Iterator[Opened | None]:
     """Yield what the manager opens; a worker's rank serves it first, then yields None."""
     with all_ranks_needed():
-        comm = MPI.COMM_WORLD.Dup()
+        comm = world().Dup()
         if problem is not None:
             share_arrays(comm, problem)
     if comm.Get_rank() != MANAGER:
@@ -148,7 +149,7 @@ def _served(worker: Worker, comm: MPI.Comm) -> bool:
 
 def bcast_text(text: str) -> str:
     """Return the manager's text on every rank."""
-    comm = MPI.COMM_WORLD
+    comm = world()
     size = np.array([len(text.encode())])
     with all_ranks_needed():
         comm.Bcast(size, MANAGER)
@@ -175,13 +176,13 @@ def join(call: Call) -> Call:
     global _parted
     atexit.unregister(leave)
     atexit.register(leave)  # it is called before MPI is left
-    calls = [_parse(text) for text in allgather_text(MPI.COMM_WORLD, "\0".join(call))]
+    calls = [_parse(text) for text in allgather_text(world(), "\0".join(call))]
     wrong = _disagreement(calls)
     if not wrong:
         return calls[MANAGER]
     _parted = any(each.name == ENDED for each in calls)
     speaker = next(rank for rank, each in enumerate(calls) if each.name != ENDED)
-    if MPI.COMM_WORLD.Get_rank() != speaker:
+    if world().Get_rank() != speaker:
         time.sleep(SPEAKING_SECONDS)
         sys.exit(2)
     raise UsageError(wrong)
@@ -193,8 +194,10 @@ def leave() -> None:
     if _parted or ranks_lost() or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1:
         return
     _parted = True
+    everyone = [world()] if world() == MPI.COMM_WORLD else [world(), MPI.COMM_WORLD]
     with suppress(RunError), leaving():  # another rank has died: nobody waits
-        allgather_text(MPI.COMM_WORLD, "\0".join(Call(ENDED)))
+        for comm in everyone:  # the ranks that take part, and those that wait for nobody
+            allgather_text(comm, "\0".join(Call(ENDED)))
 
 
 def leave_world() -> None:
