@@ -81,13 +81,21 @@ def test_the_scripts_of_the_page_on_problems_run(text: str, tmp_path: Path) -> N
     assert len(list(tmp_path.glob("runs/*.h5"))) == 1
 
 
-PROBLEM, LOOP, FARM = re.findall(r"(?s)```python\n(.*?)```", (DOCS / "tasks.md").read_text())
-(JOB,) = re.findall(r"(?s)```toml\n(.*?)```", (DOCS / "tasks.md").read_text())
+OTHER_TASKS = (DOCS / "methods.md").read_text().partition("## Tasks that are not gradients\n")[2]
+PROBLEM, LOOP = re.findall(r"(?s)```python\n(.*?)```", OTHER_TASKS)
+JOB = """
+problem = {file = "my_problem.py", class = "Pi"}
+method = {name = "map"}
+allocator = {name = "ata-empirical", budget = 20}
+times = {law = "sqrt"}
+stop = {rounds = 100}
+run = {workers = 4}
+"""
 
 
-def test_the_programs_of_the_page_on_tasks_run(tmp_path: Path) -> None:
+def test_the_programs_with_tasks_that_are_not_gradients_run(tmp_path: Path) -> None:
     (tmp_path / "my_problem.py").write_text(PROBLEM)
-    (tmp_path / "job.toml").write_text(JOB + '\n[times]\nlaw = "sqrt"\n')
+    (tmp_path / "job.toml").write_text(JOB)
     printed = output_of(tmp_path, "-m", "mpi_ata", "run", "job.toml", "--virtual")
     (found,) = re.findall(r"(?m)^pi +([\d.]+)$", printed)
     # The standard error of 4 times a share of 100 x 20 x 10,000 points is 0.0004.
@@ -95,8 +103,12 @@ def test_the_programs_of_the_page_on_tasks_run(tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(PROBLEM + LOOP)
     # Of 10 x 8 x 10,000 points it is 0.0018.
     assert float(output_of(tmp_path, "loop.py")) == pytest.approx(math.pi, abs=0.009)
-    (tmp_path / "farm.py").write_text(FARM)
-    assert output_of(tmp_path, "farm.py").split() == ["10", "40", "90"]
+
+
+def test_the_farm_of_the_page_on_farms_runs_on_simulated_workers(tmp_path: Path) -> None:
+    (farm,) = (block.text for block in blocks(DOCS / "farm.md") if block.file == "farm.py")
+    (tmp_path / "farm.py").write_text(farm.replace("workers=4", "times=mpi_ata.Sqrt(4)"))
+    assert output_of(tmp_path, "farm.py") == "size 20: 0.893, size 100: 0.972; the limit is 1\n"
 
 
 def test_every_make_target_in_the_documents_exists() -> None:

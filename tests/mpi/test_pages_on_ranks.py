@@ -11,7 +11,7 @@ WALKED = [
     DOCS / "start.md",
     DOCS / "running.md",
     DOCS / "own-problem.md",
-    DOCS / "tutorials" / "task-farm.md",
+    DOCS / "farm.md",
 ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from mpi_ata import load
 from mpi_ata.runfile.progress import read_progress
 from tests.faults.checks import outlives_deaths
-from tests.mpi.starting import COMMAND, ROOT, finished, mpirun, rank_pids, started
+from tests.mpi.starting import COMMAND, finished, mpirun, rank_pids, started
 from tests.mpi.test_interrupted_on_ranks import wait_for
 
 SLOW = pytest.mark.slow
@@ -83,15 +83,6 @@ def test_a_wrong_communicator_is_rejected_in_one_sentence(tmp_path: Path, comm: 
     assert done.returncode != 0
     assert found in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_the_program_of_the_page_on_pools_runs(tmp_path: Path) -> None:
-    program, *_ = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / "pool.md").read_text())
-    script = tmp_path / "script.py"
-    script.write_text(program)
-    done = finished([sys.executable, str(script)])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("-0.5") == 3
 
 
 OPENED = """
