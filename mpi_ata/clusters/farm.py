@@ -43,7 +43,9 @@ class Journal:
 
     saves = False  # whether what was noted can be resumed
 
-    def begin(self, name: str, items: list[tuple[Any, ...]], seed: int | None) -> dict[int, Any]:
+    def begin(
+        self, function: Callable[..., Any], items: list[tuple[Any, ...]], seed: int | None
+    ) -> dict[int, Any]:
         """Note that a call of map() begins, and return the results of it that are known, by index."""
         return {}
 
@@ -338,7 +340,7 @@ class Farm:
             way_out = "finish it, or make a list of its results, before the next one"
             raise UsageError(f"a cluster does one map() at a time, and another one is not done; {way_out}")
         journal = self._problem.journal
-        known = journal.begin(self._name, self._items, self._options.seed)
+        known = journal.begin(self._function, self._items, self._options.seed)
         self._open.difference_update(known)
         self._waiting = deque(sorted(self._open))
         self._problem.open = True

@@ -7,6 +7,8 @@ from collections import UserDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from mpi_ata.allocators.interface import NonAdaptive
 from mpi_ata.arrays import Array, BoolArray, IntArray, State, entry
 from mpi_ata.clusters import Back, Cluster, Lost
-from mpi_ata.clusters.farm import Items, Journal
+from mpi_ata.clusters.farm import Items, Journal, name_of
 from mpi_ata.clusters.interface import ClusterAbilities
 from mpi_ata.driver.execute import start_billing
 from mpi_ata.driver.observers import Observer
@@ -22,7 +24,7 @@ from mpi_ata.driver.plan import RunStart
 from mpi_ata.driver.recorder import RunRecorder
 from mpi_ata.driver.restore import begin
 from mpi_ata.driver.trace import Trace
-from mpi_ata.errors import CONTINUE, BadResultError, ItemError, UsageError
+from mpi_ata.errors import CONTINUE, BadResultError, ItemError, RunError, UsageError
 from mpi_ata.launch.exit_report import exit_code_of
 from mpi_ata.launch.signals import StopRequest
 from mpi_ata.methods import Round
@@ -31,6 +33,7 @@ from mpi_ata.packing import from_state, pack, to_state, unpack, unpack_all
 log = logging.getLogger("mpi_ata")
 
 ROUND_SECONDS = 1.0  # of a call of map(), after which a round ends and may be saved
+PLAIN = (bool, int, float, str, bytes)  # values that look the same in each process
 DONE = "the end of the script"  # what finishes a farm
 
 
@@ -154,30 +157,43 @@ class FarmRun(Journal):
         self._results = bytearray()  # packed, end to end: call and index, result, ...
         self._warned = False  # that a result cannot be saved
 
-    def begin(self, name: str, items: list[tuple[Any, ...]], seed: int | None) -> dict[int, Any]:
+    def begin(
+        self, function: Callable[..., Any], items: list[tuple[Any, ...]], seed: int | None
+    ) -> dict[int, Any]:
         """Note that a call of map() begins, and return the results of it that are known, by index."""
         if self._recorder is None:
             return {}
         self._begin_round()
         self._number += 1
-        call = [name, len(items), _digest([seed, items])]
+        call = [
+            name_of(function),
+            len(items),
+            _digest([seed, items]),
+            _digest(list(code_of(function, set()))),
+        ]
         if self._number == len(self._calls):
             self._calls.append(call)
         self._check_same(self._calls[self._number], call)
+        self._calls[self._number] = call
         return self._known.pop(self._number, {})
 
     def _check_same(self, then: list[Any], now: list[Any]) -> None:
         """Reject a call that is not the one whose results are in the file."""
-        if then == now:
-            return
-        whats = [f"{name} with {count:,} items" for name, count, _ in (then, now)]
-        if whats[0] == whats[1]:
-            whats = [whats[0], "the same with other items or another seed"]
         assert self._start.file is not None
-        raise UsageError(
-            f"{self._start.file.path}: call {self._number} of map() was {whats[0]}, and is now {whats[1]}: a "
-            "resumed script has to make the same calls, so seed its random numbers, or choose another out"
-        )
+        where = f"{self._start.file.path}: call {self._number} of map()"
+        if then[:3] != now[:3]:
+            whats = [f"{name} with {count:,} items" for name, count, *_ in (then, now)]
+            if whats[0] == whats[1]:
+                whats = [whats[0], "the same with other items or another seed"]
+            raise RunError(  # no UsageError, a ValueError, of which SciPy makes a text of its own
+                f"{where} was {whats[0]}, and is now {whats[1]}: a resumed script has to make the same "
+                "calls, so seed its random numbers, or choose another out"
+            )
+        if then[3:] != now[3:] and not self._start.output.accept_changes:
+            raise RunError(
+                f"{where} was {now[0]}, whose code has changed since then: choose another out, or keep the "
+                "results so far with accept_changes=True"
+            )
 
     def take(self, worker: int, index: int, result: Any) -> None:
         """Note the result of an item; errors are not saved, so that a resumed run tries again."""
@@ -254,6 +270,40 @@ class FarmRun(Journal):
                 recorder.save_summary()
         finally:
             recorder.close()
+
+
+def code_of(function: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield the code of a function, of what it wraps, and of functions of its own file that it calls."""
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    parts: list[Any] = []
+    if isinstance(function, partial):
+        parts = [function.func]
+    elif isinstance(function, MethodType):
+        parts = [function.__func__]
+    elif isinstance(function, FunctionType):
+        code, names = function.__code__, function.__globals__
+        yield from _instructions(code)
+        yield [repr(value) for value in function.__defaults__ or () if isinstance(value, PLAIN)]
+        called = [names.get(name) for name in code.co_names]
+        parts = [each for each in called if getattr(each, "__module__", "") == function.__module__]
+        parts += [cell.cell_contents for cell in function.__closure__ or ()]
+    elif not isinstance(function, type):  # an object that can be called
+        parts = [type(function).__call__, *getattr(function, "__dict__", {}).values()]
+    for part in parts:
+        if isinstance(part, FunctionType | MethodType | partial):
+            yield from code_of(part, seen)
+
+
+def _instructions(code: CodeType) -> Iterator[Any]:
+    """Yield what a function does, wherever it stands in its file."""
+    yield [np.frombuffer(code.co_code, np.uint8), list(code.co_names)]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _instructions(constant)
+        else:
+            yield sorted(map(repr, constant)) if isinstance(constant, frozenset) else repr(constant)
 
 
 def _digest(value: Any) -> str:

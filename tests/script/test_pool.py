@@ -1,10 +1,12 @@
 """Pool: what samplers and optimizers ask of a pool, simulated."""
 
+import importlib
 import operator
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,14 +124,12 @@ def test_a_script_that_is_resumed_finds_the_results_of_its_calls_and_its_state(t
     assert sum(row["tasks"] for row in run.workers) == len(values) + 2, "with the two that failed"
     assert [event["kind"] for event in run.events if event["kind"] != "resumed"].count("failed") == 2
     with (
-        pytest.raises(
-            UsageError, match=r"call 0 of map\(\) was describe with 6 items, and is now describe w"
-        ),
+        pytest.raises(RunError, match=r"call 0 of map\(\) was describe with 6 items, and is now describe w"),
         Pool(times=times, out=out, resume=True) as pool,
     ):
         search(pool, count=5)
     with (
-        pytest.raises(UsageError, match="is now the same with other items or another seed: a resumed script"),
+        pytest.raises(RunError, match="is now the same with other items or another seed: a resumed script"),
         Pool(times=times, out=out, resume=True) as pool,
     ):
         pool.map(describe, range(6))
@@ -206,3 +206,36 @@ def test_an_executor_simulates_too() -> None:
             futures[1].result()
     with pytest.raises(UsageError, match=r"Executor\(\) has no argument 'out'; use a Pool"):
         mpi_ata.Executor(times=Constant(2, (1.0, 3.0)), out="run.h5")
+
+
+EDITED = """
+def helper(x):
+    return x in {1, "a", "b"} and 0 or x * FACTOR
+
+def f(x):
+    return helper(x)
+"""
+
+
+def test_results_of_code_that_was_edited_are_not_taken_for_those_of_new_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def total(text: str, **options: bool) -> int:
+        (tmp_path / "edited.py").write_text(text)
+        sys.modules.pop("edited", None)
+        function = partial(importlib.import_module("edited").f)
+        given: dict[str, Any] = {"times": Constant(3, 1.0), "out": tmp_path / "run.h5", "resume": True}
+        with Pool(**given, **options) as pool:
+            return sum(pool.map(function, range(4)))
+
+    first = EDITED.replace("FACTOR", "2")
+    assert total(first) == total(f"# another line\n{first}") == 12
+    second = EDITED.replace("FACTOR", "3")  # in a function that the one which is mapped calls
+    with pytest.raises(
+        RunError, match="was f, whose code has changed since then: choose another out, or keep"
+    ):
+        total(second)
+    assert total(second, accept_changes=True) == total(second) == 12
