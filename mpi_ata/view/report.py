@@ -163,6 +163,7 @@ def numbers(values: Array) -> list[float | None]:
 
 
 RARELY = 0.1  # of an equal share of the tasks: a worker below this hardly did any
+SELDOM = 0.5  # of one: who did more was of use, though it would get none now
 SPARE_TIME = 1.5  # the time limit to request, over the expected elapsed time
 SLOWER = 1.25  # than in earlier runs: worth a remark
 ENOUGH = 30  # tasks, then and now, to compare
@@ -184,7 +185,8 @@ def run_summary(record: Record) -> Iterator[str]:
         used = (
             f"{share(spent - waste, spent)} went into finished tasks, {share(waste, spent)} into stopped ones"
         )
-        busy = f"workers computed during {share(spent, summary['workers'] * summary['clock'])} of the clock"
+        who = "workers computed for it" if is_shared(record) else "workers computed"
+        busy = f"{who} during {share(spent, summary['workers'] * summary['clock'])} of the clock"
         yield f"Of {duration(spent)} of worker time, {used}; {busy}."
     if shares := elapsed_shares(summary):
         yield f"Of {duration(summary['elapsed'])} elapsed: {shares}."
@@ -198,7 +200,11 @@ def run_summary(record: Record) -> Iterator[str]:
 def _costs(record: Record) -> Iterator[str]:
     """Yield where billed time went, and the joules of the Slurm jobs, where these are known."""
     summary, billed, joules = record.summary, record.summary.get("billed"), record.summary.get(SLURM_ENERGY)
-    if billed:
+    if billed and is_shared(record):
+        part = f"{share(summary['worker_time'], billed)} of that was spent on tasks"
+        whole = "the core time that was billed to all jobs on these workers"
+        yield f"Its part of {whole} is {duration(billed)}; {part}."
+    elif billed:
         waiting = max(summary["workers"] * summary["clock"] - summary["worker_time"], 0.0)
         rest = max(billed - summary["worker_time"] - waiting, 0.0)
         yield (
@@ -215,6 +221,11 @@ def _costs(record: Record) -> Iterator[str]:
         yield f"{who} used {significant(joules, 4)} J, {per_task} J per used task, idle cores included."
 
 
+def is_shared(record: Record) -> bool:
+    """Return whether other jobs used the workers of a run too."""
+    return any(event.kind == "shared" for event in record.events)
+
+
 def _simulated(record: Record) -> bool:
     return all(identity.host == VIRTUAL for identity in record.identities)
 
@@ -224,12 +235,13 @@ def not_worth_using(record: Record) -> IntArray:
 
     Nobody knows that of workers that serve other jobs too.
     """
-    if any(event.kind == "shared" for event in record.events):
+    if is_shared(record):
         return np.zeros(0, np.int64)
     tasks, known = record.workers["tasks"], learned(record)
-    rarely = tasks < RARELY * tasks.sum() / len(tasks)
+    equal_share = tasks.sum() / len(tasks)
+    rarely = tasks < RARELY * equal_share
     if known.allocator is not None and depends_on_means(known.allocator) and known.available.any():
-        rarely = planned(known.allocator, known.available) == 0
+        rarely = (planned(known.allocator, known.available) == 0) & (tasks < SELDOM * equal_share)
     return np.flatnonzero(rarely & known.available)
 
 

@@ -22,7 +22,7 @@ from mpi_ata.driver.plan import OutputOptions, resolve
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import UsageError
 from mpi_ata.runfile.schema import to_tree
-from mpi_ata.view.report import not_worth_using
+from mpi_ata.view.report import not_worth_using, run_summary
 from tests.driver.driven import driven, logged
 from tests.faults.scene import METHODS, own_problem, record_of, written
 
@@ -211,6 +211,11 @@ def test_the_report_of_a_shared_run_calls_no_worker_superfluous(job: Path) -> No
         len(not_worth_using(record_of(path))) for path in (Path("alone.h5"), Path("runs/job-seed=1.h5"))
     ]
     assert superfluous[0] > 0 == superfluous[1]
+    record = record_of(Path("runs/job-seed=1.h5"))
+    record.summary |= {"billed": 0.8 * record.summary["worker_time"]}  # which other jobs have paid for too
+    assert any(
+        "Its part of the core time that was billed to all jobs" in text for text in run_summary(record)
+    )
 
 
 def test_two_jobs_of_the_same_name_are_rejected(tmp_path: Path) -> None:
