@@ -176,7 +176,8 @@ class JobRun:
         elif self.start.finished and self.start.earlier is not None and self.start.file is not None:
             known = summary_of(self.start.earlier, self.start.file.path)
         else:
-            out = self.start.file and str(self.start.file.path)
+            file = self.start.file
+            out = str(file.path) if file is not None and file.path.exists() else None
             known = self.trace.summary() | {"workers": None, "out": out}
         ended = {"state": self.state, "error": self.error or None, "finished": self.state == "finished"}
         return {"name": self.name} | known | ended
