@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpi_ata.driver.forecast import KnownJob, Node, Prediction, known_job, known_nodes, predict
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import UsageError, command_line
 from mpi_ata.layout import ranks_for
 from mpi_ata.randomness import Purpose, Streams
 from mpi_ata.runfile.load import EarlierRuns
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 DRAWS = 24  # choices of nodes, and of what their speeds may be, that are averaged
 RANDOM, CHOSEN = "random", "chosen"  # nodes: any that are free; the fastest ones, by name
 MARKS = ("fastest", "cheapest", "best")
+SHOWN = 3  # runs that are named in a command
 
 
 def recommend(
@@ -158,12 +159,14 @@ def recommendation_text(answer: dict[str, Any]) -> str:
     best = recommended_size(answer)
     jobs = "" if answer["jobs"] == 1 else f"{answer['jobs']} jobs that share ranks, "
     ranks, known = counted(answer["ranks_per_node"], "rank"), counted(answer["known_nodes"], "node")
+    runs = [word for run in answer["runs"][:SHOWN] for word in ("--recommended", run)]
+    more = " ..." if len(answer["runs"]) > SHOWN else ""
     lines += [
         f"{jobs}{answer['rounds']:,} rounds, {ranks} per node; speeds of {known}.",
         "± is one standard deviation of elapsed: which nodes it may be, and how sure their speeds are.",
         f"best: 1 % of time is worth {answer['price']:g} % of billed (--price).",
         f"Ask for it with --nodes {best['nodes']} --ntasks-per-node {answer['ranks_per_node']}, or with "
-        "mpi-ata submit --recommended.",
+        f"{command_line('mpi-ata', 'submit', 'JOB.toml', *runs)}{more}",
     ]
     return "\n".join(lines)
 

@@ -128,7 +128,9 @@ def test_kinds_of_nodes_are_told_apart_and_the_choice_of_nodes_makes_the_result_
     assert ("chosen", 40) not in found  # there are not so many by name
     assert found["random", 40]["clock"] < found["random", 3]["clock"]
     assert found["random", 2]["clock_error"] > 2 * found["chosen", 2]["clock_error"]
-    assert "nodes with old:" in recommendation_text(answer)
+    text = recommendation_text(answer)
+    assert "nodes with old:" in text
+    assert text.endswith("or with mpi-ata submit JOB.toml --recommended run.h5")
 
 
 def test_the_command_prints_draws_and_its_best_size_is_what_submit_asks_for() -> None:
