@@ -21,6 +21,7 @@ from mpi_ata.runfile.priors import counted, merge_runs
 from mpi_ata.runfile.schema import Record
 from mpi_ata.view import plots
 from mpi_ata.view.text import duration, significant, table
+from mpi_ata.view.what_if import UNPREDICTABLE, overhead_ratio, overhead_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,6 +59,7 @@ def recommend(
     spare = int(per_node == 1)  # the manager's node, which has no worker
     most = len(nodes) + spare
     sizes = sizes or sorted({*(2**j for j in range(most.bit_length()) if 2**j <= most), most})
+    notes += _doubts([record for _, record in named], max(sizes), most, shared)
     groups = {RANDOM: nodes, CHOSEN: nodes}
     kinds = dict.fromkeys(node.hardware for node in nodes)
     if len(kinds) > 1:
@@ -92,6 +94,19 @@ def read_records(paths: Sequence[Path], shared: bool) -> tuple[list[tuple[Path, 
         return found, every.notes
     same = EarlierRuns(found[0][1].job, "--shared, as jobs that share ranks")
     return list(same.records(paths)), same.notes
+
+
+def _doubts(records: Sequence[Record], largest: int, seen: int, shared: bool) -> list[str]:
+    """Return what limits the predictions, or was asked for in vain."""
+    lines = []
+    if (overhead := max(map(overhead_ratio, records))) > 1:
+        lines.append(f"{overhead_text(overhead)} {UNPREDICTABLE}")
+    if largest > seen:
+        others = "others are taken to be like these, and ± does not cover how they differ"
+        lines.append(f"--nodes {largest:,} is more than the {counted(seen, 'node')} seen so far: {others}.")
+    if shared and len(records) == 1:
+        lines.append("--shared has no effect with one run: name one of each job, or use --jobs.")
+    return lines
 
 
 def size_row(

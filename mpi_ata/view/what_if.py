@@ -244,7 +244,7 @@ def what_if(
         "recorded": {name: record.summary[name] for name in taken},
         "least_tasks": int(chosen.tasks.min()),
         "untried": recorded.untried,
-        "overhead_ratio": float(record.workers["overhead"].sum() / record.workers["seconds"].sum()),
+        "overhead_ratio": overhead_ratio(record),
         "predicted": rows,
     }
     return answer | {"reliable": _reliable(answer)}
@@ -310,6 +310,7 @@ HEADER = ["allocator", "budget", "workers", "clock [s]", "worker time [s]", "was
 AGREES = 0.03  # relative difference of clocks that is not worth a remark
 UNRELIABLE = 0.2  # relative difference of clocks above which predictions mislead
 FEW = 30  # recorded times of a worker below which its mean is a guess
+UNPREDICTABLE = "So nothing can be predicted from this run: mpi-ata compare runs the job."
 
 
 def what_if_table(answer: dict[str, Any]) -> str:
@@ -330,7 +331,7 @@ def _cells(row: dict[str, Any], clock: float) -> list[Any]:
 def _remarks(answer: dict[str, Any]) -> list[str]:
     """Return what limits the predictions, or why there are none."""
     if not _reliable(answer):
-        return [*_doubts(answer), "So nothing can be predicted from this run: mpi-ata compare runs the job."]
+        return [*_doubts(answer), UNPREDICTABLE]
     rounds, least = counted(answer["recorded"]["rounds"], "round"), counted(answer["least_tasks"], "task")
     lines = [
         f"Replays of {rounds} with the recorded task times; ± is one standard deviation over replays of",
@@ -358,8 +359,18 @@ def _doubts(answer: dict[str, Any]) -> list[str]:
             "overhead or speeds vary, or many tasks were stopped.",
         ]
     if overhead > 1:
-        lines.append(f"Overhead is {overhead:.2g} times as long as the tasks themselves.")
+        lines.append(overhead_text(overhead))
     return lines
+
+
+def overhead_ratio(record: Record) -> float:
+    """Return how long exchanging orders and results took, relative to the tasks themselves."""
+    return float(record.workers["overhead"].sum() / record.workers["seconds"].sum())
+
+
+def overhead_text(ratio: float) -> str:
+    """Return the warning for a run in which overhead dominates."""
+    return f"Overhead is {ratio:.2g} times as long as the tasks themselves."
 
 
 def _reliable(answer: dict[str, Any]) -> bool:

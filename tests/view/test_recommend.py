@@ -128,6 +128,7 @@ def test_kinds_of_nodes_are_told_apart_and_the_choice_of_nodes_makes_the_result_
     assert ("chosen", 40) not in found  # there are not so many by name
     assert found["random", 40]["clock"] < found["random", 3]["clock"]
     assert found["random", 2]["clock_error"] > 2 * found["chosen", 2]["clock_error"]
+    assert ["--nodes 40 is more than the 5 nodes seen" in note for note in answer["notes"]] == [True]
     text = recommendation_text(answer)
     assert "nodes with old:" in text
     assert text.endswith("or with mpi-ata submit JOB.toml --recommended run.h5")
@@ -155,5 +156,10 @@ def test_runs_that_say_nothing_are_rejected() -> None:
     mixed = call("recommend", str(RUN), "other.h5")
     assert (mixed.exit_code, "use it anyway with --shared" in mixed.stderr) == (2, True)
     assert call("recommend", "--shared", str(RUN), "other.h5").exit_code == 0
+    assert "--shared has no effect with one run" in call("recommend", "--shared", str(RUN)).stderr
+    record, _ = load_record(file := RunFile(RUN))
+    record.workers["overhead"] = 2 * record.workers["seconds"]
+    file.save(*to_tree(record))
+    assert "So nothing can be predicted from this run" in call("recommend", str(RUN)).stderr
     Path("empty").mkdir()
     assert "there are no run files in empty" in call("recommend", "empty").stderr
