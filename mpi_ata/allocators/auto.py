@@ -290,10 +290,11 @@ class ATAAuto:
         self._named[idle] = True
         if len(idle):
             log.warning(
-                "no task for %s rounds: %s; with them rounds are expected to be longer, or to cost more "
-                "worker time than they save; now and then they are tested again",
+                "no task for %s rounds: %s; with %s rounds are expected to be longer, or to cost more "
+                "worker time than they save; now and then %s tested again",
                 LEFT_OUT,
-                ", ".join(f"worker {i} ({T[i] / N[i]:.4g} s per task)" for i in idle.tolist()),
+                ", ".join(f"worker {i} (estimated at {T[i] / N[i]:.4g} s per task)" for i in idle.tolist()),
+                *(("it", "it is") if len(idle) == 1 else ("them", "they are")),
             )
 
     def observe(

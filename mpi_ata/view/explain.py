@@ -207,7 +207,7 @@ def _by_mean(worker: dict[str, Any], length: float | None) -> str:
     quota, mean = worker["quota"], worker["estimate"]
     if length is None or mean is None:
         return ""
-    takes = f"{seconds(max(quota, 1) * mean)} s on average"
+    takes = f"{seconds(max(quota, 1) * mean)} s by the allocator's estimate"
     if quota:
         return f": its tasks take {takes}, and the round is expected to take {seconds(length)} s"
     return f": a task, which takes it {takes}, would make the expected round of {seconds(length)} s longer"

@@ -372,8 +372,8 @@ def test_a_worker_that_is_left_out_for_long_is_named_once_with_the_reason(
         play_rounds(warm, law, 50)
         play_rounds(ATAAuto(3, 2), law, 300)  # fewer tasks than workers: somebody has to be idle
     assert caplog.messages == [
-        "no task for 100 rounds: worker 2 (50 s per task); with them rounds are expected to be longer, or to "
-        "cost more worker time than they save; now and then they are tested again"
+        "no task for 100 rounds: worker 2 (estimated at 50 s per task); with it rounds are expected to be "
+        "longer, or to cost more worker time than they save; now and then it is tested again"
     ]
 
 
