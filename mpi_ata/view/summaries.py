@@ -137,12 +137,12 @@ def _elapsed_rows(summary: dict[str, Any]) -> Rows:
     return rows
 
 
-def format_run(run: dict[str, Any], path: Path, method: State) -> str:
-    """Return the contents of a run file as text."""
+def format_run(run: dict[str, Any], path: Path, method: State, farm: bool = False) -> str:
+    """Return the contents of a run file as text; a farm has no point x, and its script resumes it."""
     hosts = hosts_text(run["hosts"])
     parts = [
-        aligned([("run", run["run"]), ("state", _state(run)), *summary_rows(run)]),
-        f"Result\n\n{aligned(_result_rows(path, method))}",
+        aligned([("run", run["run"]), ("state", _state(run, farm)), *summary_rows(run)]),
+        f"Result\n\n{aligned(_result_rows(path, method)[2 if farm else 0 :])}",
         f"Events\n\n{aligned(_event_rows(run['events']))}",
         f"Workers\n\n{workers_table(run['workers_table'])}",
         f"Hosts\n\n{hosts}" if hosts else "",
@@ -164,13 +164,14 @@ def _result_rows(path: Path, method: State) -> Rows:
     ]
 
 
-def _state(run: dict[str, Any]) -> str:
+def _state(run: dict[str, Any], farm: bool) -> str:
     if run["failure"]:
         return f"failed: {run['failure']}"
     if run["finished"]:
         return f"finished at {run['reason']}"
     ended = bool(run["events"]) and run["events"][-1]["kind"] == "ended"  # early, by a signal
-    return f"not finished: {'' if ended else 'it runs, or was killed; then '}resume it with --resume"
+    resume = "start the script again, with resume=True" if farm else "resume it with --resume"
+    return f"not finished: {'' if ended else 'it runs, or was killed; then '}{resume}"
 
 
 def _event_rows(events: Sequence[dict[str, Any]]) -> Rows:

@@ -15,6 +15,7 @@ import pytest
 
 import mpi_ata
 from mpi_ata import Constant, Pool, RunError, UsageError
+from tests.cli.commands import call
 
 
 @pytest.fixture
@@ -121,6 +122,7 @@ def test_a_script_that_is_resumed_finds_the_results_of_its_calls_and_its_state(t
     run = mpi_ata.load(out)
     assert (run.summary["finished"], run.x["generation"], run.summary["tasks_lost"]) == (True, 2, 0)
     assert run.summary["tasks_used"] == len(values)
+    assert "point x" not in call("show", str(out)).stdout
     assert sum(row["tasks"] for row in run.workers) == len(values) + 2, "with the two that failed"
     assert [event["kind"] for event in run.events if event["kind"] != "resumed"].count("failed") == 2
     with (
