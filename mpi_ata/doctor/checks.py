@@ -217,18 +217,20 @@ def slurm() -> Finding:
         remedy = "this shell is a step of srun, so that another srun waits for its cores without end: "
         remedy += "set SLURM_OVERLAP=1, or start the shell with srun --overlap"
     elif shutil.which("squeue") and (queue := launch.run_command(SQUEUE)).code != 0:
-        remedy = f"it does not answer, so nothing can be submitted: {queue.gist()}"
-    return Finding("Slurm", f"{result.gist()}: {srun}", True, remedy)
+        remedy = f"it does not answer, so nothing can be submitted: {queue.gist(1)}"
+    return Finding("Slurm", f"{result.gist(1)}: {srun}", True, remedy)
 
 
 def heterogeneous_jobs(library: Library) -> Finding:
     """Report whether srun can start ranks on several components of a Slurm job."""
+    if shutil.which("srun") is None:
+        return Finding("submit --and", "not available without Slurm")
     needed = "pmix" if "Open MPI" in library.version else "pmi2"
     result = launch.run_command(["srun", "--mpi=list"])
     offered = needed in re.findall(r"\w+", result.out + result.err)
-    return Finding(
-        "submit --and", f"needs srun --mpi={needed}, which is {'' if offered else 'not '}offered here"
-    )
+    found = f"needs srun --mpi={needed}, which is {'' if offered else 'not '}offered here"
+    remedy = "other jobs do not need it; for this option, ask your administrator for it, or use another MPI"
+    return Finding("submit --and", found, True, None if offered else remedy)
 
 
 def is_nested_step() -> bool:

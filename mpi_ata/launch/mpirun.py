@@ -35,12 +35,12 @@ class CommandResult(NamedTuple):
     out: str
     err: str
 
-    def gist(self) -> str:
-        """Return the lines that matter of what the command printed, or how it ended."""
+    def gist(self, most: int = 3) -> str:
+        """Return the lines that matter of what the command printed, or how it ended; the last of an error."""
         if self.code is None:
             return "it did not answer in time"
         lines = [line.strip() for line in f"{self.err}\n{self.out}".splitlines() if re.search(r"\w", line)]
-        return " ".join(lines[:1] if self.code == 0 else lines[-3:])[:300] or f"exit code {self.code}"
+        return " ".join(lines[:1] if self.code == 0 else lines[-most:])[:300] or f"exit code {self.code}"
 
 
 def run_command(command: Sequence[str], timeout: float = COMMAND_SECONDS) -> CommandResult:

@@ -7,6 +7,7 @@ import pytest
 
 from mpi_ata.doctor import checks
 from mpi_ata.doctor.checks import Finding
+from mpi_ata.launch.mpirun import Library
 from mpi_ata.limits import file_system
 from tests.doctor.running import fake_command, in_namespace, machine_finding, problem
 
@@ -96,6 +97,7 @@ def test_slurm_is_reported_if_it_is_installed(tmp_path: Path, monkeypatch: pytes
     found = checks.slurm()
     assert found.ok
     assert "it does not answer, so nothing can be submitted: squeue: fatal: Could not" in str(found.remedy)
+    assert checks.heterogeneous_jobs(Library("Open MPI v5.0.11")).remedy
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     assert checks.slurm() == Finding("Slurm", "not installed")
 
