@@ -198,7 +198,8 @@ def workers_table(workers: Sequence[dict[str, Any]]) -> str:
     if len(workers) > len(rows):
         lines.append(f"... and {len(workers) - len(rows):,} more")
     kinds = Counter(worker["hardware"] for worker in workers).most_common(MAX_KINDS)
-    return "\n".join([*lines, "", *(f"{count:,} x {kind}" for kind, count in kinds)])
+    named = [f"{count:,} x {kind}".replace(", 1 threads", ", 1 thread") for kind, count in kinds]
+    return "\n".join([*lines, "", *named])  # run files have the plural, by which workers are recognized
 
 
 STATUS_HEADER = [
