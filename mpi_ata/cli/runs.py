@@ -27,6 +27,7 @@ from mpi_ata.errors import CONTINUE, UsageError, command_line
 from mpi_ata.launch.mpirun import check_rank_memory
 from mpi_ata.layout import ranks_for
 from mpi_ata.runfile.load import summary_of
+from mpi_ata.runfile.priors import counted
 from mpi_ata.runfile.schema import Record
 from mpi_ata.turns import in_turn_thread
 from mpi_ata.view.live import Display, JobsProgress, view_of
@@ -184,6 +185,10 @@ def start_ranks(plans: Sequence[Plan]) -> None:
         asked = click.get_current_context().params.get("workers")
         launch.exec_launcher([*scheduler().launcher(asked), *launch.rank_command(sys.argv[1:])])
     workers = plans[0].job.run.workers or 1
+    if others := sorted({plan.job.run.workers for plan in plans if plan.job.run.workers} - {workers}):
+        asked = " and ".join(map(str, others))
+        text = f"all jobs share {counted(workers, 'worker')}, as the first one asks; others ask for {asked}"
+        show(f"Note: {text}", err=True)
     check_rank_memory(ranks_for(workers))
     for plan in plans:
         plan.parts()  # rejects a wrong one before ranks are started
