@@ -11,7 +11,7 @@ from mpi_ata.arrays import State
 from mpi_ata.errors import command_line
 from mpi_ata.launch.signals import signal_word
 from mpi_ata.layout import ranks_for
-from mpi_ata.runfile.hosts import HostReport
+from mpi_ata.runfile.hosts import LOST, HostReport
 from mpi_ata.runfile.load import SLURM_ENERGY
 from mpi_ata.runfile.priors import counted
 from mpi_ata.view.text import aligned, duration, elapsed_shares, rate, ratio, share, significant, table, when
@@ -40,7 +40,12 @@ def hosts_text(hosts: Sequence[dict[str, Any]]) -> str:
 
 def flagged_text(hosts: Sequence[HostReport]) -> str:
     """Return flagged hosts in one line."""
-    named = [f"{row.host} {row.verdict}" for row in hosts[:SHOWN]]
+    named = [
+        f"{row.reason.partition(';')[0]} on {row.host}"
+        if row.verdict == LOST
+        else f"{row.host} {row.verdict}"
+        for row in hosts[:SHOWN]  # other workers of a host where one was lost may go on
+    ]
     more = [f"{len(hosts) - SHOWN:,} more"] if len(hosts) > SHOWN else []
     return f"{', '.join([*named, *more])}; see mpi-ata show"
 

@@ -164,6 +164,7 @@ def test_lost_and_flaky_hosts_are_flagged_by_what_happened_on_them() -> None:
     ]
     rows = reported(on_hosts(5), measured([1.0] * 4 + [3.0]), *events)
     assert verdicts(rows) == {"n1": "lost", "n3": "flaky", "n4": "lost", "gone": "lost"}
+    assert flagged_text(flagged(rows)).startswith("1 worker died on n1, n3 flaky, 1 worker died on n4, ")
     reasons = {row.host: row.reason for row in flagged(rows)}
     assert reasons["n3"] == "2 x failed, 1 x excluded"
     slow = "3.0 times slower than the median of 5 hosts"
