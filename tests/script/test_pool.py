@@ -225,7 +225,7 @@ def test_results_of_code_that_was_edited_are_not_taken_for_those_of_new_code(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
-    def total(text: str, **options: bool) -> int:
+    def total(text: str, **options: Any) -> int:
         (tmp_path / "edited.py").write_text(text)
         sys.modules.pop("edited", None)
         function = partial(importlib.import_module("edited").f)
