@@ -249,7 +249,7 @@ with mpi_ata.Pool(workers=3, out="run.h5", resume=True, warm_start=".", progress
 """
 
 
-@pytest.mark.parametrize("sent", ["USR1", pytest.param("TERM", marks=SLOW), "KILL"])
+@pytest.mark.parametrize("sent", [*(pytest.param(name, marks=SLOW) for name in ("USR1", "TERM")), "KILL"])
 def test_a_recorded_pool_is_resumed_after_a_signal_with_what_it_has_computed(
     tmp_path: Path, sent: str
 ) -> None:
@@ -272,7 +272,8 @@ def test_a_recorded_pool_is_resumed_after_a_signal_with_what_it_has_computed(
     after = load(run)
     again = len(computed.read_text().splitlines()) - 300
     assert after.summary["tasks_used"] == 300, "each item counts once"
-    assert again <= (before - saved["tasks_used"] if sent == "KILL" else 0), "what was saved is not computed"
+    under_way = before - saved["tasks_used"] + 3  # each worker may be at one that it ends after its manager
+    assert again <= (under_way if sent == "KILL" else 0), "what was saved is not computed"
     assert [event["kind"] for event in after.events].count("resumed") == 1
     for command in (["show", "run.h5"], ["watch", "run.h5"], ["report", "run.h5", "-o", "run.html"]):
         with started([str(COMMAND), *command], tmp_path) as process:

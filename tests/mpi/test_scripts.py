@@ -272,7 +272,7 @@ DIED = "Error: a rank has died, and all have ended"
 @pytest.mark.parametrize(
     ("before", "after", "code", "words"),
     [
-        ("", HANGS + "sys.exit(3)", 3, ENDED),
+        pytest.param("", HANGS + "sys.exit(3)", 3, ENDED, marks=pytest.mark.slow),
         pytest.param("", HANGS + "os._exit(3)", 1, DIED, marks=pytest.mark.slow),
         ("", DIES_LAST, 0, ""),
         ("", CRASHES, 1, DIED),

@@ -176,7 +176,7 @@ def test_idle_workers_do_spare_tasks_and_rounds_use_their_budget(dimension: int,
     if dies and not outlives_deaths():
         pytest.skip("this MPI ends all ranks when one dies")
     kill = "if task.worker == 2 and task.round == 20: os.kill(os.getpid(), signal.SIGKILL)" if dies else ""
-    job = job_of(body=f"{kill}\nreturn x * 0 + 1", times="unit = 3e-4")
+    job = job_of(body=f"{kill}\nreturn x * 0 + 1", times="unit = 1e-4")
     source = Path("own.py")
     source.write_text(source.read_text().replace("(10,", f"({dimension},"))
     settings = [

@@ -166,6 +166,7 @@ AT_EXIT = """
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_at_its_exit_does_not_hang_the_run() -> None:
     job = job_of(body="pass", rounds=3)
     own = job.with_name("own.py")

@@ -71,7 +71,7 @@ def test_clock_and_worker_time_are_those_of_a_simulation_on_the_same_workers(
 
 
 @pytest.mark.parametrize(
-    ("law", "jobs"), [("gpu-generations", 4), *slow(("gpu-generations", 2), ("linear", 10))]
+    ("law", "jobs"), [("gpu-generations", 2), *slow(("gpu-generations", 4), ("linear", 10))]
 )
 def test_the_makespan_of_jobs_that_share_ranks_is_that_of_a_simulation(law: str, jobs: int) -> None:
     run_job(law)
