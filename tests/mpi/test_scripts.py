@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import mpi_ata
+from tests.faults.checks import outlives_deaths
 from tests.mpi.starting import ROOT, finished, mpirun, started
 
 SCRIPT = """
@@ -86,7 +87,7 @@ mpi_ata.minimize(Crashing(5), workers=2, **options)
 
 def test_a_crashed_worker_is_named_without_addresses_of_its_stack(tmp_path: Path) -> None:
     done = finished([sys.executable, str(script(tmp_path, CRASH))])
-    assert "worker 1 " in done.stderr
+    assert "worker 1 " in done.stderr or not outlives_deaths()  # an MPI that ends all ranks lets none speak
     assert not re.search(r"0x[0-9a-f]{6}", done.stderr)
 
 
