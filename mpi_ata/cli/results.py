@@ -58,8 +58,7 @@ def show_command(run: Path, as_json: bool) -> None:
     """
     record = load_with_energy(run)
     described = describe(record)
-    farm = record.job.tables.get("method", {}).get("class") == "Farm"
-    show(json.dumps(described) if as_json else format_run(described, run, record.method, farm))
+    show(json.dumps(described) if as_json else format_run(described, run, record))
 
 
 @click.command(name="plot")

@@ -88,16 +88,14 @@ def resolve_jobs(specs: Sequence[JobSpec], output: OutputOptions) -> list["JobRu
     if folder.is_file() or folder.suffix == ".h5":
         raise UsageError(f"--out {folder}: several jobs need a folder, for a run file each")
     is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
     outs = [replace(output, out=folder / f"{spec.name}.h5") for spec in specs]
     try:
         plans = [resolve(spec.path, spec.settings, own) for spec, own in zip(specs, outs, strict=True)]
         check_modules([plan.job for plan in plans])
     except UsageError:
-        if is_new:
+        if is_new and folder.exists():
             folder.rmdir()
         raise
-    note_members(folder, [spec.name for spec in specs])
     return [job_run(spec, plan) for spec, plan in zip(specs, plans, strict=True)]
 
 
@@ -351,6 +349,8 @@ def run_in_turns(
     runs: Sequence[JobRun], stage: Stage, stop_request: StopRequest, at_once: int | None = None
 ) -> None:
     """Drive all jobs that are not finished, some at once, until they are, or a signal comes."""
+    if files := [run.start.file.path for run in runs if run.start.file is not None]:
+        note_members(files[0].parent, [file.stem for file in files])
     waiting = deque(run for run in runs if not run.start.finished)
     running: list[JobRun] = []
     admission = Admission(stage, len(waiting), at_once)

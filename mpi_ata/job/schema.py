@@ -266,6 +266,17 @@ class RunDescription:
         """Return the tables with what --set changed."""
         return _tables_of(self.text, self.settings)
 
+    @property
+    def is_farm(self) -> bool:
+        """Return whether it is the run of a farm or a pool: items, no rounds and no point."""
+        return self.tables.get("method", {}).get("class") == "Farm"
+
+    @property
+    def how_to_resume(self) -> str:
+        """Return in a few words how the run is resumed."""
+        is_script = "script" in self.tables
+        return "run the script again with resume=True" if is_script else "resume it with --resume"
+
     @cached_property
     def stop(self) -> Stop:
         """Return the limits of the run."""

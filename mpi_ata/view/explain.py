@@ -35,6 +35,11 @@ RULES = {  # what decides the quotas, the special kinds of allocators before the
 }
 
 
+FARM_RULE = (
+    "A free worker gets half of its share of the remaining items, by its speed; single items at the end."
+)
+
+
 def rule(allocator: Allocator | None) -> str:
     """Return in one sentence what decides the quotas."""
     return next(text for kind, text in RULES.items() if isinstance(allocator, kind)).format(allocator)
@@ -99,7 +104,7 @@ def explain(record: Record, worker: int | None = None) -> dict[str, Any]:
         expected = float(allocator.length)
     return {
         "allocator": known.name,
-        "rule": rule(allocator),
+        "rule": FARM_RULE if record.job.is_farm else rule(allocator),
         "rounds": int(record.method["k"]),
         "workers_in_all": n,
         "idle": None if quota is None else int(np.count_nonzero(quota == 0)),

@@ -151,6 +151,7 @@ class Snapshot:
 
     title: str
     stop: Stop
+    farm: bool  # whether it has items, not rounds
     summary: Mapping[str, Any]  # as Trace.summary() has it
     losses: Sequence[float]  # one for each evaluation; gaps where the minimum is known
     workers: Workers
@@ -203,7 +204,7 @@ class RunView(Display, Observer):
         spent, available = ledger.worker_time, self._cluster.available
         workers = Workers(self._identities, available, spent, stats, before, since)
         losses = [row.loss if math.isnan(trace.gap) else row.gap for row in trace.rows]
-        return Snapshot(self._title, self._stop, trace.summary(), losses, workers, self._events)
+        return Snapshot(self._title, self._stop, False, trace.summary(), losses, workers, self._events)
 
 
 def view_of(tables: Tables, stop: Stop, stream: TextIO | None, label: str = "") -> RunView:
@@ -289,7 +290,8 @@ def snapshot_of_record(record: Record, saved: float) -> Snapshot:
     workers = Workers(record.identities, available_workers(record), spent, columns, *_earlier_tasks(record))
     latest = [f"{when(e.time)} {e.kind}: {''.join(e.text.splitlines()[:1])}" for e in record.events[-EVENTS:]]
     title, state = job_title(record.job.tables), _state(record, saved)
-    return Snapshot(title, record.job.stop, record.summary, curve.tolist(), workers, latest, *state)
+    job = record.job
+    return Snapshot(title, job.stop, job.is_farm, record.summary, curve.tolist(), workers, latest, *state)
 
 
 def _earlier_tasks(record: Record) -> tuple[IntArray | None, int]:
@@ -309,12 +311,12 @@ def _state(record: Record, saved: float) -> tuple[str, float]:
     if record.reason:
         return f"finished at {record.reason}", math.inf
     if record.events and (last := record.events[-1]).kind == "ended":  # "early, by Ctrl-C"
-        return f"stopped {last.text.replace(',', '', 1)}; resume it with --resume", math.inf
+        return f"stopped {last.text.replace(',', '', 1)}; {record.job.how_to_resume}", math.inf
     longest = max(LONGEST, record.job.tables.get("run", {}).get("checkpoint_seconds") or 0.0)
     quiet_at = saved + PATIENCE * (longest + summary["elapsed"] / max(summary["rounds"], 1))
     state = f"as saved at {when(saved)}"
     if time.time() > quiet_at:
-        state = f"{QUIET} {when(saved)}: it was killed, or waits; resume it with --resume if it was"
+        state = f"{QUIET} {when(saved)}: it waits, or was killed; then {record.job.how_to_resume}"
     elif not summary["rounds"]:
         state = f"saved at {when(saved)}, before the first round; progress is shown once it is saved again"
     return state, quiet_at
@@ -399,7 +401,7 @@ def snapshot_rows(run: Snapshot) -> Rows:
     state = [("state", run.state)] if run.state else []
     events = [("" if i else "events", text) for i, text in enumerate(run.events)]
     loss = [(name, f"{value}  {curve(run.losses, CURVE_COLUMNS)}") for name, value in _loss(run.summary)]
-    rows = [*state, ("round", _round(run)), *loss, *_times(run.summary), *_worker_rows(run.workers), *events]
+    rows = [*state, _how_far(run), *loss, *_times(run.summary), *_worker_rows(run.workers), *events]
     return [(name, _line(text)) for name, text in rows]
 
 
@@ -408,15 +410,17 @@ def _line(text: str) -> str:
     return " ".join(printable(text).split("\n"))
 
 
-def _round(run: Snapshot) -> str:
+def _how_far(run: Snapshot) -> tuple[str, str]:
     summary, stop = run.summary, run.stop
+    if run.farm:
+        return "items", f"{summary['tasks_used']:,} done"
     parts = [_rounds(summary, stop)]
     if done := part_done(summary, stop):
         parts.append(f"{100 * done:.1f} %")
     parts.append(rate(summary["rounds"], _after_setup(summary)))
     if not run.at_rest() and (left := time_left(summary, stop)) < math.inf:
         parts.append(f"at most {duration(left)} to go, until {when(time.time() + left)}")
-    return ", ".join(parts)
+    return "round", ", ".join(parts)
 
 
 def curve(values: Sequence[float], width: int) -> str:
@@ -439,7 +443,7 @@ def _times(summary: Mapping[str, Any]) -> Rows:
         ("worker time", f"{significant(worker_time, 4)} s, {wasted}"),
     ]
     billed = summary.get("billed")
-    return [*rows, ("billed", f"{duration(billed)}: cores x elapsed")] if billed else rows
+    return [*rows, ("billed", f"{duration(billed)}: time of all cores")] if billed else rows
 
 
 def _worker_rows(workers: Workers) -> Rows:

@@ -14,6 +14,7 @@ from mpi_ata.layout import ranks_for
 from mpi_ata.runfile.hosts import LOST, HostReport
 from mpi_ata.runfile.load import SLURM_ENERGY
 from mpi_ata.runfile.priors import counted
+from mpi_ata.runfile.schema import Record
 from mpi_ata.view.text import aligned, duration, elapsed_shares, rate, ratio, share, significant, table, when
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ JOBS_HEADER = ["job", "state", "rounds", "clock [s]", "worker time [s]", "loss",
 
 
 def jobs_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return how each of several jobs ended, those with the smallest loss first."""
+    """Return how each of several jobs ended, those with the smallest loss first, and what all took."""
     ordered = sorted(rows, key=lambda row: (row["loss"] is None, row["loss"] or 0.0))
     cells = [
         [
@@ -68,7 +69,13 @@ def jobs_table(rows: Sequence[dict[str, Any]]) -> str:
         ]
         for row in ordered
     ]
-    return table(cells, JOBS_HEADER)
+    took = {
+        name: [row[name] for row in rows if row.get(name)] for name in ("worker_time", "billed", "elapsed")
+    }
+    total = f"{sum(row['rounds'] for row in rows):,} rounds, worker time {duration(sum(took['worker_time']))}"
+    total += f", billed {duration(sum(took['billed']))}" if took["billed"] else ""
+    total += f", elapsed {duration(max(took['elapsed'], default=0.0))}"
+    return f"{table(cells, JOBS_HEADER)}\n\n{counted(len(rows), 'job')}: {total}"
 
 
 MAX_WORKERS, MAX_KINDS = 100, 10  # rows of the tables of workers and of their hardware
@@ -135,19 +142,20 @@ def _elapsed_rows(summary: dict[str, Any]) -> Rows:
     parts = filter(None, [duration(summary["elapsed"]), elapsed_shares(summary)])
     rows = [("elapsed", ": ".join(parts))]
     if summary["billed"] is not None:
-        rows.append(("billed", f"{duration(summary['billed'])}: cores x elapsed, idle ones included"))
+        rows.append(("billed", f"{duration(summary['billed'])}: time of all cores, idle ones included"))
         if (joules := summary.get(SLURM_ENERGY)) is not None:
             jobs = f"of Slurm job {', '.join(summary['slurm_jobs'])}, with all that ran in it"
             rows.append(("energy", f"{significant(joules, 4)} J: {jobs}"))
     return rows
 
 
-def format_run(run: dict[str, Any], path: Path, method: State, farm: bool = False) -> str:
-    """Return the contents of a run file as text; a farm has no point x, and its script resumes it."""
-    hosts = hosts_text(run["hosts"])
+def format_run(run: dict[str, Any], path: Path, record: Record) -> str:
+    """Return the contents of a run file as text; a farm has neither rounds nor a point x."""
+    hosts, farm = hosts_text(run["hosts"]), record.job.is_farm
+    state = _state(run, record.job.how_to_resume)
     parts = [
-        aligned([("run", run["run"]), ("state", _state(run, farm)), *summary_rows(run)]),
-        f"Result\n\n{aligned(_result_rows(path, method)[2 if farm else 0 :])}",
+        aligned([("run", run["run"]), ("state", state), *summary_rows(run)[1 if farm else 0 :]]),
+        f"Result\n\n{aligned(_result_rows(path, record.method)[2 if farm else 0 :])}",
         f"Events\n\n{aligned(_event_rows(run['events']))}",
         f"Workers\n\n{workers_table(run['workers_table'])}",
         f"Hosts\n\n{hosts}" if hosts else "",
@@ -169,13 +177,12 @@ def _result_rows(path: Path, method: State) -> Rows:
     ]
 
 
-def _state(run: dict[str, Any], farm: bool) -> str:
+def _state(run: dict[str, Any], resume: str) -> str:
     if run["failure"]:
         return f"failed: {run['failure']}"
     if run["finished"]:
         return f"finished at {run['reason']}"
     ended = bool(run["events"]) and run["events"][-1]["kind"] == "ended"  # early, by a signal
-    resume = "start the script again, with resume=True" if farm else "resume it with --resume"
     return f"not finished: {'' if ended else 'it runs, or was killed; then '}{resume}"
 
 

@@ -23,6 +23,8 @@ from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import UsageError
 from mpi_ata.runfile.schema import to_tree
 from mpi_ata.view.report import not_worth_using, run_summary
+from mpi_ata.view.text import duration
+from tests.cli.commands import call
 from tests.driver.driven import driven, logged
 from tests.faults.scene import METHODS, own_problem, record_of, written
 
@@ -66,6 +68,7 @@ def makespan(runs: Sequence[JobRun], means: Array) -> float:
     return max(run.trace.clock for run in runs) / (tasks / np.sum(1 / means))
 
 
+@pytest.mark.slow
 def test_ten_jobs_are_done_nearly_as_soon_as_if_no_worker_was_ever_idle(tmp_path: Path) -> None:
     job = written(tmp_path / "job.toml", rounds=150, workers=30)
     settings = ["allocator.budget=23", "allocator.name=ata-auto", "run.evaluate_every=1000"]
@@ -201,6 +204,21 @@ def test_resuming_without_a_folder_is_rejected(job: Path) -> None:
 def test_a_misspelt_array_is_reported_as_what_it_is() -> None:
     with pytest.raises(UsageError, match="--array 'seed=1,2' is not"):
         specify_jobs([Path("job.toml")], (), ["seed=1,2"])
+
+
+def test_a_sweep_ends_with_what_all_of_it_took(job: Path) -> None:
+    settings = ["--set", "stop.rounds=20", "--array", "run.seed=1,2"]
+    result = call("run", str(job), "--virtual", *settings, "--out", "runs")
+    assert result.exit_code == 0, result.stderr
+    rows = [record_of(Path(f"runs/job-seed={seed}.h5")).summary for seed in (1, 2)]
+    worked = duration(sum(row["worker_time"] for row in rows))
+    assert f"\n2 jobs: 40 rounds, worker time {worked}, elapsed " in result.stdout
+
+
+def test_a_sweep_of_a_misspelt_key_leaves_no_list_of_its_jobs(job: Path) -> None:
+    result = call("run", str(job), "--array", "method.stepsize=1,2", "--out", "runs")
+    assert (result.exit_code, "did you mean step_size?" in result.stderr) == (2, True)
+    assert not list(Path("runs").iterdir())
 
 
 def test_the_report_of_a_shared_run_calls_no_worker_superfluous(job: Path) -> None:

@@ -266,6 +266,7 @@ def test_a_recorded_pool_is_resumed_after_a_signal_with_what_it_has_computed(
     assert sent == "KILL" or re.search(rf"SIG{sent} ended map\(\) after \d+ of 150 items\n", err), err
     before = len(computed.read_text().splitlines())
     saved = load(run).summary
+    assert "run the script again with resume=True" in printed_by("show", "run.h5", folder=tmp_path)
     with started([sys.executable, str(script), "0.0"], tmp_path) as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "done\n"), err
@@ -275,10 +276,19 @@ def test_a_recorded_pool_is_resumed_after_a_signal_with_what_it_has_computed(
     under_way = before - saved["tasks_used"] + 3  # each worker may be at one that it ends after its manager
     assert again <= (under_way if sent == "KILL" else 0), "what was saved is not computed"
     assert [event["kind"] for event in after.events].count("resumed") == 1
-    for command in (["show", "run.h5"], ["watch", "run.h5"], ["report", "run.h5", "-o", "run.html"]):
-        with started([str(COMMAND), *command], tmp_path) as process:
-            out, err = process.communicate(timeout=60)
-            assert process.returncode == 0, (command, err)
+    assert "\nrounds" not in (shown := printed_by("show", "run.h5", folder=tmp_path))
+    assert " = 300 used + " in shown
+    assert "\nitems        300 done\n" in printed_by("watch", "run.h5", folder=tmp_path)
+    assert printed_by("explain", "run.h5", folder=tmp_path).startswith("A free worker gets half of its share")
+    assert printed_by("report", "run.h5", "-o", "run.html", folder=tmp_path) == "wrote run.html\n"
+
+
+def printed_by(*words: str, folder: Path) -> str:
+    """Return what a command prints that succeeds."""
+    with started([str(COMMAND), *words], folder) as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, (words, err)
+    return out
 
 
 FUTURES = """
