@@ -48,7 +48,8 @@ def running(job: Path, *arguments: str, launcher: str = "own") -> list[str]:
 
 def saved_rounds() -> int:
     """Return how many rounds the file has while a run is under way."""
-    return int(load_record(RunFile(OUT))[0].method["k"]) if OUT.exists() else -1
+    file = RunFile(OUT)
+    return int(load_record(file)[0].method["k"]) if file.exists() else -1
 
 
 def wait_for(condition: Any, process: "subprocess.Popen[str] | None" = None, seconds: float = 60) -> None:

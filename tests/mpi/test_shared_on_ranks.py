@@ -50,8 +50,8 @@ def rows(done: "subprocess.CompletedProcess[str]") -> list[dict[str, Any]]:
 
 
 def saved_rounds(name: str) -> int:
-    path = OUT / f"{name}.h5"
-    return int(load_record(RunFile(path))[0].method["k"]) if path.exists() else -1
+    file = RunFile(OUT / f"{name}.h5")
+    return int(load_record(file)[0].method["k"]) if file.exists() else -1
 
 
 def wait_for(condition: Any, process: "subprocess.Popen[str]", seconds: float = 60) -> None:
