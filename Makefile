@@ -26,7 +26,7 @@ help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
 # Tests of ranks have the machine for themselves, since some are about time.
-test: $(VENV)/ready  ## all quick tests, three to four minutes on two cores
+test: $(VENV)/ready  ## all quick tests, under four minutes on two cores
 	$(BIN)/pytest -n auto $(QUICK) --ignore=tests/mpi
 	$(BIN)/pytest $(FILES) $(QUICK) tests/mpi
 
@@ -46,9 +46,9 @@ soak: $(VENV)/ready  ## kills jobs and workers, again and again
 # The tests of real ranks with other MPIs, one from the package index, one from the system: all in which the
 # library has a say.
 OTHERS := demo new_job notes paper pages warm_start what_if
-RANKS := tests/mpi $(OTHERS:%=--ignore=tests/mpi/test_%_on_ranks.py)
+RANKS := -m "not slow or every_mpi" tests/mpi $(OTHERS:%=--ignore=tests/mpi/test_%_on_ranks.py)
 mpich: .venv-mpich/ready  ## tests of ranks with MPICH
-	.venv-mpich/bin/pytest $(FILES) $(QUICK) $(RANKS)
+	.venv-mpich/bin/pytest $(FILES) $(RANKS)
 
 # Networks, data sets, and trainers of others.  Versions of PyTorch up to this one are known to pip without CUDA on some machines;
 # `make torch TORCH=torch` takes the newest.
@@ -67,7 +67,7 @@ samplers: .venv-samplers/ready  ## tests of pools with the libraries that use th
 	.venv-samplers/bin/pytest $(FILES) tests/mpi/test_pool_libraries.py
 
 system-mpi: .venv-system/ready  ## tests of ranks with the system's MPI
-	.venv-system/bin/pytest $(FILES) $(QUICK) $(RANKS)
+	.venv-system/bin/pytest $(FILES) $(RANKS)
 
 # Jobs on a private Slurm of five nodes, one for each process of pytest's; they mostly wait.
 slurm-test: $(VENV)/ready .venv-mpich/ready .venv-system/ready  ## tests on a private Slurm of five nodes; needs root and Slurm

@@ -302,14 +302,18 @@ class Exponential:
 
 # Law, budget, rounds, and what the first task of the fastest worker takes: without that accident, which some
 # per cent of runs have, most runs would show nothing.  The last two laws have a fast worker among many.
-MISLEADING: list[tuple[Law, int, int, float | None]] = [
+MISLEADING = [
     (Hiccups([1.0, 10.0], 0.01, [0.05, 0.0], 20.0), 1, 500, 20.0),
     (Hiccups([1.0, 15.0], 0.01, [0.2, 0.0], 20.0), 1, 500, 20.0),
-    (Hiccups([1.0, 100.0, 110.0], 0.01, [0.01, 0.0, 0.0], 1000.0), 2, 2000, 1000.0),
-    (Exponential(0.01), 1, 1000, 3.0),
-    (Exponential(0.1), 1, 1000, 3.0),
+    pytest.param(
+        Hiccups([1.0, 100.0, 110.0], 0.01, [0.01, 0.0, 0.0], 1000.0), 2, 2000, 1000.0, marks=pytest.mark.slow
+    ),
+    pytest.param(Exponential(0.01), 1, 1000, 3.0, marks=pytest.mark.slow),
+    pytest.param(Exponential(0.1), 1, 1000, 3.0, marks=pytest.mark.slow),
     (Constant(5, [1.0, 1.0, 9.0, 9.0, 0.1]), 2, 200, None),
-    (Hiccups([1.0] * 10 + [9.0] * 39 + [0.1], 0.01, [0.0] * 50, 1.0), 2, 1200, None),
+    pytest.param(
+        Hiccups([1.0] * 10 + [9.0] * 39 + [0.1], 0.01, [0.0] * 50, 1.0), 2, 1200, None, marks=pytest.mark.slow
+    ),
 ]
 
 

@@ -57,6 +57,8 @@ def test_no_result_is_lost_while_a_method_with_running_orders_is_evaluated() -> 
     assert {worker for table in tables for _, worker in table} == {-1}, "the workers have other things to do"
 
 
+@pytest.mark.every_mpi
+@pytest.mark.slow
 def test_the_manager_evaluates_what_a_worker_that_hangs_was_to_evaluate() -> None:
     first, second, seconds = lines("hanging", ranks=2)
     assert {worker for _, worker in first} == {0}

@@ -23,6 +23,7 @@ from tests.mpi.test_interrupted_on_ranks import TIMED, wait_for
 SURVIVES = pytest.mark.skipif(not outlives_deaths(), reason="this MPI ends all ranks when one has died")
 ENDS = pytest.mark.skipif(outlives_deaths(), reason="this MPI lets ranks outlive others")
 SLOW = pytest.mark.slow
+LONG = [SLOW, pytest.mark.every_mpi]
 ENDED = "its process has ended: it was killed, crashed, exited or ran out of memory"
 
 
@@ -36,7 +37,9 @@ def events_of(scene: Scene) -> set[tuple[int, str]]:
     return {(event.worker, event.kind) for event in record_of(scene.out).events}
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in range(2, 5))])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(1, marks=LONG), *(pytest.param(seed, marks=SLOW) for seed in range(2, 5))]
+)
 def test_whatever_happens_to_its_workers_a_run_comes_to_the_right_result(seed: int) -> None:
     plan = drawn(seed, deaths=3 if outlives_deaths() else 1, ends=seed % 2, farm=seed == 4)
     assert disturbed(plan).total() >= 18  # the others were due after the last task of their worker
@@ -128,6 +131,8 @@ def test_a_run_goes_on_without_a_worker_that_hangs_in_setup() -> None:
     check_result(scene, summary(part))
 
 
+@pytest.mark.every_mpi
+@pytest.mark.slow
 def test_a_run_ends_although_a_worker_is_stopped_for_good() -> None:
     scene = scene_of(Fault(0, 2, 10, "stop", math.inf))
     part = scene.part()
@@ -170,7 +175,8 @@ channel.Channel.isend = isend_half
 
 
 @pytest.mark.parametrize(
-    ("sent", "kind"), [("SIGSTOP", "overdue"), pytest.param("SIGKILL", "lost", marks=SURVIVES)]
+    ("sent", "kind"),
+    [pytest.param("SIGSTOP", "overdue", marks=LONG), pytest.param("SIGKILL", "lost", marks=SURVIVES)],
 )
 def test_a_worker_that_stops_or_dies_in_the_middle_of_a_message_is_replaced_by_others(
     sent: str, kind: str
