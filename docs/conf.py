@@ -32,10 +32,10 @@ copybutton_exclude = ".linenos, .gp, .go, .c1"
 FOLDER = Path(__file__).parent
 CHAPTERS = {
     "Begin": "start is-it-for-me",
-    "How to": "own-problem running methods farm sharing slurm schedulers results faults times",
-    "PyTorch": "pytorch/trainer pytorch/ddp pytorch/hugging-face pytorch/lightning",
+    "How to": "own-problem running methods farm sharing slurm results faults times",
+    "PyTorch": "pytorch/trainer pytorch/ddp",
     "Look up": "cheat-sheet job-file api run-file troubleshooting",
-    "Background": "background paper allocators theory baselines performance networks architecture",
+    "Background": "background paper allocators theory performance architecture",
 }
 PROJECT = "CONTRIBUTING CHANGELOG packaging/README SECURITY"
 

@@ -1,6 +1,7 @@
 """The public names: what `from mpi_ata import ...` promises."""
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -77,8 +78,6 @@ result = minimize(problem, 8, update=Plain(0.1), rounds=2, times=Sqrt(4), out="r
 )
 def test_the_example_of_each_name_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if name == "SavedRun":
-        pytest.importorskip("pandas")
     scope = {each: getattr(mpi_ata, each) for each in mpi_ata.__all__} | {
         "mpi_ata": mpi_ata,
         "np": np,
@@ -86,6 +85,11 @@ def test_the_example_of_each_name_runs(name: str, tmp_path: Path, monkeypatch: p
     }
     exec(PREPARED, scope)  # noqa: S102
     exec(example(name), scope)  # noqa: S102
+
+
+@pytest.mark.parametrize("name", [name for names in groups().values() for name in names])
+def test_each_name_occurs_in_its_example(name: str) -> None:
+    assert re.search(rf"\b{name}\b", example(name))
 
 
 def test_the_protocols_the_clusters_and_the_functions_of_a_script_are_public() -> None:

@@ -12,10 +12,9 @@ from mpi_ata.limits import check_tasks
 class Allocator(Protocol):
     """Decides the quotas of each round and learns from the seconds that tasks took.
 
-    Three things are optional.  `speed_changes`, the changes of speed noticed in the last round, are recorded.
-    `sure` is how many tasks of each worker are done well before the round ends: their results may come in one
-    message, and the round then waits for it.  A method `observe_overrun(worker, seconds)` is called with the
-    seconds that a worker spent on a stopped task after the stop, in parts, as the time passes.
+    Optional: `speed_changes`, those noticed in the last round, are recorded.  `sure` is how many tasks of
+    each worker end well before the round does: their results may come in one message, for which the round
+    waits.  `observe_overrun(worker, seconds)` gets the seconds that a stopped task still takes, in parts.
     """
 
     n: int
@@ -29,18 +28,18 @@ class Allocator(Protocol):
     ) -> None:
         """Learn from one worker's tasks.
 
-        `seconds` are those of finished tasks; `stopped` were spent on tasks that were stopped, and would have
-        taken longer; `overhead` is the time that the order spent on the way.
+        `seconds` are those of finished tasks, `stopped` those spent on stopped ones; `overhead` is the time
+        that the order spent on the way.
         """
 
     def state(self) -> State:
-        """Return all that was learned, as named arrays of numbers."""
+        """Return what was learned, as named arrays of numbers."""
 
     def restore(self, state: State) -> None:
         """Resume from what `state` returned."""
 
     def inherit(self, rounds: int, known: State) -> None:
-        """Start from what earlier rounds learned: sums of tasks, seconds, squares, ... for each worker."""
+        """Start from earlier rounds: sums of tasks, seconds, squares, ... of each worker."""
 
 
 class AllocatorAbilities(NamedTuple):

@@ -50,10 +50,9 @@ class Back(NamedTuple):
 class Cluster(Protocol):
     """Where tasks run, and the clock they run by.
 
-    A worker holds one order at a time.  With `together` the whole order comes back as one arrival,
-    otherwise each task as it finishes, without a round trip in between.  After `stop` no arrival of
-    that order is ever returned.  Nobody writes into an x that was handed over.  A cluster may also have
-    `wait_some(tasks)`, which returns a list of what comes next, with at most this many tasks in all.
+    A worker holds one order at a time; with `together` it comes back as one arrival, otherwise task by task.
+    After `stop` no arrival of that order is returned.  Nobody writes into an x that was handed over.  A
+    cluster may also have `wait_some(tasks)`, which returns a list of arrivals with at most this many tasks.
     """
 
     n: int
@@ -78,20 +77,20 @@ class Cluster(Protocol):
         together: bool = False,
         summed: bool = False,
     ) -> None:
-        """Order tasks at the point x: counts[j] of them from workers[j], who must be idle and available.
+        """Order counts[j] tasks at the point x from each workers[j], who must be idle and available.
 
         With `summed`, the cluster may add up all results in worker order: then the last arrival has the sum,
         and all others have None.
         """
 
     def wait(self, timeout: float | None = None) -> Arrival | Lost | Back:
-        """Return the next arrival, or the next worker that is lost or back.
+        """Return the next Arrival, or the next worker that is Lost or Back.
 
         TimeoutError after `timeout` seconds; an error where nothing is running.
         """
 
     def stop(self, workers: IntArray) -> Array:
-        """Stop what these workers have not delivered and return the seconds that each spent on it."""
+        """Stop what these workers have not delivered; return the seconds that each spent on it."""
 
     def overruns(self) -> dict[int, float]:
         """Return the seconds that workers spent on stopped tasks, after the stop, since the last call."""

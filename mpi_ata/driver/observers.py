@@ -28,13 +28,13 @@ class Observer:
     """
 
     def on_start(self, method: Method, cluster: Cluster, trace: Trace) -> None:
-        """Look at the run before its first round, or before it is resumed."""
+        """Look at the run before it starts or resumes."""
 
     def on_round(self, round: Round, trace: Trace) -> None:
-        """Look at a round that has ended; where it was evaluated, `trace` has the results."""
+        """Look at a round that has ended."""
 
     def on_end(self, trace: Trace, reason: str | None) -> None:
-        """Look at the run after its last round; `reason` is the limit reached, None where it ended early."""
+        """Look at the run after its last round; `reason` is the limit reached, or None."""
 
 
 class Logger(Observer, ABC):

@@ -100,7 +100,7 @@ class Trace:
 
     @property
     def elapsed(self) -> float:
-        """Return the wall time with everything in it, from the start of the job."""
+        """Return the wall time from the start of the job."""
         return min(time.monotonic(), self._ended) - self._began
 
     def begin_earlier(self, age: float) -> None:
@@ -122,7 +122,7 @@ class Trace:
 
     @property
     def billed(self) -> float:
-        """Return cores x elapsed, idle ones included; a resumed run may have had another number of cores."""
+        """Return cores x elapsed, idle ones included; their number may change when a run is resumed."""
         elapsed, billed = self._billed
         return billed + self.cores * (self.elapsed - elapsed)
 
@@ -135,7 +135,7 @@ class Trace:
         self._regret, self.regret = regret, 0.0
 
     def summary(self) -> dict[str, Any]:
-        """Return the result in plain numbers; None where one is not known."""
+        """Return the totals; None where one is not known."""
         latest = self._final or Evaluation(self.loss, self.gap)
         return {
             "rounds": self.round,

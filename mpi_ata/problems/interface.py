@@ -40,11 +40,11 @@ class Task:
         return self._rng
 
     def again(self) -> "Task":
-        """Return the same task, whose random numbers come from their beginning."""
+        """Return the same task, with the same random numbers."""
         return Task(self._streams, self.round, self.worker, self.number, self._poll_stop, self.index)
 
     def stopped(self) -> bool:
-        """Return whether the result is no longer needed: a long task may check, and return early."""
+        """Return whether the result is no longer needed, so that a long task may return early."""
         return self._poll_stop is not None and self._poll_stop()
 
 
@@ -56,27 +56,27 @@ def task_streams(seed: int) -> Streams:
 class Problem(Protocol):
     """What a task computes: a gradient, or any array of the shape of x.
 
-    A problem may have more, each looked up by name:
-    `gradients(x, tasks)`, the sum over several tasks in one call, used only where task times are drawn;
-    `setup(worker, n)`, called once on each rank before the clock starts, with worker None on the manager and
-    in a simulation;
-    `shared_arrays()`, an iterator over arrays that must be the same on all ranks, such as copies of frozen
-    weights: each is overwritten with the manager's before the next one is asked for;
-    `expect(tasks)`, called on workers before the tasks of an order, with an iterator over these and those
-    that probably come next, so that it can read ahead what they need: each may come or not;
-    `shares_draws`, whether each task needs a `task.index` that no other used task has: 0, 1, 2, ...;
-    `halved_results` and `halved_x`, how many of the first numbers of results, or of x, travel as bfloat16;
-    `bind(update)`, the update for its points, where they have parts that an update should not move;
-    `loss(x)` and `minimum`, the least possible loss, for stopping at a gap;
-    `evaluate(x)`, a dict of further metrics by name; an entry "loss" replaces `loss(x)`;
-    `evaluation_parts`, `evaluate_part(x, part)` and `combine_parts(x, numbers)`, the same on all workers:
-    each part is a list of numbers, and `numbers` are those of all parts, one after the other.
-    Both are called on the manager, off the clock.
+    Optional, each looked up by name; losses and metrics are computed off the clock:
+
+    - `setup(worker, n)`: called once on each rank before the clock starts; `worker` is None on the manager
+      and in a simulation
+    - `loss(x)`, and `minimum`, the least possible one, for stopping at a gap
+    - `evaluate(x)`: a dict of metrics; an entry "loss" replaces `loss(x)`
+    - `evaluation_parts`, `evaluate_part(x, part)`, `combine_parts(x, numbers)`: the same on all workers; each
+      part is a list of numbers, and `numbers` are those of all parts
+    - `gradients(x, tasks)`: the sum over several tasks in one call, used only where task times are drawn
+    - `expect(tasks)`: called on workers before an order, with an iterator over its tasks and those that may
+      follow, to read ahead
+    - `shared_arrays()`: yields arrays, such as copies of frozen weights, each of which is overwritten with
+      the manager's before the next one is asked for
+    - `shares_draws`: whether each task needs a `task.index` that no other used task has: 0, 1, 2, ...
+    - `halved_x`, `halved_results`: how many of the first numbers of x, or of results, travel as bfloat16
+    - `bind(update)`: the update to use, where x has parts that an update should not move
     """
 
     @property
     def x0(self) -> Array:
-        """The point where a run starts; its type, float32 or float64, is that of everything sent."""
+        """The point where a run starts, of float32 or float64, as everything that is sent."""
 
     def gradient(self, x: Array, task: Task) -> Array:
         """Return the result of one task at the point x, which is read-only."""
@@ -85,9 +85,8 @@ class Problem(Protocol):
 class Computation(Protocol):
     """What a task computes where that is no gradient; for the method `Map`.
 
-    x and results are made of arrays, numbers, strings, None, dict, list and tuple.  `combine(x, results)`, if
-    there is one, is called on the manager and returns the next x.  `setup`, `loss` and `evaluate` are as in a
-    Problem.
+    x and results are made of arrays, numbers, strings, None, dict, list and tuple.  `combine(x, results)` on
+    the manager, if there is one, returns the next x.  `setup`, `loss` and `evaluate` are as in a Problem.
     """
 
     @property

@@ -212,15 +212,15 @@ def saved_result(path: Path, recorded: bool = True) -> Result:
 def minimize(request: Request) -> Result | None:
     """Minimize a problem by SGD with `budget` tasks per round, and return the result; None on workers.
 
-    Every rank that mpirun or srun started must call this; workers serve the manager, rank 0, and get None.
-    Without a launcher, `workers` starts this script again on that many workers and a manager, and exits with
-    their exit code; only `times`, a law of task times, simulates them in this process.  With both, tasks on
-    ranks last as long as drawn.  `problem` may also be named by its file: "my_problem.py:MyProblem".
+    Every rank that mpirun or srun started must call this; rank 0 is the manager.  Without a launcher,
+    `workers` starts this script again on that many workers and a manager, and exits with their exit code;
+    `times` alone, a law of task times, simulates workers in this process.  With both, tasks on ranks last as
+    long as drawn.
 
-    The run ends after `rounds`, or at a limit of `stop`.  `allocator` is a name as in job files, a function
-    of the number of workers, or an allocator; "ata-auto" if none is given.  The manager shows its progress on
-    stderr, unless `progress` is False.  All other arguments are those of `run` and `cluster`.  A signal ends
-    the run after the current round; a script then exits, with code 85 if the run can be resumed.
+    `problem` may be named by its file: "my_problem.py:MyProblem".  `allocator` is a name as in job files, a
+    function of the number of workers, or an allocator; by default "ata-auto".  The run ends after `rounds`,
+    or at a limit of `stop`.  Other arguments are those of `run` and `cluster`.  A signal ends the run after
+    the current round; the script then exits, with code 85 if the run can be resumed.
     """
     if request.workers is not None and script_path() is None and not launch.under_launcher():
         return run_generated_job(request)

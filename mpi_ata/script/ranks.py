@@ -276,15 +276,13 @@ def _farm(prepared: Prepared, found: Cluster, stop_request: StopRequest, progres
 def cluster(opening: Opening) -> Iterator[Cluster]:
     """Open a cluster for a loop of your own: all ranks that mpirun or srun started must call this.
 
-    Without a problem it is a farm: use cluster.map(function, items).  With `out` it is recorded in that file,
-    as by run(), and with `resume` a script that was interrupted finds the results of its first calls there.
+    Rank 0 continues as the manager; the others serve it here, and their processes end when it leaves.
+    `workers` and `times` are as in minimize(); `faults` says what to do about workers that misbehave,
+    `exchange` how x and results travel ("auto", "star", "chain").  If a signal has ended a run, the script
+    ends with this block, with exit code 85 if the run can be resumed.
 
-    Rank 0 continues as the manager.  All others are workers: they serve the manager here, and their process
-    ends when the manager leaves.  Without a launcher, `workers` starts this script again on that many workers
-    and a manager.  With `times`, tasks last as long as drawn; without ranks, workers are simulated.  `faults`
-    says what to do about workers that misbehave, `exchange` how x and results travel ("auto", "star",
-    "chain").  If a signal has ended a run, the script ends with this
-    block, with exit code 85 if the run can be resumed.
+    Without a problem it is a farm: use cluster.map(function, items).  With `out` and `resume`, a script that
+    was interrupted finds the results of its first calls in the run file.
     """
     prepared, _ = joined("cluster", opening.prepare)
     problem, faults = prepared.problem, opening.faults

@@ -38,14 +38,11 @@ class Loop(Recording):
 @entry_point
 @taking(Loop)
 def run(loop: Loop) -> Iterator[Round]:
-    """Yield one round after another until a limit of `stop` is reached; without one, for as long as you ask.
+    """Yield one round after another until a limit of `stop` is reached, if there is one.
 
     Every `evaluate_every` rounds the loss of `problem`, and what its evaluate(x) returns, goes into `trace`,
-    off the clock.  With `out` the run is recorded in that file: before the first round, every now and then,
-    when a round fails, when you leave the loop, and at the end.  `resume` continues the run in `out`, if
-    there is one, with `accept_changes` even if its problem has changed.  `warm_start` names run files or
-    folders whose speeds the allocator starts from.  A signal (Ctrl-C, TERM, USR1) ends the loop after the
-    current round, which has `grace` seconds left.
+    off the clock.  `out` is saved before the first round, regularly, when a round fails, and when the loop
+    ends.  A signal (Ctrl-C, TERM, USR1) ends the loop after the current round, which has `grace` seconds.
     """
     method, cluster, trace = loop.method, loop.cluster, loop.trace or Trace()
     check_arguments(**vars(loop))

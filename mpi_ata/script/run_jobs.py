@@ -38,11 +38,10 @@ def run_jobs(
 ) -> list[Result] | None:
     """Run several jobs on the same workers, and return their results in order; None on workers.
 
-    What one job does not use serves the others.  A job is a job file, or a dict of the arguments of
-    minimize(), which may have a `name`; `workers`, `resume` and `progress` are given here, for all of them.
-    Each is recorded in a run file of its own in the folder `out`, if there is one.  A job that fails leaves
-    the others alone: its `summary["error"]` says why.  At most `at_once` run at the same time; by default,
-    as many as keep the workers busy.
+    A job is a job file, or a dict of the arguments of minimize(), which may have a `name`; `workers`,
+    `resume` and `progress` are given here.  Each has a run file of its own in the folder `out`.  A job that
+    fails leaves the others alone: its `summary["error"]` says why.  At most `at_once` run at the same time;
+    by default, as many as keep the workers busy.
     """
     check_arguments(workers=workers, out=out, progress=progress)
     if not jobs or isinstance(jobs, str | Path | Mapping):

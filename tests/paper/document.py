@@ -51,21 +51,30 @@ def shrink(figure: Path, to: Path) -> None:
 
 KEYS = ("law", "n", "B", "prior rounds")  # columns that say which runs are compared
 OTHERS = ("paper", "virtual")  # columns that ours are compared with
-DROPPED = ("rounds", "off by")  # columns that readers can do without
-SAID = (
-    r"- (The paper gives no dimension|gta: every worker|ata: alpha is twice|The \d+ runs took)"  # elsewhere
-)
+DROPPED = ("rounds", "off by", "slope against ln k")  # columns that readers can do without
+SAID = "worker time, gta over x / runtime, x over gta"  # of cells: at the beginning of the page
+MEASURED = "- (Leaving out|The target was not reached)"  # notes on these very runs; the page says the rest
 
 
 def compact(text: str) -> str:
     """Return results with one row for each number of workers, not one for each run, and fewer notes."""
-    lines = [line for line in text.splitlines() if not re.match(SAID, line)]
+    title, text = text.split("\n", 1)
+    lines = [line for line in text.splitlines() if not line.startswith("- ") or re.match(MEASURED, line)]
     table = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
-    if len({tuple(cells_of(table[0], row, KEYS)) for row in table[2:]}) < 2:
-        return "\n".join(lines) + "\n"
+    several = len({tuple(cells_of(table[0], row, KEYS)) for row in table[2:]}) > 1
     first = next(number for number, line in enumerate(lines) if line.startswith("|"))
     rest = [line for line in lines[first:] if not line.startswith("|")]
-    return "\n".join([*lines[:first], *pivoted(table), *rest]) + "\n"
+    settings = title.partition(": ")[2] + "."  # the heading of the page says what the paper calls it
+    shown = pivoted(table) if several else narrowed(table)
+    lines = [settings[0].upper() + settings[1:], *lines[:first], *shown, *rest]
+    return re.sub("\n{3,}", "\n\n", "\n".join(lines)) + "\n"
+
+
+def narrowed(table: list[list[str]]) -> list[str]:
+    """Return a table without the columns that say which runs are compared, where all rows have the same."""
+    kept = [column for column, name in enumerate(table[0]) if name not in (*KEYS, *DROPPED)]
+    first, *others = [f"| {' | '.join(row[column] for column in kept)} |" for row in (table[0], *table[2:])]
+    return [first, "|---" * len(kept) + "|", *others]
 
 
 def cells_of(header: list[str], row: list[str], names: Sequence[str]) -> list[str]:
@@ -88,7 +97,8 @@ def pivoted(table: list[list[str]]) -> list[str]:
     lines = [[*keys, *names]]
     lines += [[*key, *(cells.get(name, "") for name in names)] for key, cells in found.items()]
     first, *others = [f"| {' | '.join(line)} |" for line in lines]
-    return [f"Cells: {shown}.", "", first, "|---" * len(lines[0]) + "|", *others]
+    cells = [] if shown.removesuffix(" (paper / paper)") == SAID else [f"Cells: {shown}.", ""]
+    return [*cells, first, "|---" * len(lines[0]) + "|", *others]
 
 
 def value_of(header: list[str], row: list[str]) -> str:
