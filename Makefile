@@ -27,7 +27,7 @@ help:  ## this list
 
 # Tests of ranks have the machine for themselves, since some are about time.
 test: $(VENV)/ready  ## all quick tests, under four minutes on two cores
-	$(BIN)/pytest -n auto $(QUICK) --ignore=tests/mpi
+	$(BIN)/pytest -n 3 $(QUICK) --ignore=tests/mpi
 	$(BIN)/pytest $(FILES) $(QUICK) tests/mpi
 
 slow: $(VENV)/ready  ## longer tests: the paper's ratios, the commands on the pages

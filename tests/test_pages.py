@@ -36,6 +36,7 @@ def test_the_port_leaves_model_data_optimizer_and_schedule_as_they_were() -> Non
     assert not [line for line in removed for word in kept if word in line]
 
 
+@pytest.mark.slow
 def test_the_page_on_results_works_as_printed(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for block, printed in walk(DOCS / "results.md", tmp_path, run_here):

@@ -70,6 +70,7 @@ SETTINGS: list[tuple[Callable[[], Law], int]] = [
 ]
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize(("law", "budget"), SETTINGS)
 def test_after_50_rounds_its_clock_is_never_behind_that_of_ata_empirical(

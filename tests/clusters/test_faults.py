@@ -23,7 +23,6 @@ from mpi_ata.errors import RunError
 from mpi_ata.job.component import LAWS
 from mpi_ata.methods import SGD
 from mpi_ata.updates import Plain
-from tests.marks import slow
 from tests.methods.scene import Fixed, Ramp, cluster_of
 
 REISSUE = FaultPolicy(on_task_error="reissue", on_bad_result="reissue")
@@ -219,7 +218,8 @@ class Idle:
 MACHINES = ("lonestar6", "longhorn", "frontera", "gpu-generations", "bytedance-ar", "bytedance-se")
 
 
-@pytest.mark.parametrize("name", ["sqrt", *slow("mix", *MACHINES)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sqrt", "mix", *MACHINES])
 def test_no_false_alarm_in_ten_thousand_healthy_rounds(name: str) -> None:
     # Over 44 runs of this length the largest order took 0.7 times its deadline.
     problem, law = Idle(), LAWS[name](17)

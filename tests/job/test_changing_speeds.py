@@ -13,6 +13,7 @@ from mpi_ata.errors import UsageError
 from mpi_ata.job import build_parts, load_job
 from tests.driver.driven import driven
 from tests.faults.scene import differing, record_of, substance, written
+from tests.marks import slow
 
 METHODS = ["sgd ata-empirical", "sgd forget", "sgd gta", "asgd ata-empirical", "ringmaster", "malenia"]
 CHANGES = """
@@ -32,7 +33,7 @@ def changing(folder: Path, changes: str = CHANGES, method: str = "sgd ata-empiri
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("half", [12, 15, 30])
+@pytest.mark.parametrize("half", [15, *slow(12, 30)])
 def test_resumed_before_between_and_after_changes_it_is_the_same_bit_for_bit(
     tmp_path: Path, method: str, half: int
 ) -> None:

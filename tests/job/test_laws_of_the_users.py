@@ -219,6 +219,7 @@ def mean_time_of_used_tasks(folder: Path, allocator: str) -> float:
     return float(workers["seconds"].sum() / workers["tasks"].sum())
 
 
+@pytest.mark.slow
 def test_where_times_depend_on_the_data_the_first_finishers_are_a_biased_sample(tmp_path: Path) -> None:
     true = bytedance_se(32, seed=5).means.mean()
     # 3,200 tasks of deviation 0.4: the mean is good to 0.6 %, three times which is allowed.

@@ -131,6 +131,7 @@ class Owned:
         return x - task.worker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*OWNERS, "ringmaster"])
 def test_all_data_count_equally_however_fast_their_owners_are(name: str) -> None:
     problem, fast_first = Owned(), DrawnTimes(Linear(N, 1.0), seed=2)

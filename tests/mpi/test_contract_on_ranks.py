@@ -13,7 +13,9 @@ LONG = [pytest.mark.slow, pytest.mark.every_mpi]
 
 
 @pytest.mark.flaky(reruns=3)  # it measures time: a stall may fail one attempt, a bug fails all
-@pytest.mark.parametrize("way", ["along", pytest.param("following", marks=LONG), "shared"])
+@pytest.mark.parametrize(
+    "way", ["shared", *(pytest.param(way, marks=LONG) for way in ("along", "following"))]
+)
 def test_the_contract_on_real_ranks(way: str) -> None:
     done = mpirun(4, sys.executable, Path(__file__).with_name("contract_on_ranks.py"), way)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -244,6 +244,8 @@ def test_workers_that_cannot_reach_the_manager_by_tcp_end_with_it_too() -> None:
 
 
 @SURVIVES
+@pytest.mark.every_mpi
+@pytest.mark.slow
 def test_a_run_that_has_lost_a_worker_can_be_interrupted_and_resumed() -> None:
     scene = scene_of(Fault(0, 2, 5, "kill"), Fault(1, NOBODY, 20, "terminate", outside=True))
     part = scene.part()

@@ -213,6 +213,8 @@ if task.round == 9 and task.worker == 1 and not Path("mended").exists():
 
 
 @TIMED
+@pytest.mark.every_mpi
+@pytest.mark.slow
 def test_a_round_that_hangs_is_abandoned_after_the_grace_period() -> None:
     job = job_of("sgd uta", rounds=20, run="checkpoint_rounds = 1\ngrace = 1.0", body=HANGING)
     with started(running(job)) as process:

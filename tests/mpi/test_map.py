@@ -93,6 +93,8 @@ def test_a_farm_outlives_a_worker(tmp_path: Path) -> None:
     assert "lost False True True" in done.stdout, done.stderr
 
 
+@pytest.mark.every_mpi
+@pytest.mark.slow
 def test_the_farm_that_ships_with_the_project_runs_under_mpirun_and_starts_its_own_ranks() -> None:
     script = ROOT / "jobs" / "farm.py"
     on_ranks, alone = mpirun(5, sys.executable, script), finished([sys.executable, str(script)])

@@ -98,6 +98,7 @@ def test_a_script_that_changes_its_folder_is_started_where_it_was(tmp_path: Path
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'below'}\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_the_script_that_ships_with_the_project_runs_on_ranks_of_its_own() -> None:
     done = finished([sys.executable, str(ROOT / "jobs" / "script.py"), "4"])
     assert done.returncode == 0, done.stderr

@@ -126,6 +126,8 @@ SETUP = """
 
 
 @TIMED
+@pytest.mark.every_mpi
+@pytest.mark.slow
 def test_workers_that_are_never_set_up_are_abandoned_after_a_signal() -> None:
     job = job_of(body="pass", run="grace = 1.0")
     own = job.with_name("own.py")

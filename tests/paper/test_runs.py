@@ -22,6 +22,7 @@ from mpi_ata.paper.experiments import TABLE1, PaperRequest, Trial
 from mpi_ata.paper.trials import Board, ReportRounds, execute_trial, on_cores, progress_text
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.store import RunFile
+from tests.marks import slow
 from tests.paper.called import called
 
 ROOT = Path(__file__).parent.parent.parent
@@ -164,7 +165,7 @@ def rounds_saved(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize(
     ("name", "saved", "processes"),
-    [("SIGINT", False, 2), ("SIGINT", True, 2), ("SIGINT", True, 1), ("SIGTERM", True, 2)],
+    [("SIGINT", True, 2), *slow(("SIGINT", False, 2), ("SIGINT", True, 1), ("SIGTERM", True, 2))],
 )
 def test_a_signal_saves_the_runs_and_ends_with_one_sentence(
     tmp_path: Path, name: str, saved: bool, processes: int

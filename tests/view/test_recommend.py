@@ -70,9 +70,8 @@ def test_clock_and_worker_time_are_those_of_a_simulation_on_the_same_workers(
         assert row["worker_time"] == pytest.approx(worker_time, rel=error)
 
 
-@pytest.mark.parametrize(
-    ("law", "jobs"), [("gpu-generations", 2), *slow(("gpu-generations", 4), ("linear", 10))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("law", "jobs"), [("gpu-generations", 2), ("gpu-generations", 4), ("linear", 10)])
 def test_the_makespan_of_jobs_that_share_ranks_is_that_of_a_simulation(law: str, jobs: int) -> None:
     run_job(law)
     steps = ",".join(str(0.1 + 0.01 * number) for number in range(jobs))  # another seed means other machines
