@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 QUICK := -m "not slow and not cluster"
-# Ranks mostly wait, so more of these tests run at once than there are cores.
+# Tests wait, too, and those of ranks mostly do: more of them run at once than there are cores.
+PROCESSES = $(shell expr $$(nproc) + 1)
 FILES := -n 3 --dist loadscope
 
 export PIP_CACHE_DIR := $(CURDIR)/.venv-cache
@@ -27,7 +28,7 @@ help:  ## this list
 
 # Tests of ranks have the machine for themselves, since some are about time.
 test: $(VENV)/ready  ## all quick tests, under four minutes on two cores
-	$(BIN)/pytest -n 3 $(QUICK) --ignore=tests/mpi
+	$(BIN)/pytest -n $(PROCESSES) $(QUICK) --ignore=tests/mpi
 	$(BIN)/pytest $(FILES) $(QUICK) tests/mpi
 
 slow: $(VENV)/ready  ## longer tests: the paper's ratios, the commands on the pages
