@@ -100,6 +100,19 @@ class RunLock:
             raise UsageError(f"{self._run}: {owner or 'another process'} is running it; {way_out}")
         self._remove(text)
 
+    def is_held(self) -> bool:
+        """Return whether a process runs the file; one that cannot be seen from here has a fresh lock."""
+        if (text := self._read()) is None:
+            return False
+        owner, here = _parse(text), this_process()
+        if owner == here:
+            return True
+        if owner is not None and (ended := owner.has_ended(here)) is not None:
+            return not ended
+        with suppress(OSError):
+            return time.time() - self._path.stat().st_mtime < WATCH_SECONDS
+        return False
+
     def acquire(self) -> None:
         """Keep others from running this file until release; where no lock can be written, there is none."""
         with suppress(OSError):  # the first save says why

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from mpi_ata.arrays import State
 from mpi_ata.job.schema import RunDescription
 from mpi_ata.job.tables import Tables
-from mpi_ata.runfile.schema import MALFORMED, untexts
+from mpi_ata.runfile.lock import RunLock
+from mpi_ata.runfile.schema import MALFORMED, Record, untexts
 from mpi_ata.runfile.store import RunFile, is_run_file, peek, verify
 
 
@@ -95,6 +96,22 @@ def is_finished(run: Path) -> bool:
     return read_progress(run).finished and read_progress(run, verified=True).finished
 
 
+RUNNING, FINISHED, FAILED, STOPPED = "running", "finished", "failed", "stopped"
+
+
+def run_state(record: Record, path: Path) -> str:
+    """Return the state of a run in a few words, of which the first is one of those above."""
+    if RunLock(path).is_held():
+        return RUNNING
+    if record.failure:
+        return f"{FAILED}: {record.failure}"
+    if record.reason:
+        return f"{FINISHED} at {record.reason}"
+    ended = [event.text for event in record.events[-1:] if event.kind == "ended"]  # "early, by Ctrl-C"
+    how = ended[0].replace(",", "", 1) if ended else "without a last save"
+    return f"{STOPPED} {how}; {record.job.how_to_resume}"
+
+
 def _progress(summary: dict[str, Any], job: State, saved: float, trouble: str) -> Progress:
     tables = RunDescription(bytes(job["text"].item()).decode(), tuple(untexts(job["settings"]))).tables
     limit = tables.get("stop", {}).get("rounds")
@@ -124,7 +141,7 @@ class ListedRun(NamedTuple):
 
     path: Path
     job: str  # its problem, method and allocator
-    state: str  # finished, failed, unfinished or damaged
+    state: str  # running, finished, failed, stopped or damaged
     rounds: int
     saved: float  # seconds since 1970
     size: int  # in bytes, with the save before the newest one
@@ -132,7 +149,7 @@ class ListedRun(NamedTuple):
     @property
     def finished(self) -> bool:
         """Return whether it has reached its limit."""
-        return self.state == "finished"
+        return self.state == FINISHED
 
 
 def list_runs(folder: Path) -> list[ListedRun]:
@@ -143,8 +160,8 @@ def list_runs(folder: Path) -> list[ListedRun]:
 
 def _listed(path: Path) -> ListedRun:
     progress, previous = read_progress(path), RunFile(path).previous
-    state = "finished" if progress.finished else "failed" if progress.failure else "unfinished"
-    state = "damaged" if progress.trouble else state
+    state = FINISHED if progress.finished else FAILED if progress.failure else STOPPED
+    state = RUNNING if RunLock(path).is_held() else "damaged" if progress.trouble else state
     size = sum(os.path.getsize(file) for file in (path, previous) if file.exists())
     return ListedRun(path, progress.job, state, progress.rounds, path.stat().st_mtime, size)
 

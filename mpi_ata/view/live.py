@@ -24,10 +24,10 @@ from mpi_ata.job.schema import Stop
 from mpi_ata.job.tables import Tables
 from mpi_ata.launch.environment import TERMINAL
 from mpi_ata.methods import Method, Round
-from mpi_ata.runfile.checkpoints import LONGEST
 from mpi_ata.runfile.load import load_named
+from mpi_ata.runfile.lock import RunLock
 from mpi_ata.runfile.priors import counted
-from mpi_ata.runfile.progress import job_title
+from mpi_ata.runfile.progress import FAILED, FINISHED, RUNNING, job_title, run_state
 from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.learned import available_workers, measured
@@ -127,9 +127,6 @@ class JobsProgress(Observer):
 
 JOB_STATES = ("finished", "failed", "stopped", "running", "waiting")
 EVENTS = 3  # that are shown, the latest
-QUIET = "not saved since"  # begins the state of a run that should have been saved again by now
-AT_REST = ("finished", "failed", "stopped", QUIET)
-PATIENCE = 2.0  # times the longest pause between two saves
 IDLE_SECONDS = 10.0  # without a finished task, at least, after which a worker counts as idle
 
 
@@ -156,12 +153,12 @@ class Snapshot:
     losses: Sequence[float]  # one for each evaluation; gaps where the minimum is known
     workers: Workers
     events: Sequence[str]
-    state: str = ""  # of a run that is read from its file: finished, failed, stopped, or when it was saved
-    quiet_at: float = math.inf  # when it should have been saved again
+    state: str = RUNNING
+    saved: float | None = None  # when, if it is read from its file, in seconds since 1970
 
     def at_rest(self, for_good: bool = False) -> bool:
         """Return whether a run does not change any more; one that was stopped may be resumed."""
-        return self.state.startswith(("finished", "failed") if for_good else AT_REST)
+        return self.state.startswith((FINISHED, FAILED)) if for_good else self.state != RUNNING
 
 
 class RunView(Display, Observer):
@@ -217,12 +214,13 @@ LOOK_SECONDS = 1.0  # between looks at a run file
 
 def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> str:
     """Show a run whenever it is saved, until it has ended, and return how; `follow` awaits who resumes it."""
-    display, saved, run = Display(stream), _saved_at(path), saved_run(path)
-    while not run.at_rest(for_good=follow):
+    display = Display(stream)
+    while follow and not path.exists():
+        time.sleep(look)
+    while not (run := saved_run(path)).at_rest(for_good=follow):
         display.show(run_panel(run) if display.has_room else progress_text(run.summary, run.stop))
-        while _saved_at(path) == saved and time.time() <= run.quiet_at:
+        while _saved_at(path) == run.saved and RunLock(path).is_held() != run.at_rest():
             time.sleep(look)
-        saved, run = _saved_at(path), saved_run(path)
     display.clear()
     return snapshot_text(run)
 
@@ -259,7 +257,7 @@ def folder_text(runs: Mapping[str, Snapshot]) -> str:
         rows.append(
             [
                 name,
-                run.state.split()[0].rstrip(":;") if run.at_rest() else "running",
+                run.state.split()[0].rstrip(":"),
                 _rounds(run.summary, run.stop),
                 significant(run.summary["clock"], 4),
                 *(loss[:1] or [""]),
@@ -272,7 +270,7 @@ def folder_text(runs: Mapping[str, Snapshot]) -> str:
 def saved_run(path: Path) -> Snapshot:
     """Return the run in a file as it was saved."""
     saved = _saved_at(path)  # before it is read: a later save is noticed
-    return snapshot_of_record(load_named(RunFile(path))[0], saved)
+    return snapshot_of_record(load_named(RunFile(path))[0], path, saved)
 
 
 def _saved_at(path: Path) -> float:
@@ -282,16 +280,17 @@ def _saved_at(path: Path) -> float:
     return 0.0
 
 
-def snapshot_of_record(record: Record, saved: float) -> Snapshot:
+def snapshot_of_record(record: Record, path: Path, saved: float) -> Snapshot:
     """Return a run as it was when its file was saved, at this Unix time."""
     gaps, columns = record.trace["gap"], record.workers
     curve = gaps if len(gaps) and not math.isnan(gaps[-1]) else record.trace["loss"]
     spent = columns["seconds"] + columns["unfinished"]
     workers = Workers(record.identities, available_workers(record), spent, columns, *_earlier_tasks(record))
     latest = [f"{when(e.time)} {e.kind}: {''.join(e.text.splitlines()[:1])}" for e in record.events[-EVENTS:]]
-    title, state = job_title(record.job.tables), _state(record, saved)
-    job = record.job
-    return Snapshot(title, job.stop, job.is_farm, record.summary, curve.tolist(), workers, latest, *state)
+    job, title, state = record.job, job_title(record.job.tables), run_state(record, path)
+    return Snapshot(
+        title, job.stop, job.is_farm, record.summary, curve.tolist(), workers, latest, state, saved
+    )
 
 
 def _earlier_tasks(record: Record) -> tuple[IntArray | None, int]:
@@ -303,23 +302,12 @@ def _earlier_tasks(record: Record) -> tuple[IntArray | None, int]:
     return (tasks[rows[-1]], int(rounds[rows[-1]])) if len(rows) else (None, 0)
 
 
-def _state(record: Record, saved: float) -> tuple[str, float]:
-    """Return the state of a run, and when it would have been saved again, if it is alive."""
-    summary = record.summary
-    if record.failure:
-        return f"failed: {record.failure}", math.inf
-    if record.reason:
-        return f"finished at {record.reason}", math.inf
-    if record.events and (last := record.events[-1]).kind == "ended":  # "early, by Ctrl-C"
-        return f"stopped {last.text.replace(',', '', 1)}; {record.job.how_to_resume}", math.inf
-    longest = max(LONGEST, record.job.tables.get("run", {}).get("checkpoint_seconds") or 0.0)
-    quiet_at = saved + PATIENCE * (longest + summary["elapsed"] / max(summary["rounds"], 1))
-    state = f"as saved at {when(saved)}"
-    if time.time() > quiet_at:
-        state = f"{QUIET} {when(saved)}: it waits, or was killed; then {record.job.how_to_resume}"
-    elif not summary["rounds"]:
-        state = f"saved at {when(saved)}, before the first round; progress is shown once it is saved again"
-    return state, quiet_at
+def _state(run: Snapshot) -> str:
+    """Return the state of a run that is read from its file."""
+    if run.at_rest() or run.saved is None:
+        return run.state
+    text = f"{RUNNING}, as saved at {when(run.saved)}"
+    return text if run.summary["rounds"] else f"{text}, before the first round"
 
 
 def progress_text(summary: Mapping[str, Any], stop: Stop) -> str:
@@ -398,7 +386,7 @@ def _title(run: Snapshot) -> str:
 
 def snapshot_rows(run: Snapshot) -> Rows:
     """Return names and texts: what is known about a run."""
-    state = [("state", run.state)] if run.state else []
+    state = [("state", _state(run))] if run.saved is not None else []
     events = [("" if i else "events", text) for i, text in enumerate(run.events)]
     loss = [(name, f"{value}  {curve(run.losses, CURVE_COLUMNS)}") for name, value in _loss(run.summary)]
     rows = [*state, _how_far(run), *loss, *_times(run.summary), *_worker_rows(run.workers), *events]

@@ -14,6 +14,7 @@ from mpi_ata.layout import ranks_for
 from mpi_ata.runfile.hosts import LOST, HostReport
 from mpi_ata.runfile.load import SLURM_ENERGY
 from mpi_ata.runfile.priors import counted
+from mpi_ata.runfile.progress import run_state
 from mpi_ata.runfile.schema import Record
 from mpi_ata.view.text import aligned, duration, elapsed_shares, rate, ratio, share, significant, table, when
 
@@ -151,8 +152,7 @@ def _elapsed_rows(summary: dict[str, Any]) -> Rows:
 
 def format_run(run: dict[str, Any], path: Path, record: Record) -> str:
     """Return the contents of a run file as text; a farm has neither rounds nor a point x."""
-    hosts, farm = hosts_text(run["hosts"]), record.job.is_farm
-    state = _state(run, record.job.how_to_resume)
+    hosts, farm, state = hosts_text(run["hosts"]), record.job.is_farm, run_state(record, path)
     parts = [
         aligned([("run", run["run"]), ("state", state), *summary_rows(run)[1 if farm else 0 :]]),
         f"Result\n\n{aligned(_result_rows(path, record.method)[2 if farm else 0 :])}",
@@ -175,15 +175,6 @@ def _result_rows(path: Path, method: State) -> Rows:
         ("in Python", f"mpi_ata.load({str(path)!r}).x"),
         ("with h5py", f"h5py.File({str(path)!r}, locking=False){part}"),
     ]
-
-
-def _state(run: dict[str, Any], resume: str) -> str:
-    if run["failure"]:
-        return f"failed: {run['failure']}"
-    if run["finished"]:
-        return f"finished at {run['reason']}"
-    ended = bool(run["events"]) and run["events"][-1]["kind"] == "ended"  # early, by a signal
-    return f"not finished: {'' if ended else 'it runs, or was killed; then '}{resume}"
 
 
 def _event_rows(events: Sequence[dict[str, Any]]) -> Rows:

@@ -3,7 +3,6 @@
 import io
 import logging
 import math
-import os
 import re
 import shutil
 import signal
@@ -22,10 +21,11 @@ from mpi_ata import Plain, Quadratic, Sqrt, Stop, Trace, minimize
 from mpi_ata.cli.runs import printed_notes
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.lock import RunLock
 from mpi_ata.runfile.schema import to_tree
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view import live
-from mpi_ata.view.live import Display, RunView, progress_text, snapshot_of_record, snapshot_text
+from mpi_ata.view.live import Display, RunView, progress_text, snapshot_text
 from tests.cli.commands import ENDLESS, JOB, MPI_ATA, TIMED, call, on_terminal
 from tests.driver.driven import driven
 from tests.faults.scene import written
@@ -202,15 +202,18 @@ def test_watching_a_run_that_was_killed_ends_and_says_so() -> None:
     file = RunFile(unfinished())
     record, _ = load_record(file)
     record.event(0.0, "resumed", "at round 1 on 5 \x1b[2J workers")
-    shown = snapshot_text(snapshot_of_record(record, time.time()))
-    assert "to go, until " in shown, "it runs"
-    assert "\x1b" not in shown, "codes for terminals are not printed"
     file.save(*to_tree(record))
-    long_ago = time.time() - 700  # runs are saved every five minutes, at least
-    os.utime(file.path, (long_ago, long_ago))
+    lock = RunLock(file.path)
+    lock.acquire()
+    shown = call("watch", str(file.path), "--once").stdout
+    assert "running, as saved at " in shown
+    assert "to go, until " in shown
+    assert "\x1b" not in shown, "codes for terminals are not printed"
+    assert " running " in call("runs", ".").stdout
+    lock.release()
     done = call("watch", str(file.path))
     assert done.exit_code == 0
-    assert "not saved since " in done.stdout
+    assert "stopped without a last save; resume it with --resume\n" in done.stdout
     assert "to go" not in done.stdout
 
 
