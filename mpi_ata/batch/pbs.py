@@ -47,24 +47,24 @@ class PBS(Scheduler):
     def check_resources(self, resources: Resources) -> None:
         """Reject options that PBS cannot read, that the script sets itself, or that give too few ranks."""
         if resources.time is not None and self.parse_duration(resources.time) is None:
-            raise UsageError(f"--time {resources.time} is not a PBS time, such as 02:00:00 or 7200 (seconds)")
+            raise UsageError(f"--time {resources.time} is not a PBS time, such as 02:00:00 or 120 (minutes)")
         interface.check_ranks(resources, self.NAME)
         for argument in interface.split_options(resources.more):
             if argument[:2] in RESERVED:
                 raise UsageError(f"--sbatch {argument!r} conflicts with the batch script; leave it out")
 
     def parse_duration(self, text: str) -> float | None:
-        """Return the seconds of [[hours:]minutes:]seconds; None if it is no time."""
+        """Return the seconds of minutes or [hours:]minutes:seconds; None if it is no time."""
         if re.fullmatch(r"(\d+:){0,2}\d+", text) is None:
             return None
-        return float(sum(int(part) * 60**j for j, part in enumerate(reversed(text.split(":")))))
+        return float(sum(int(part) * 60**j for j, part in enumerate(reversed(walltime(text).split(":")))))
 
     def directives(self, script: Script) -> list[str]:
         """Return the lines that qsub reads, and those that set folder and log, which it cannot name by id."""
         asked = script.resources
         options = [f"-N {script.name}", "-V", "-j oe", "-o /dev/null", f"-r {'y' if script.requeue else 'n'}"]
         options.append(f"-l select={select(asked)}")
-        options += [f"-l walltime={asked.time}"] if asked.time else []
+        options += [f"-l walltime={walltime(asked.time)}"] if asked.time else []
         options += [f"-q {asked.partition}"] if asked.partition else []
         options += [f"-A {asked.account}"] if asked.account else []
         if script.members:
@@ -168,6 +168,11 @@ def select(asked: Resources) -> str:
         + (f":ngpus={size * gpus}" if gpus else "")
         for size, number in sizes.items()
     )
+
+
+def walltime(text: str) -> str:
+    """Return a time as PBS reads it; a mere number is minutes, as for other schedulers, not seconds."""
+    return text if ":" in text else f"{int(text) // 60:02}:{int(text) % 60:02}:00"
 
 
 def parse_job(name: str, fields: dict[str, Any]) -> QueuedJob:

@@ -106,8 +106,7 @@ def what_if_command(
       mpi-ata what-if runs/mine.h5 --allocators ata-auto,ofta --budget 64
       mpi-ata what-if runs/mine.h5 --allocators own --workers 0-7,12
     """
-    names = [name.strip() for name in allocators.split(",")]
-    line = Display(sys.stderr)
+    names, line = [name.strip() for name in allocators.split(",")], Display(sys.stderr)
 
     def begins(name: str) -> None:
         if line.due():

@@ -219,7 +219,7 @@ class Health:
 
     def overdue(self, worker: int, tasks: int, seconds: float, round: int) -> Lost | None:
         """Suspend a worker whose order has taken too long; return None if the run waits for it anyway."""
-        late = f"no result after {seconds:.3g} s, {self.policy.deadline:g} times what its order should take"
+        late = f"no result after {seconds:.3g} s, the deadline of its order"
         if self.policy.owned or self._is_last(worker):
             if worker not in self._warned:
                 self._warned.add(worker)

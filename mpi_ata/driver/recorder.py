@@ -354,9 +354,10 @@ class RunRecorder:
         """Return what is left of a run that failed, and how to continue."""
         if self._removed:
             return f"no completed round could be saved, so {self.path} was removed"
+        position = self._record.position if self._record.job.is_farm else f"round {self.saved:,}"
         if not self.resumable:
-            return f"{self.path} has recorded it up to round {self.saved:,}"
-        where = f"{self.path} holds it up to round {self.saved:,}"
+            return f"{self.path} has recorded it up to {position}"
+        where = f"{self.path} holds it up to {position}"
         resume, edited = self._output.resume_words(self.path), self._output.name("accept_changes", True)
         return f"{where}; after fixing it, continue with {resume}, adding {edited} if you edited a file"
 

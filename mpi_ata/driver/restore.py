@@ -129,7 +129,7 @@ def _resume(
 ) -> Iterator[Note]:
     method.restore(record.method)
     trace.restore(record.totals, record.trace, record.metrics)
-    yield Note("resumed", f"at round {method.k:,} on {counted(cluster.n, 'worker')}")
+    yield Note("resumed", f"at {record.position} on {counted(cluster.n, 'worker')}")
     if hosts := os.environ.get(RELEASED):
         yield Note("released", f"{hosts}: given back, as the run needs fewer nodes")
     yield from (Note("changed", change) for change in changes)

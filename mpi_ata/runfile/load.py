@@ -62,9 +62,14 @@ class SavedRun:
     settings: list[str]  # what --set changed
 
     def __repr__(self) -> str:
-        ended = f"finished at {self.summary['reason']}" if self.summary["finished"] else "not finished"
-        parts = ", ".join(field.name for field in fields(self))
-        return f"<SavedRun: {self.summary['rounds']:,} rounds, {ended}; it has {parts}>"
+        return brief(self)
+
+
+def brief(run: Any) -> str:
+    """Return a run in one line: how far it is, and what it has."""
+    ended = "finished" if run.summary["finished"] else "not finished"
+    parts = ", ".join(field.name for field in fields(run))
+    return f"<{type(run).__name__}: {run.summary['rounds']:,} rounds, {ended}; it has {parts}>"
 
 
 def load(path: str | Path) -> SavedRun:

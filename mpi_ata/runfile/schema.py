@@ -84,6 +84,13 @@ class Record:
     slurm_jobs: tuple[str, ...] = ()  # in which it ran
 
     @property
+    def position(self) -> str:
+        """Return how far the run is: its latest round, or how many items a farm has done."""
+        return (
+            f"item {self.summary['tasks_used']:,}" if self.job.is_farm else f"round {int(self.method['k']):,}"
+        )
+
+    @property
     def source(self) -> RunStats:
         """What this run itself learned about its workers."""
         return RunStats(

@@ -28,7 +28,7 @@ from mpi_ata.job.tables import Table, Tables, to_toml
 from mpi_ata.job.user_code import UserClass
 from mpi_ata.methods import SGD
 from mpi_ata.problems import Problem
-from mpi_ata.runfile.load import Columns, load
+from mpi_ata.runfile.load import Columns, brief, load
 from mpi_ata.script.entry import (
     check_arguments,
     end_process,
@@ -182,7 +182,7 @@ class Request(Recording):
         return deepcopy(self.update)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The result of a run; `mpi_ata.load(result.path)` has more of a recorded one."""
 
@@ -191,6 +191,9 @@ class Result:
     history: Columns  # one array per column: round, clock, worker_time, loss, ...; it has to_pandas()
     metrics: Columns  # what the problem's evaluate(x) returned, one array per name, in the rows of `history`
     path: Path | None = None  # the run file, if there is one
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 def result_of(outcome: Outcome) -> Result:

@@ -151,8 +151,8 @@ def last_tried(record: Record, known: Learned, worker: int) -> tuple[int | None,
 
 
 HEADER = [
-    *("worker", "host", "tasks", "share", "mean [s]", "estimate [s]", "bound [s]", "next quota"),
-    *("largest estimate at which it is used [s]", "last task in round"),
+    *("worker", "host", "tasks", "share of tasks", "mean [s]", "estimate [s]", "bound [s]", "next quota"),
+    *("used up to [s]", "last task in round"),
 ]
 
 NUMBERS = ("tasks", "mean", "estimate", "bound", "quota", "mean_to_be_used")

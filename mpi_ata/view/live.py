@@ -366,7 +366,7 @@ def run_panel(run: Snapshot) -> "RenderableType":
     from rich.text import Text
 
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(style="bold", no_wrap=True, min_width=len("worker time"))
     grid.add_column(no_wrap=True, overflow="ellipsis")
     if done := part_done(run.summary, run.stop):
         grid.add_row("", ProgressBar(1.0, done, width=CURVE_COLUMNS))
@@ -407,7 +407,7 @@ def _how_far(run: Snapshot) -> tuple[str, str]:
         parts.append(f"{100 * done:.1f} %")
     parts.append(rate(summary["rounds"], _after_setup(summary)))
     if not run.at_rest() and (left := time_left(summary, stop)) < math.inf:
-        parts.append(f"at most {duration(left)} to go, until {when(time.time() + left)}")
+        parts.append(f"at most {duration(left)} to go, until {when(time.time() + left, short=True)}")
     return "round", ", ".join(parts)
 
 
@@ -445,9 +445,10 @@ def _worker_rows(workers: Workers) -> Rows:
         who = f"worker {worker} ({workers.identities[worker].host})"
         return f"{who}: {duration(means[worker])} per task, {part} of worker time"
 
-    rows = []
-    for name, values in (("busiest", workers.seconds), ("slowest", means)):
-        largest = known[np.argsort(-values[known], kind="stable")[:LISTED]].tolist()
+    rows, orders = [], [("busiest", workers.seconds), ("slowest", means)]
+    few = len(known) <= 2 * LISTED  # the same workers twice
+    for name, values in orders[:1] if few else orders:
+        largest = known[np.argsort(-values[known], kind="stable")[: 2 * LISTED if few else LISTED]].tolist()
         rows += [("" if i else name, text(worker)) for i, worker in enumerate(largest)]
     since = f", no task after round {workers.since:,}"
     return [*rows, *_numbers("idle", idle, since), *_numbers("missing", ~workers.available)]

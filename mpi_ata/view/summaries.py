@@ -40,8 +40,8 @@ def hosts_text(hosts: Sequence[dict[str, Any]]) -> str:
     return "\n".join([table(rows, HOST_HEADER), "", *reasons, others])
 
 
-def flagged_text(hosts: Sequence[HostReport]) -> str:
-    """Return flagged hosts in one line."""
+def flagged_text(hosts: Sequence[HostReport], path: object) -> str:
+    """Return the flagged hosts of the run in a file in one line."""
     named = [
         f"{row.reason.partition(';')[0]} on {row.host}"
         if row.verdict == LOST
@@ -49,7 +49,7 @@ def flagged_text(hosts: Sequence[HostReport]) -> str:
         for row in hosts[:SHOWN]  # other workers of a host where one was lost may go on
     ]
     more = [f"{len(hosts) - SHOWN:,} more"] if len(hosts) > SHOWN else []
-    return f"{', '.join([*named, *more])}; see mpi-ata show"
+    return f"{', '.join([*named, *more])}; see {command_line('mpi-ata', 'show', path)}"
 
 
 JOBS_HEADER = ["job", "state", "rounds", "clock [s]", "worker time [s]", "loss", "saved"]
@@ -76,7 +76,7 @@ def jobs_table(rows: Sequence[dict[str, Any]]) -> str:
     total = f"{sum(row['rounds'] for row in rows):,} rounds, worker time {duration(sum(took['worker_time']))}"
     total += f", billed {duration(sum(took['billed']))}" if took["billed"] else ""
     total += f", elapsed {duration(max(took['elapsed'], default=0.0))}"
-    return f"{table(cells, JOBS_HEADER)}\n\n{counted(len(rows), 'job')}: {total}"
+    return f"{table(cells, JOBS_HEADER)}\n\n{counted(len(rows), 'job')}, the least loss first: {total}"
 
 
 MAX_WORKERS, MAX_KINDS = 100, 10  # rows of the tables of workers and of their hardware
@@ -107,7 +107,7 @@ def summary_table(
     """
     rows = [("ended", ended), *summary_rows(summary, stale)]
     if flagged_hosts:
-        rows.append(("hosts", flagged_text(flagged_hosts)))
+        rows.append(("hosts", flagged_text(flagged_hosts, summary["out"])))
     if summary["out"]:
         rows.append(("saved", f"{summary['out']}{hint}"))
     return aligned(rows)
@@ -156,7 +156,7 @@ def format_run(run: dict[str, Any], path: Path, record: Record) -> str:
     parts = [
         aligned([("run", run["run"]), ("state", state), *summary_rows(run)[1 if farm else 0 :]]),
         f"Result\n\n{aligned(_result_rows(path, record.method)[2 if farm else 0 :])}",
-        f"Events\n\n{aligned(_event_rows(run['events']))}",
+        f"Events\n\n{aligned(_event_rows(run['events'], path))}",
         f"Workers\n\n{workers_table(run['workers_table'])}",
         f"Hosts\n\n{hosts}" if hosts else "",
         f"Job\n\n{run['job'].strip()}",
@@ -177,12 +177,13 @@ def _result_rows(path: Path, method: State) -> Rows:
     ]
 
 
-def _event_rows(events: Sequence[dict[str, Any]]) -> Rows:
+def _event_rows(events: Sequence[dict[str, Any]], path: Path) -> Rows:
     """Return what happened; of changes of speed, which may be many, only their number and the last."""
     changes = [event for event in events if event["kind"] == "changed-speed"]
     rows = [_event_row(event) for event in events if event not in changes[:-1]]
-    hidden = f"{counted(len(changes) - 1, 'earlier change')} of speed: mpi-ata show --json"
-    return [*rows, *([("", hidden)] if len(changes) > 1 else [])]
+    hidden = f"{counted(len(changes) - 1, 'earlier change')} of speed"
+    more = [("", f"{hidden}: {command_line('mpi-ata', 'show', path, '--json')}")]
+    return [*rows, *(more if len(changes) > 1 else [])]
 
 
 def _event_row(event: dict[str, Any]) -> tuple[str, str]:

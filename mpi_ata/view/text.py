@@ -52,9 +52,10 @@ def significant(value: float | None, digits: int) -> str:
     return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:,.{digits}g}"
 
 
-def when(seconds: float) -> str:
-    """Return a Unix time as local date and time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+def when(seconds: float, short: bool = False) -> str:
+    """Return a Unix time as local date and time; `short`: without the date, if that is today's."""
+    text, today = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in (seconds, None))
+    return text.partition(" ")[2] if short and text[:10] == today[:10] else text
 
 
 def ratio(a: float | None, b: float) -> str:
@@ -75,7 +76,8 @@ def elapsed_shares(summary: Mapping[str, Any]) -> str:
         return ""
     elapsed, seconds = summary["elapsed"], {what: summary[key] for what, key in ELAPSED.items()}
     seconds["other"] = max(elapsed - sum(seconds.values()), 0.0)
-    return ", ".join(f"{what} {share(spent, elapsed)}" for what, spent in seconds.items())
+    parts = ((what, share(spent, elapsed)) for what, spent in seconds.items())
+    return ", ".join(f"{what} {part}" for what, part in parts if part != share(0.0))
 
 
 def table(rows: Sequence[Sequence[Any]], header: Sequence[str] = ()) -> str:

@@ -1,6 +1,8 @@
 """What a run would have taken under other allocators, budgets or workers: its recorded times, replayed."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -233,14 +235,16 @@ def what_if(
     """
     recorded = recording(record, path)
     chosen, own = recorded.only(chosen_workers(recorded, workers)), allocator_name(recorded.tables)
+    names = list(dict.fromkeys("own" if name == own else name for name in allocators))
     rows = []
-    for name, job in zip(allocators, replayed_jobs(chosen, allocators, budget), strict=True):
+    for name, job in zip(names, replayed_jobs(chosen, names, budget), strict=True):
         begins(name)
         rows.append({"allocator": own if name == "own" else name} | prediction(job, chosen))
     taken = ("rounds", "clock", "worker_time", "workers", "tasks_used", "tasks_wasted")
     answer: dict[str, Any] = {
         "run": str(path),
         "allocator": own,
+        "budget": recorded.tables.get("allocator", {}).get("budget"),
         "recorded": {name: record.summary[name] for name in taken},
         "least_tasks": int(chosen.tasks.min()),
         "untried": recorded.untried,
@@ -290,9 +294,21 @@ def replay(job: Job, recorded: Recording, rounds: int) -> Array:
     if recorded.prior is not None and allocator is not None:
         allocator.inherit(recorded.prior.rounds, recorded.prior.columns)
     length = min(rounds, LONGEST)
-    half = _totals(method, cluster, recorded, length // 2)
-    rest = _totals(method, cluster, recorded, length - length // 2)
+    with muted():
+        half = _totals(method, cluster, recorded, length // 2)
+        rest = _totals(method, cluster, recorded, length - length // 2)
     return half + (1.0 + (rounds - length) / (length - length // 2)) * rest
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Drop what is logged meanwhile: notes of a replay are not about the run."""
+    log, before = logging.getLogger("mpi_ata"), logging.getLogger("mpi_ata").disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _totals(method: Method, cluster: VirtualCluster, recorded: Recording, count: int) -> Array:
@@ -316,7 +332,7 @@ UNPREDICTABLE = "So nothing can be predicted from this run: mpi-ata compare runs
 def what_if_table(answer: dict[str, Any]) -> str:
     """Return what the run took and what is predicted, if that can be known, and how far to trust it."""
     recorded, predicted = answer["recorded"], answer["predicted"] if _reliable(answer) else []
-    ran = recorded | {"allocator": f"{answer['allocator']}, recorded", "budget": "-"}
+    ran = recorded | {"allocator": f"{answer['allocator']}, recorded", "budget": answer["budget"]}
     rows = [_cells(row, recorded["clock"]) for row in (ran, *predicted)]
     return "\n".join([table(rows, HEADER), "", *_remarks(answer)])
 

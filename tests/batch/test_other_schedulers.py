@@ -113,7 +113,13 @@ def test_the_script_begins_with_the_options_of_flux_batch(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("system", "text", "seconds"),
-    [(PBS, "02:00:30", 7230), (PBS, "90", 90), (PBS, "1-12", None), (FLUX, "30", 1800), (FLUX, "1.5h", 5400)],
+    [
+        (PBS, "02:00:30", 7230),
+        (PBS, "90", 5400),
+        (PBS, "1-12", None),
+        (FLUX, "30", 1800),
+        (FLUX, "1.5h", 5400),
+    ],
 )
 def test_durations_are_parsed_as_the_scheduler_does(
     system: Scheduler, text: str, seconds: float | None

@@ -22,6 +22,7 @@ from mpi_ata.runfile.schema import to_tree
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.live import Display
 from tests.cli.commands import ENDLESS, MPI_ATA, TIMED, call, on_terminal, use_own_problem
+from tests.marks import slow
 
 
 def test_a_note_that_nobody_can_read_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +186,7 @@ def test_everything_that_commands_print_goes_through_the_function_that_escapes_c
     assert printing == ["options.py"]
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", *slow("<&-", ">&-", "2>&-")])
 def test_closed_streams_give_no_traceback(job: str, closed: str) -> None:
     assert call("run", job, "--virtual", "--out", "runs/mine.h5").exit_code == 0
     for words, code in ((["watch", "runs/mine.h5"], 0), (["runs", "--keep", "0"], 1), (["show", "no.h5"], 2)):

@@ -25,7 +25,7 @@ def suspended(policy: FaultPolicy = REISSUE, round: int = 5) -> Health:
     """Return a pool whose worker 1 became overdue in a round."""
     health = Health(known(), policy)
     assert health.overdue(1, 2, 60.0, round) == Lost(
-        1, 2, "no result after 60 s, 10 times what its order should take; others do its tasks", "overdue"
+        1, 2, "no result after 60 s, the deadline of its order; others do its tasks", "overdue"
     )
     return health
 

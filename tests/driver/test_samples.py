@@ -104,6 +104,7 @@ def test_many_workers_are_added_up_in_groups_that_lose_no_task() -> None:
     assert tasks.sum() == np.arange(n).sum()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_continues_its_map_but_on_other_workers_begins_a_new_one(tmp_path: Path) -> None:
     map_of(tmp_path, 20)
     resumed, whole = map_of(tmp_path, 300), map_of(tmp_path, 300, out="whole.h5")

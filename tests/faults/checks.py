@@ -34,7 +34,7 @@ def check_early_end(scene: Scene, part: Part) -> None:
     assert part.code in (85, 1), scene.told(f"exit code {part.code}")
     assert "Traceback" not in part.err, scene.told("a traceback")
     if part.code == 1:  # the worker is named unless the MPI was faster than the manager
-        assert part.err.count("what it saved can be resumed") == 1, scene.told("no way out")
+        assert part.err.count("what it saved is resumed by --resume") == 1, scene.told("no way out")
     if scene.out.exists():
         check_point(scene, record_of(scene.out))
 

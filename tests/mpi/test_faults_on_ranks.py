@@ -68,7 +68,7 @@ def test_where_the_mpi_ends_all_ranks_one_sentence_names_the_worker_and_the_run_
     part = scene.part()
     if part.code == 1:
         assert "Error: worker 2 (host " in part.err
-        rest = "has died, and this MPI has ended all ranks; what it saved can be resumed"
+        rest = "has died, and this MPI has ended all ranks; what it saved is resumed by --resume"
         assert rest in part.err
     else:  # Open MPI 4 gives the manager time to save, or even to finish
         assert part.code in (0, 85)
@@ -105,7 +105,7 @@ def test_when_the_manager_is_killed_all_ranks_end_whatever_they_are_doing() -> N
         scene.check_nothing_left()
         assert time.monotonic() - began < 5
     assert process.returncode not in (0, 85)
-    assert "what it saved can be resumed" in err
+    assert "what it saved is resumed by --resume" in err
     check_point(scene, record_of(scene.out))
     part = scene.part("--resume")
     assert part.code == 0, part.err

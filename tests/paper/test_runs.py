@@ -198,6 +198,7 @@ def test_the_processes_of_a_killed_command_save_and_end(tmp_path: Path) -> None:
     assert len(rounds_saved(tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_idle_and_hanging_processes_of_a_killed_command_end_too() -> None:
     here = "from tests.paper.test_runs import *; on_cores(hanging_for_seed_two, PLANS, 2)"
     with started([sys.executable, "-c", here]) as process:

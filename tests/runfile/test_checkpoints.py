@@ -21,6 +21,7 @@ from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile, read
 from tests.driver.driven import driven, logged
 from tests.faults.scene import written
+from tests.marks import slow
 from tests.mpi.starting import environment
 
 
@@ -208,7 +209,7 @@ def test_the_millionth_round_costs_no_more_than_the_four_thousandth(notes: list[
     assert notes == []
 
 
-@pytest.mark.parametrize("method", ["sgd ata-empirical", "sgd gta", "ringmaster"])
+@pytest.mark.parametrize("method", ["sgd ata-empirical", *slow("sgd gta", "ringmaster")])
 def test_the_file_of_a_hundred_thousand_workers_is_small(tmp_path: Path, method: str) -> None:
     # At most 32 columns of 8 bytes a worker: what is known of each, and of its order if it has one.
     # Beside that the sample of task times, 2 MB, and a trace that is not full yet.

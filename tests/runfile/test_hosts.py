@@ -164,7 +164,9 @@ def test_lost_and_flaky_hosts_are_flagged_by_what_happened_on_them() -> None:
     ]
     rows = reported(on_hosts(5), measured([1.0] * 4 + [3.0]), *events)
     assert verdicts(rows) == {"n1": "lost", "n3": "flaky", "n4": "lost", "gone": "lost"}
-    assert flagged_text(flagged(rows)).startswith("1 worker died on n1, n3 flaky, 1 worker died on n4, ")
+    assert flagged_text(flagged(rows), "run.h5").startswith(
+        "1 worker died on n1, n3 flaky, 1 worker died on n4, "
+    )
     reasons = {row.host: row.reason for row in flagged(rows)}
     assert reasons["n3"] == "2 x failed, 1 x excluded"
     slow = "3.0 times slower than the median of 5 hosts"
@@ -186,6 +188,6 @@ def test_the_text_has_a_table_of_flagged_hosts_only() -> None:
     text = hosts_text([row._asdict() for row in rows]).splitlines()
     assert text[2].split() == ["n3", "slow", "(2.2", "x)", "1", "50", "2.20", "2.20"]
     assert text[3:] == ["", "n3: 2.2 times slower than the median of 5 hosts", "4 other hosts not flagged"]
-    assert flagged_text(flagged(rows)) == "n3 slow (2.2 x); see mpi-ata show"
+    assert flagged_text(flagged(rows), "a b.h5") == "n3 slow (2.2 x); see mpi-ata show 'a b.h5'"
     healthy = reported(on_hosts(5), measured([1.0] * 5))
     assert hosts_text([row._asdict() for row in healthy]) == "no slow or flaky hosts among 5"

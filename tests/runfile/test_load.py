@@ -32,7 +32,7 @@ def test_a_loaded_run_has_its_point_summary_history_workers_and_events(tmp_path:
     assert [event["kind"] for event in run.events] == ["started", "ended"]
     assert run.job == (tmp_path / "job.toml").read_text()
     assert run.settings == []
-    assert repr(run).startswith("<SavedRun: 12 rounds, finished at 12 rounds; it has x, summary, history, ")
+    assert repr(run).startswith("<SavedRun: 12 rounds, finished; it has x, summary, history, ")
     assert len(repr(run)) < 200
     assert np.isnan(run.history["largest_delay"]).all(), "as mean_delay: nothing is delayed"
 

@@ -44,7 +44,7 @@ class Terminal(io.StringIO):
 def large_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("job.toml").write_text(JOB)
-    for name, value in {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}.items():
+    for name, value in {"TERM": "xterm", "COLUMNS": "80", "LINES": "30"}.items():
         monkeypatch.setenv(name, value)
 
 
@@ -53,13 +53,13 @@ def test_a_run_is_shown_with_its_totals_curve_and_workers(monkeypatch: pytest.Mo
     terminal = Terminal()
     view = RunView("quadratic, sgd", Stop(rounds=40), terminal)
     monkeypatch.setattr(view, "due", lambda: True)
-    minimize(Quadratic(5), 7, update=Plain(0.4), rounds=40, times=Sqrt(5), observers=[view], progress=False)
-    shown = terminal.getvalue().rpartition("quadratic, sgd on 5 workers")[2]
+    minimize(Quadratic(5), 7, update=Plain(0.4), rounds=40, times=Sqrt(7), observers=[view], progress=False)
+    shown = terminal.getvalue().rpartition("quadratic, sgd on 7 workers")[2]
     rows = {row[0]: row[1] for row in re.findall(r"│ \S*m([a-z ]+?) *\x1b\S+ *\S+m(.*?) *│", shown)}
     assert rows["round"].startswith("40 of 40, 100.0 %, ")
     assert {"gap", "clock", "worker time", "busiest", "slowest"} <= set(rows)
     assert rows["gap"].endswith("▁")
-    assert "worker 4 (virtual): " in rows["slowest"]
+    assert "worker 6 (virtual): " in rows["slowest"]
 
 
 def test_each_version_replaces_the_one_before_and_a_note_is_printed_above(

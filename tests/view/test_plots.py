@@ -25,6 +25,7 @@ def run_job(out: str, *options: str) -> PlottedRun:
     return plotted(load_record(RunFile(Path(out)))[0], out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_runs_are_drawn_in_the_format_of_the_file_name(suffix: str) -> None:
     run_job("a.h5")
