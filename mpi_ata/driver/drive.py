@@ -75,14 +75,14 @@ class RoundBoundary:
         return True
 
 
-def advise_on_exchange(ledger: Ledger) -> None:
+def advise_on_exchange(ledger: Ledger, advice: str = "let each task do more, or use a larger budget") -> None:
     """Log where exchanging orders and results took longer than the tasks themselves, on average."""
     sums = ledger.stats.state()
     orders = int(sums["arrivals"].sum())
     overhead, seconds = (1e3 * math.fsum(sums[name]) / max(orders, 1) for name in ("overhead", "seconds"))
     if orders >= ENOUGH_ORDERS and overhead > seconds:
-        text = "exchanging an order took %.3g ms, but its tasks only %.3g ms: let each task do more, or use "
-        log.warning(f"{text}a larger budget", overhead, seconds)
+        text = "exchanging an order took %.3g ms, but its tasks only %.3g ms: %s"
+        log.warning(text, overhead, seconds, advice)
 
 
 def check_fit(method: Method, cluster: Cluster) -> None:

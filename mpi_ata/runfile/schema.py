@@ -84,6 +84,11 @@ class Record:
     slurm_jobs: tuple[str, ...] = ()  # in which it ran
 
     @property
+    def is_shared(self) -> bool:
+        """Return whether other jobs ran on its workers, too."""
+        return any(event.kind == "shared" for event in self.events)
+
+    @property
     def position(self) -> str:
         """Return how far the run is: its latest round, or how many items a farm has done."""
         return (

@@ -18,6 +18,7 @@ from mpi_ata.arrays import Array, BoolArray, IntArray, State, entry
 from mpi_ata.clusters import Back, Cluster, Lost
 from mpi_ata.clusters.farm import Items, Journal, name_of
 from mpi_ata.clusters.interface import ClusterAbilities
+from mpi_ata.driver.drive import advise_on_exchange
 from mpi_ata.driver.execute import start_billing
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.plan import RunStart
@@ -250,6 +251,7 @@ class FarmRun(Journal):
 
     def close(self, stop_request: StopRequest, error: BaseException | None) -> None:
         """Save for the last time, after the script, a signal or an error has ended the farm."""
+        advise_on_exchange(self._cluster.ledger, "let each item do more, or use one process")
         if (recorder := self._recorder) is None:
             return
         try:

@@ -101,6 +101,12 @@ def _doubts(records: Sequence[Record], largest: int, seen: int, shared: bool) ->
     lines = []
     if (overhead := max(map(overhead_ratio, records))) > 1:
         lines.append(f"{overhead_text(overhead)} {UNPREDICTABLE}")
+    if dead := sum(event.kind == "lost" for record in records for event in record.events):
+        lines.append(f"{counted(dead, 'worker')} died: here they are taken to work as before.")
+    if any(record.summary.get("billed") is None for record in records):
+        lines.append("Simulated: this is about the law of the task times, not about your nodes.")
+    if not shared and any(record.is_shared for record in records):
+        lines.append("It shared its workers with other jobs; this is what it takes alone (or use --shared).")
     if largest > seen:
         others = "others are taken to be like these, and ± does not cover how they differ"
         lines.append(f"--nodes {largest:,} is more than the {counted(seen, 'node')} seen so far: {others}.")

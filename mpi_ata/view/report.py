@@ -59,7 +59,10 @@ def _panel(panel: plots.CurvePanel, runs: Sequence[plots.PlottedRun]) -> dict[st
 def _run(number: int, record: Record, run: plots.PlottedRun) -> dict[str, Any]:
     assert run.workers is not None
     rows, known, described = plots.worker_rows(run), run.workers, describe(record)
-    events = [[when(e.time), e.worker if e.worker >= 0 else None, e.kind, e.text] for e in record.events]
+    told = [*record.events]
+    for change in [event for event in told if event.kind == "changed-speed"][:-1]:  # they may be many
+        told.remove(change)
+    events = [[when(e.time), e.worker if e.worker >= 0 else None, e.kind, e.text] for e in told]
     return {
         "number": number,
         "name": run.name,
@@ -176,7 +179,8 @@ def run_summary(record: Record) -> Iterator[str]:
     spent, waste, rounds = summary["worker_time"], summary["waste"], counted(summary["rounds"], "round")
     known = [f", {name} {summary[name]:.4g}" for name in ("gap", "loss") if summary.get(name) is not None]
     limit = "" if record.reason == rounds else f" at {record.reason}"
-    state = f"is finished{limit}" if record.reason else "is not finished"
+    failed = f"has failed ({record.failure})" if record.failure else "is not finished"
+    state = f"is finished{limit}" if record.reason else failed
     yield f"The run {state}: {rounds} in {duration(summary['clock'])} on the clock{''.join(known[:1])}."
     latest = latest_metrics(record).items()
     if metrics := [f"{name} {value:.4g}" for name, value in latest if value is not None]:
@@ -185,7 +189,7 @@ def run_summary(record: Record) -> Iterator[str]:
         used = (
             f"{share(spent - waste, spent)} went into finished tasks, {share(waste, spent)} into stopped ones"
         )
-        who = "workers computed for it" if is_shared(record) else "workers computed"
+        who = "workers computed for it" if record.is_shared else "workers computed"
         busy = f"{who} during {share(spent, summary['workers'] * summary['clock'])} of the clock"
         yield f"Of {duration(spent)} of worker time, {used}; {busy}."
     if shares := elapsed_shares(summary):
@@ -200,7 +204,7 @@ def run_summary(record: Record) -> Iterator[str]:
 def _costs(record: Record) -> Iterator[str]:
     """Yield where billed time went, and the joules of the Slurm jobs, where these are known."""
     summary, billed, joules = record.summary, record.summary.get("billed"), record.summary.get(SLURM_ENERGY)
-    if billed and is_shared(record):
+    if billed and record.is_shared:
         part = f"{share(summary['worker_time'], billed)} of that was spent on tasks"
         whole = "the core time that was billed to all jobs on these workers"
         yield f"Its part of {whole} is {duration(billed)}; {part}."
@@ -221,11 +225,6 @@ def _costs(record: Record) -> Iterator[str]:
         yield f"{who} used {significant(joules, 4)} J, {per_task} J per used task, idle cores included."
 
 
-def is_shared(record: Record) -> bool:
-    """Return whether other jobs used the workers of a run too."""
-    return any(event.kind == "shared" for event in record.events)
-
-
 def _simulated(record: Record) -> bool:
     return all(identity.host == VIRTUAL for identity in record.identities)
 
@@ -235,7 +234,7 @@ def not_worth_using(record: Record) -> IntArray:
 
     Nobody knows that of workers that serve other jobs too.
     """
-    if is_shared(record):
+    if record.is_shared:
         return np.zeros(0, np.int64)
     tasks, known = record.workers["tasks"], learned(record)
     equal_share = tasks.sum() / len(tasks)

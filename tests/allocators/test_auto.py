@@ -84,6 +84,7 @@ def test_after_50_rounds_its_clock_is_never_behind_that_of_ata_empirical(
     assert (own.clock[50:] <= 1.05 * other.clock[50:]).all()
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("law", [Sqrt(17), Linear(17)])
 def test_after_400_rounds_it_is_ahead_of_the_oracle_in_clock_without_more_worker_time(
@@ -107,6 +108,7 @@ def test_workers_without_noise_get_the_quotas_of_the_oracle(spares: str) -> None
     assert [quota.tolist() for quota in quotas[-100:]].count(wanted) >= 85
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("law", [Sqrt(51), Mix(15), LAWS["gpu-generations"](48)])
 def test_a_restored_allocator_decides_as_the_first_would_have(spares: str, law: Law) -> None:

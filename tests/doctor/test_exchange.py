@@ -74,6 +74,7 @@ def running(mark: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_ranks_that_hang_are_ended_and_none_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in mpi_defaults().items():
         monkeypatch.setenv(name, value)

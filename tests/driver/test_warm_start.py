@@ -67,6 +67,7 @@ def test_the_allocator_goes_on_where_the_earlier_run_has_ended(start: Start) -> 
     assert second.workers["tasks"].sum() == 20 * 7  # and what it learns by itself is kept apart
 
 
+@pytest.mark.slow
 def test_a_chain_of_runs_counts_each_once_however_it_is_given(start: Start) -> None:
     records = [start("1.h5"), start("2.h5", *warm("1.h5")), start("3.h5", *warm("2.h5"))]
     own = {name: sum(r.workers[name] for r in records) for name in ("tasks", "seconds", "squares")}
@@ -227,6 +228,7 @@ def test_allocators_that_learn_nothing_accept_a_prior_and_hand_it_on(start: Star
     assert [source.run for source in start("3.h5", *warm("2.h5")).prior] == [each.run for each in runs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["asgd ata-empirical", "heterogeneous-data-sgd", "malenia", "ringmaster"])
 def test_every_method_starts_from_a_prior(start: Start, method: str) -> None:
     start("1.h5")

@@ -62,6 +62,7 @@ def test_the_times_of_a_run_are_drawn_again_worker_by_worker(tmp_path: Path) -> 
         assert drawn == set(sample[worker][~np.isnan(sample[worker])].tolist())
 
 
+@pytest.mark.slow
 def test_a_run_on_recorded_times_takes_as_long_as_the_recorded_run(tmp_path: Path) -> None:
     then = load_record(RunFile(recorded(tmp_path, "stop.rounds=300")))[0].summary
     now = driven(written(tmp_path, RUN), ["stop.rounds=300"]).summary()

@@ -123,6 +123,8 @@ def test_fixed_quotas_with_drawn_times_give_the_same_result_bit_for_bit(number: 
     np.testing.assert_array_equal(ours.trace["loss"], theirs.trace["loss"])
 
 
+@pytest.mark.every_mpi
+@pytest.mark.slow
 @TIMED
 @pytest.mark.parametrize(
     ("method", "budget"),
@@ -170,6 +172,8 @@ def test_with_other_workers_those_that_stayed_are_recognised(before: int, after:
     assert later.workers["tasks"].shape == (after,)
 
 
+@pytest.mark.every_mpi
+@pytest.mark.slow
 @TIMED
 @pytest.mark.parametrize(
     "number",

@@ -155,6 +155,7 @@ except mpi_ata.UsageError as error:
 """
 
 
+@pytest.mark.slow
 def test_without_a_script_a_problem_in_a_file_runs_on_ranks_and_any_other_is_rejected() -> None:
     Path("my.py").write_text("from mpi_ata import Quadratic\nclass Mine(Quadratic):\n    pass\n")
     done = finished([sys.executable, "-c", NOTEBOOK])

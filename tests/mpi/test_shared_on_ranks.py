@@ -170,6 +170,8 @@ def test_a_dead_worker_is_lost_for_each_job_and_all_are_finished() -> None:
         assert row["tasks_started"] == used + row["tasks_wasted"] + row["tasks_lost"]
 
 
+@pytest.mark.every_mpi
+@pytest.mark.slow
 @pytest.mark.parametrize("dimension", [10, pytest.param(1000, marks=SLOW)])  # in a header, and behind it
 @pytest.mark.parametrize("dies", [False, pytest.param(True, marks=SLOW)])
 def test_idle_workers_do_spare_tasks_and_rounds_use_their_budget(dimension: int, dies: bool) -> None:

@@ -48,6 +48,7 @@ class Busy(Quadratic):
 
 # Recorded rounds are replayed as they were, so that the same decisions give the same times, however busy the
 # machine was.  Decisions may differ where they depend on the rounding of sums, hence a tolerance at all.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["measured ata-empirical", *slow("emulated ata-empirical", "emulated uta", "measured ata-auto")]
 )

@@ -31,6 +31,7 @@ def test_figures_of_the_document_are_small_and_all_of_them_are_used() -> None:
         assert f"](paper/{figure.name})" in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not figures.available(), reason="matplotlib is not installed")
 def test_results_are_written_below_their_commands_and_nothing_else_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

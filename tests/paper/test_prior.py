@@ -39,6 +39,7 @@ def test_a_run_starts_from_exactly_what_the_bandit_learned(tmp_path: Path, name:
     assert [event.kind for event in started.events] == ["started", "warm-started", "ended"]
 
 
+@pytest.mark.slow
 def test_many_prior_rounds_bring_learners_close_to_the_oracle(tmp_path: Path) -> None:
     arguments = ["--workers", "8", "--rounds", "150", "--prior", "0,30000", "--out", str(tmp_path)]
     found = records("prior", *arguments)

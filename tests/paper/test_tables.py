@@ -120,6 +120,7 @@ def test_the_other_tables_have_their_own_laws_and_explain_their_choices(table: s
     assert ("lognormal" in text) == (law == "mix")
 
 
+@pytest.mark.slow
 def test_a_folder_gets_the_figure(tmp_path: Path) -> None:
     if not figures.available():
         pytest.skip("matplotlib is not installed")

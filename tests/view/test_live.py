@@ -79,7 +79,7 @@ def test_each_version_replaces_the_one_before_and_a_note_is_printed_above(
     text = terminal.getvalue()
     assert "one\n\r\x1b[2K\x1b[1A\x1b[2Ktwo\n" in text
     assert "\x1b[1A\x1b[2KNote: worker 1 is lost\n" in text, "erased first"
-    assert f"{'x' * 99}…" in text, "cut to the terminal"
+    assert f"{'x' * 79}…" in text, "cut to the terminal"
     assert text.endswith("\x1b[1A\x1b[2K")
 
 

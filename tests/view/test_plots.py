@@ -79,6 +79,7 @@ def test_round_times_add_up_to_the_clock_and_the_map_shows_the_budget_in_every_r
     assert np.allclose(rates.sum(axis=0), 7)
 
 
+@pytest.mark.slow
 def test_many_workers_become_groups_of_similar_speed_that_leave_nobody_out() -> None:
     run = run_job("a.h5", "--workers", "230", "--set", "allocator.name=uta", "--set", "allocator.budget=460")
     rows = plots.worker_rows(run)
@@ -122,6 +123,7 @@ def test_without_matplotlib_one_sentence_says_how_to_install_it(monkeypatch: pyt
     assert "figures need matplotlib; install it with: pip install 'mpi-ata[plot]'" in result.stderr
 
 
+@pytest.mark.slow
 def test_compare_draws_its_runs_and_shows_the_spread_over_seeds() -> None:
     Path("job.toml").write_text(JOB)
     arguments = ["compare", "job.toml", "--virtual", "--allocators", "gta,uta", "--seeds", "3"]

@@ -148,6 +148,7 @@ def test_the_command_prints_draws_and_its_best_size_is_what_submit_asks_for() ->
     assert (twice.exit_code, "leave out --nodes and --ntasks" in twice.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_runs_that_say_nothing_are_rejected() -> None:
     run_job()
     other = call("run", "job.toml", "--virtual", "--out", "other.h5", "--set", "problem.dimension=11")

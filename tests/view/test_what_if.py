@@ -62,6 +62,7 @@ def test_the_prediction_for_another_allocator_is_what_that_one_takes() -> None:
         assert row[name] == pytest.approx(ran[name], rel=0.05)
 
 
+@pytest.mark.slow
 def test_budget_and_workers_can_be_changed() -> None:
     run_job(*UTA, "--set", "stop.rounds=200")
     (row,) = ask("--allocators", "uta", "--budget", "4", "--workers", "0-1,4")["predicted"]
@@ -70,6 +71,7 @@ def test_budget_and_workers_can_be_changed() -> None:
     assert fastest["worker_time"] < row["worker_time"]
 
 
+@pytest.mark.slow
 def test_few_recorded_times_make_a_prediction_less_sure() -> None:
     run_job("--set", "stop.rounds=5", *UTA)
     few = ask("--allocators", "uta")
