@@ -181,7 +181,7 @@ def state_of(found: SubmittedRun, progress: Progress) -> tuple[str, str]:
     if progress.failure:
         return "failed", progress.failure
     name = scheduler().NAME
-    return "unfinished", f"{name} says {job.state}" if job else f"no {name} job is running it any more"
+    return "stopped", f"{name} says {job.state}" if job else f"no {name} job is running it any more"
 
 
 def expected_end(progress: Progress) -> float | None:

@@ -4,7 +4,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,10 +40,11 @@ _KINDS: dict[type, str] = {
     str: "a string",
     list: "a list",
 }
+NAMED_TABLES = ("problem", "method", "allocator")  # whose key `name` chooses a class
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def check_keys(table: str, keys: Iterable[str], valid: Sequence[str]) -> None:
+def check_keys(table: str, keys: Iterable[str], valid: Collection[str]) -> None:
     """Reject keys that nobody would read."""
     for key in keys:
         if key not in valid:
@@ -130,7 +131,8 @@ class Component:
         """Reject keys of the job that the constructor does not take; it is `given` others anyway."""
         if not self.accepts_any():
             own = [key for key in self.known_keys() if key not in given]
-            check_keys(self.table, self.keys, [*self.others, *own])
+            name = ["name"] if self.table in NAMED_TABLES else []
+            check_keys(self.table, self.keys, dict.fromkeys([*self.others, *own, *name]))
 
     def build(self, **given: Any) -> Any:
         """Construct it: from `given` what a job cannot know, from the job's keys the rest."""

@@ -74,7 +74,7 @@ def test_a_cancelled_job_can_be_resumed_and_leaves_no_process(site: Site, comman
         assert kinds(submitted["run"])[-1] == "ended"
     time.sleep(8)  # longer than it takes Slurm to start a requeued job
     assert site.state(submitted["job"]) == "CANCELLED"
-    assert site.status("mine.h5")[0]["state"] == "unfinished"
+    assert site.status("mine.h5")[0]["state"] == "stopped"
     few_more = ("--set", f"stop.rounds={rounds_of(site.folder / 'mine.h5') + 10}")
     again = site.submit(job, *words, *few_more, "--resume", command=command)
     site.wait_completed(again["job"])
