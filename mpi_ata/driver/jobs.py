@@ -297,7 +297,8 @@ def check_shareable(method: Method) -> None:
     abilities = MethodAbilities.of(method)
     if abilities.allocator is None or not abilities.shares_workers:
         rule = "keeps all workers busy, or stops tasks, so that they cannot be shared"
-        raise UsageError(f"this method {rule}; use sgd, heterogeneous-data-sgd or map, or run the job alone")
+        others = "sgd, rennala-mvr, heterogeneous-data-sgd or map"
+        raise UsageError(f"this method {rule}; use {others}, or run the job alone")
     if is_greedy(abilities.allocator):
         rule = "orders more tasks than it uses, but jobs that share workers use all that they order"
         raise UsageError(f"this allocator {rule}; use another one, such as ata-auto, or run the job alone")
