@@ -61,8 +61,8 @@ def test_a_slow_node_is_flagged_within_50_rounds_and_the_next_job_avoids_it(site
     job, out = site.own(UNEQUAL, rounds=50), site.folder / "first.h5"
     first = site.complete(job, *size(5), "--out", out)
     # Sleeping takes a little longer than asked for, on a busy machine by a few milliseconds.
-    hosts = r"^hosts +n4 slow \(2\.[0-3] x\); see mpi-ata show \S*first.h5$"
-    assert re.search(hosts, site.log(first), re.MULTILINE)
+    line = r"^hosts +n4 slow \(2\.[0-3] x\); see mpi-ata show \S*first.h5$"
+    assert re.search(line, site.log(first), re.MULTILINE)
     reason = r"n4: 2\.[0-3] times slower than the median of 4 hosts"
     assert re.search(rf"\n{reason}\n3 other hosts not flagged\n", site.ata("show", out))
     second = site.complete(job, *FOUR, "--exclude-slow", out)
