@@ -27,7 +27,7 @@ help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
 # Tests of ranks have the machine for themselves, since some are about time.
-test: $(VENV)/ready  ## all quick tests, under four minutes on two cores
+test: $(VENV)/ready  ## all quick tests, about four minutes on two cores
 	$(BIN)/pytest -n $(PROCESSES) $(QUICK) --ignore=tests/mpi
 	$(BIN)/pytest $(FILES) $(QUICK) tests/mpi
 
