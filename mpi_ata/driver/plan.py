@@ -189,10 +189,10 @@ def _resume(job: Path, settings: Sequence[str], output: OutputOptions) -> Plan:
     assert output.out is not None
     file = RunFile(output.out)
     record, complaint = load_named(file)
-    resumed, changes = resume_job(
+    resumed, changes, hidden = resume_job(
         job, record.job, settings, output.accept_changes, finished=bool(record.reason)
     )
-    notes = resume_notes(output, complaint)
+    notes = [*resume_notes(output, complaint), *hidden]
     return Plan(resumed, file, record, bool(complaint), tuple(changes), notes=tuple(notes), output=output)
 
 

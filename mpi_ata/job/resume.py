@@ -1,6 +1,5 @@
 """The job of a run that is resumed: what may have changed in it, and what --set changed earlier."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,8 +19,6 @@ from mpi_ata.job.tables import (
     value_of,
 )
 
-log = logging.getLogger("mpi_ata")
-
 # Keys that may differ between a run and its resumption: they change nothing in what it computes.
 SAVING = ("checkpoint_rounds", "checkpoint_seconds", "grace")
 FREE = {f"run.{key}" for key in ("workers", "evaluate_every", *SAVING, "log", "exchange", "replicated")}
@@ -35,8 +32,8 @@ def resume_job(
     settings: Sequence[str],
     accept_changes: bool = False,
     finished: bool = False,
-) -> tuple[Job, list[str]]:
-    """Return the job of a run to resume, with what --set changed then and changes now, and all changes.
+) -> tuple[Job, list[str], list[str]]:
+    """Return the job to resume, with what --set changed then and changes now, all changes, and notes on them.
 
     Of a finished run, the limits that --set gave are used up: those of the job file count again.
     """
@@ -49,22 +46,29 @@ def resume_job(
         job = job_from(path, RunDescription(text, tuple(setting.text for setting in latest.values())))
         before, after = stored.tables, job.tables
         keys, edited = differing_keys(after, before), _edited_files(job, stored)
+        written = parse_tables(text)
+        in_file = differing_keys(written, parse_tables(stored.text))
         if not accept_changes:
-            in_file = differing_keys(parse_tables(text), parse_tables(stored.text))
-            _note_hidden(sorted((latest.keys() - now.keys()) & set(in_file)), parse_tables(text), after)
             other = now.keys() & keys  # --set names another file on purpose
             files = [_file(after, name) for name in edited if name.partition("/")[0] not in other]
             _check_same([name for name in in_file if name not in latest], files)
     values = [f"{name}: {value_of(before, name)} -> {value_of(after, name)}" for name in keys]
-    return job, [*values, *(f"{_file(after, name)}:\n{lines}" for name, lines in edited.items())]
+    changes = [*values, *(f"{_file(after, name)}:\n{lines}" for name, lines in edited.items())]
+    return (
+        job,
+        changes,
+        _hidden([name for name in in_file if name in latest.keys() - now.keys()], written, after),
+    )
 
 
-def _note_hidden(names: Sequence[str], in_file: Tables, used: Tables) -> None:
-    """Log which edits of the job file have no effect, since --set gave these keys earlier."""
-    for name in names:
-        edited, kept = value_of(in_file, name), value_of(used, name)
-        if edited != kept:
-            log.warning("%s = %s in the file is not used: --set gave %s earlier", name, edited, kept)
+def _hidden(names: Sequence[str], written: Tables, used: Tables) -> list[str]:
+    """Return which edits of the job file have no effect, since --set gave these keys earlier."""
+    values = [(name, value_of(written, name), value_of(used, name)) for name in names]
+    return [
+        f"{name} = {edited} in the file is not used: --set gave {kept} earlier"
+        for name, edited, kept in values
+        if edited != kept
+    ]
 
 
 def _check_same(keys: Sequence[str], files: Sequence[str]) -> None:

@@ -124,6 +124,7 @@ extra.key          1             unknown table 'extra'; valid tables: problem, m
 problem.dimention  4             unknown key 'dimention' in [problem]; valid keys: dimension, noise
 method.step        1             unknown key 'step' in [method]; valid keys: ; did you mean step_size?
 method.x0          [1.0]         unknown key 'x0' in [method]
+problem.nam        "x"           unknown key 'nam' in [problem]; valid keys: ; did you mean name?
 allocator.n        5             unknown key 'n' in [allocator]; valid keys: budget
 times.alpha        5             unknown key 'alpha' in [times]; valid keys: law
 stop.round         5             unknown key 'round' in [stop]; valid keys: rounds, gap, loss, clock, elapsed

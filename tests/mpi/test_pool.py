@@ -275,7 +275,8 @@ def test_a_recorded_pool_is_resumed_after_a_signal_with_what_it_has_computed(
     assert after.summary["tasks_used"] == 300, "each item counts once"
     under_way = before - saved["tasks_used"] + 3  # each worker may be at one that it ends after its manager
     assert again <= (under_way if sent == "KILL" else 0), "what was saved is not computed"
-    assert [event["kind"] for event in after.events].count("resumed") == 1
+    (resumed,) = (event["text"] for event in after.events if event["kind"] == "resumed")
+    assert resumed == f"at item {saved['tasks_used']:,} on 3 workers"
     assert "\nrounds" not in (shown := printed_by("show", "run.h5", folder=tmp_path))
     assert " = 300 used + " in shown
     assert "\nitems        300 done\n" in printed_by("watch", "run.h5", folder=tmp_path)

@@ -118,6 +118,20 @@ def test_price_decides_between_fastest_and_cheapest() -> None:
         assert "best" in rows[expected]["marks"]
 
 
+def test_what_limits_a_prediction_is_said() -> None:
+    run_job(workers=4, budget=8)
+    assert "Simulated: " in "".join(recommend([RUN])["notes"])
+    on_nodes(RUN, ["n1", "n1", "n2", "n2"], ranks=2)
+    assert recommend([RUN])["notes"] == []
+    record, _ = load_record(file := RunFile(RUN))
+    record.event(0.0, "lost", "its process has ended", worker=1)
+    record.event(0.0, "shared", "its workers serve other jobs too")
+    file.save(*to_tree(record))
+    dead, shared = recommend([RUN])["notes"]
+    assert dead.startswith("1 worker died: ")
+    assert shared.startswith("It shared its workers with other jobs; ")
+
+
 def test_kinds_of_nodes_are_told_apart_and_the_choice_of_nodes_makes_the_result_unsure() -> None:
     run_job(workers=4, budget=8)
     on_nodes(RUN, ["n1", "n2", "n3", "n4"], ranks=1, hardware=["old", "old", "new", "new"])

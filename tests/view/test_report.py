@@ -15,7 +15,7 @@ import pytest
 
 from mpi_ata.clusters import WorkerIdentity
 from mpi_ata.runfile.load import load_record
-from mpi_ata.runfile.schema import Event, Record
+from mpi_ata.runfile.schema import Event, Record, to_tree
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view.report import commands, run_summary, served_jobs
 from tests.cli.commands import JOB, call, use_metrics
@@ -98,6 +98,18 @@ def test_a_report_has_the_curves_workers_events_and_jobs_of_all_runs() -> None:
         assert sum(row[3] for row in run["table"]["rows"]) == 350
         assert [event[2] for event in run["events"]["rows"]] == ["started", "ended"]
         assert run["job"].startswith(JOB.strip())
+
+
+def test_of_many_changes_of_speed_a_report_has_the_last_and_of_a_failed_run_the_reason() -> None:
+    run_job("a.h5")
+    record, _ = load_record(file := RunFile(Path("a.h5")))
+    for number in range(3):
+        record.event(float(number), "changed-speed", f"change {number}", worker=1)
+    record.reason, record.failure = "", "the disk is full"
+    file.save(*to_tree(record))
+    (run,) = data_of(report("a.h5"))["runs"]
+    assert [event[3] for event in run["events"]["rows"] if event[2] == "changed-speed"] == ["change 2"]
+    assert next(run_summary(record)).startswith("The run has failed (the disk is full): 50 rounds in ")
 
 
 def test_runs_that_shared_workers_have_a_map_of_whom_each_served_when() -> None:

@@ -62,6 +62,16 @@ def test_the_prediction_for_another_allocator_is_what_that_one_takes() -> None:
         assert row[name] == pytest.approx(ran[name], rel=0.05)
 
 
+def test_notes_of_replays_are_not_those_of_the_run_and_an_allocator_is_replayed_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    law = ["--set", "times.law=gpu-generations", "--workers", "9", "--set", "allocator.budget=9"]
+    run_job(*UTA, *law, "--set", "stop.rounds=200")
+    predicted = ask("--allocators", "own,ata-auto,uta")["predicted"]  # ata-auto leaves slow workers out
+    assert [row["allocator"] for row in predicted] == ["uta", "ata-auto"]
+    assert caplog.messages == []
+
+
 @pytest.mark.slow
 def test_budget_and_workers_can_be_changed() -> None:
     run_job(*UTA, "--set", "stop.rounds=200")
