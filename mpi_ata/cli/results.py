@@ -10,6 +10,7 @@ import click
 
 from mpi_ata.cli.options import PATH, complete_allocators, json_option, price_option, run_argument, show
 from mpi_ata.runfile.load import SLURM_ENERGY, describe, load_named
+from mpi_ata.runfile.lock import RunLock
 from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view import plots
@@ -56,9 +57,10 @@ def show_command(run: Path, as_json: bool) -> None:
       mpi-ata show runs/mine.h5
       mpi-ata show runs/mine.h5 --json
     """
+    running = RunLock(run).is_held()
     record = load_with_energy(run)
     described = describe(record)
-    show(json.dumps(described) if as_json else format_run(described, run, record))
+    show(json.dumps(described) if as_json else format_run(described, run, record, running))
 
 
 @click.command(name="plot")

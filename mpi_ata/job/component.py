@@ -131,7 +131,7 @@ class Component:
         """Reject keys of the job that the constructor does not take; it is `given` others anyway."""
         if not self.accepts_any():
             own = [key for key in self.known_keys() if key not in given]
-            name = ["name"] if self.table in NAMED_TABLES else []
+            name = ["name"] if self.table in NAMED_TABLES and not isinstance(self.cls, UserClass) else []
             check_keys(self.table, self.keys, dict.fromkeys([*self.others, *own, *name]))
 
     def build(self, **given: Any) -> Any:

@@ -54,11 +54,8 @@ def resume_job(
             _check_same([name for name in in_file if name not in latest], files)
     values = [f"{name}: {value_of(before, name)} -> {value_of(after, name)}" for name in keys]
     changes = [*values, *(f"{_file(after, name)}:\n{lines}" for name, lines in edited.items())]
-    return (
-        job,
-        changes,
-        _hidden([name for name in in_file if name in latest.keys() - now.keys()], written, after),
-    )
+    kept = [name for name in in_file if name in latest and name not in now]
+    return job, changes, _hidden(kept, written, after)
 
 
 def _hidden(names: Sequence[str], written: Tables, used: Tables) -> list[str]:

@@ -99,9 +99,12 @@ def is_finished(run: Path) -> bool:
 RUNNING, FINISHED, FAILED, STOPPED = "running", "finished", "failed", "stopped"
 
 
-def run_state(record: Record, path: Path) -> str:
-    """Return the state of a run in a few words, of which the first is one of those above."""
-    if RunLock(path).is_held():
+def run_state(record: Record, running: bool) -> str:
+    """Return the state of a run in a few words, of which the first is one of those above.
+
+    Whether it was `running` is asked before its file is read: the save that is read is then its last one.
+    """
+    if running:
         return RUNNING
     if record.failure:
         return f"{FAILED}: {record.failure}"
@@ -159,9 +162,10 @@ def list_runs(folder: Path) -> list[ListedRun]:
 
 
 def _listed(path: Path) -> ListedRun:
-    progress, previous = read_progress(path), RunFile(path).previous
+    running, previous = RunLock(path).is_held(), RunFile(path).previous
+    progress = read_progress(path)
     state = FINISHED if progress.finished else FAILED if progress.failure else STOPPED
-    state = RUNNING if RunLock(path).is_held() else "damaged" if progress.trouble else state
+    state = RUNNING if running else "damaged" if progress.trouble else state
     size = sum(os.path.getsize(file) for file in (path, previous) if file.exists())
     return ListedRun(path, progress.job, state, progress.rounds, path.stat().st_mtime, size)
 

@@ -215,8 +215,6 @@ LOOK_SECONDS = 1.0  # between looks at a run file
 def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> str:
     """Show a run whenever it is saved, until it has ended, and return how; `follow` awaits who resumes it."""
     display = Display(stream)
-    while follow and not path.exists():
-        time.sleep(look)
     while not (run := saved_run(path)).at_rest(for_good=follow):
         display.show(run_panel(run) if display.has_room else progress_text(run.summary, run.stop))
         while _saved_at(path) == run.saved and RunLock(path).is_held() != run.at_rest():
@@ -269,8 +267,8 @@ def folder_text(runs: Mapping[str, Snapshot]) -> str:
 
 def saved_run(path: Path) -> Snapshot:
     """Return the run in a file as it was saved."""
-    saved = _saved_at(path)  # before it is read: a later save is noticed
-    return snapshot_of_record(load_named(RunFile(path))[0], path, saved)
+    saved, running = _saved_at(path), RunLock(path).is_held()  # before it is read: a later save is noticed
+    return snapshot_of_record(load_named(RunFile(path))[0], running, saved)
 
 
 def _saved_at(path: Path) -> float:
@@ -280,14 +278,14 @@ def _saved_at(path: Path) -> float:
     return 0.0
 
 
-def snapshot_of_record(record: Record, path: Path, saved: float) -> Snapshot:
+def snapshot_of_record(record: Record, running: bool, saved: float) -> Snapshot:
     """Return a run as it was when its file was saved, at this Unix time."""
     gaps, columns = record.trace["gap"], record.workers
     curve = gaps if len(gaps) and not math.isnan(gaps[-1]) else record.trace["loss"]
     spent = columns["seconds"] + columns["unfinished"]
     workers = Workers(record.identities, available_workers(record), spent, columns, *_earlier_tasks(record))
     latest = [f"{when(e.time)} {e.kind}: {''.join(e.text.splitlines()[:1])}" for e in record.events[-EVENTS:]]
-    job, title, state = record.job, job_title(record.job.tables), run_state(record, path)
+    job, title, state = record.job, job_title(record.job.tables), run_state(record, running)
     return Snapshot(
         title, job.stop, job.is_farm, record.summary, curve.tolist(), workers, latest, state, saved
     )

@@ -23,6 +23,7 @@ from mpi_ata.runfile.schema import Record
 from mpi_ata.view import plots
 from mpi_ata.view.explain import depends_on_means, planned
 from mpi_ata.view.learned import learned
+from mpi_ata.view.summaries import main_events
 from mpi_ata.view.text import duration, elapsed_shares, share, significant, when
 
 MOST_POINTS = 512  # of a curve
@@ -59,10 +60,10 @@ def _panel(panel: plots.CurvePanel, runs: Sequence[plots.PlottedRun]) -> dict[st
 def _run(number: int, record: Record, run: plots.PlottedRun) -> dict[str, Any]:
     assert run.workers is not None
     rows, known, described = plots.worker_rows(run), run.workers, describe(record)
-    told = [*record.events]
-    for change in [event for event in told if event.kind == "changed-speed"][:-1]:  # they may be many
-        told.remove(change)
-    events = [[when(e.time), e.worker if e.worker >= 0 else None, e.kind, e.text] for e in told]
+    events = [
+        [when(each["time"]), each["worker"] if each["worker"] >= 0 else None, each["kind"], each["text"]]
+        for each in main_events(described["events"])
+    ]
     return {
         "number": number,
         "name": run.name,

@@ -150,13 +150,13 @@ def _elapsed_rows(summary: dict[str, Any]) -> Rows:
     return rows
 
 
-def format_run(run: dict[str, Any], path: Path, record: Record) -> str:
+def format_run(run: dict[str, Any], path: Path, record: Record, running: bool) -> str:
     """Return the contents of a run file as text; a farm has neither rounds nor a point x."""
-    hosts, farm, state = hosts_text(run["hosts"]), record.job.is_farm, run_state(record, path)
+    hosts, farm, state = hosts_text(run["hosts"]), record.job.is_farm, run_state(record, running)
     parts = [
         aligned([("run", run["run"]), ("state", state), *summary_rows(run)[1 if farm else 0 :]]),
         f"Result\n\n{aligned(_result_rows(path, record.method)[2 if farm else 0 :])}",
-        f"Events\n\n{aligned(_event_rows(run['events'], path))}",
+        f"Events\n\n{aligned([*map(_event_row, main_events(run['events']))])}",
         f"Workers\n\n{workers_table(run['workers_table'])}",
         f"Hosts\n\n{hosts}" if hosts else "",
         f"Job\n\n{run['job'].strip()}",
@@ -177,13 +177,14 @@ def _result_rows(path: Path, method: State) -> Rows:
     ]
 
 
-def _event_rows(events: Sequence[dict[str, Any]], path: Path) -> Rows:
-    """Return what happened; of changes of speed, which may be many, only their number and the last."""
+def main_events(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what happened; of changes of speed, which may be many, only the last and their number."""
     changes = [event for event in events if event["kind"] == "changed-speed"]
-    rows = [_event_row(event) for event in events if event not in changes[:-1]]
-    hidden = f"{counted(len(changes) - 1, 'earlier change')} of speed"
-    more = [("", f"{hidden}: {command_line('mpi-ata', 'show', path, '--json')}")]
-    return [*rows, *(more if len(changes) > 1 else [])]
+    if len(changes) < 2:
+        return [*events]
+    more = f"; {counted(len(changes) - 1, 'earlier change')} of speed: mpi-ata show RUN.h5 --json"
+    last = changes[-1] | {"text": changes[-1]["text"] + more}
+    return [last if event is changes[-1] else event for event in events if event not in changes[:-1]]
 
 
 def _event_row(event: dict[str, Any]) -> tuple[str, str]:

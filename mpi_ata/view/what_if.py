@@ -303,8 +303,8 @@ def replay(job: Job, recorded: Recording, rounds: int) -> Array:
 @contextmanager
 def muted() -> Iterator[None]:
     """Drop what is logged meanwhile: notes of a replay are not about the run."""
-    log, before = logging.getLogger("mpi_ata"), logging.getLogger("mpi_ata").disabled
-    log.disabled = True
+    log = logging.getLogger("mpi_ata")
+    before, log.disabled = log.disabled, True
     try:
         yield
     finally:
@@ -332,7 +332,7 @@ UNPREDICTABLE = "So nothing can be predicted from this run: mpi-ata compare runs
 def what_if_table(answer: dict[str, Any]) -> str:
     """Return what the run took and what is predicted, if that can be known, and how far to trust it."""
     recorded, predicted = answer["recorded"], answer["predicted"] if _reliable(answer) else []
-    ran = recorded | {"allocator": f"{answer['allocator']}, recorded", "budget": answer["budget"]}
+    ran = recorded | {"allocator": f"{answer['allocator']}, recorded", "budget": answer["budget"] or "-"}
     rows = [_cells(row, recorded["clock"]) for row in (ran, *predicted)]
     return "\n".join([table(rows, HEADER), "", *_remarks(answer)])
 

@@ -127,6 +127,12 @@ def test_durations_are_parsed_as_the_scheduler_does(
     assert system.parse_duration(text) == seconds
 
 
+def test_a_time_that_is_a_mere_number_is_minutes_on_pbs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPI_ATA_SCHEDULER", "pbs")
+    text = script_text(replace(SCRIPT, resources=replace(FOUR, time="90")))
+    assert "#PBS -l walltime=01:30:00\n" in text
+
+
 def qstat(**fields: object) -> None:
     """Let qstat know of a job."""
     known: dict[str, object] = {

@@ -516,6 +516,15 @@ def test_the_lock_of_another_host_is_removed_if_nothing_changes_it_for_a_while(
     assert caplog.messages == [text]
 
 
+def test_a_run_on_another_host_is_running_as_long_as_its_lock_is_fresh() -> None:
+    assert not RunLock(Path("run.h5")).is_held()
+    left_lock(**OTHER_HOST)
+    assert RunLock(Path("run.h5")).is_held()
+    long_ago = time.time() - 70
+    os.utime("run.h5.lock", (long_ago, long_ago))
+    assert not RunLock(Path("run.h5")).is_held()
+
+
 def test_a_living_lock_of_another_host_is_kept(quick: None) -> None:
     holder = RunLock(Path("run.h5"))
     holder.acquire()

@@ -22,7 +22,7 @@ from mpi_ata.cli.runs import printed_notes
 from mpi_ata.driver.plan import OutputOptions
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.lock import RunLock
-from mpi_ata.runfile.schema import to_tree
+from mpi_ata.runfile.schema import Record, to_tree
 from mpi_ata.runfile.store import RunFile
 from mpi_ata.view import live
 from mpi_ata.view.live import Display, RunView, progress_text, snapshot_text
@@ -215,6 +215,22 @@ def test_watching_a_run_that_was_killed_ends_and_says_so() -> None:
     assert done.exit_code == 0
     assert "stopped without a last save; resume it with --resume\n" in done.stdout
     assert "to go" not in done.stdout
+
+
+def test_a_run_that_ends_while_it_is_read_is_not_taken_for_a_killed_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path, read = unfinished(), live.load_named
+    lock = RunLock(path)
+    lock.acquire()
+
+    def load(file: RunFile) -> tuple[Record, str]:
+        lock.release()
+        return read(file)
+
+    monkeypatch.setattr(live, "load_named", load)
+    assert live.saved_run(path).state == "running"
+    assert live.saved_run(path).state.startswith("stopped early by SIGTERM")
 
 
 def test_a_run_is_watched_while_it_runs_from_before_its_first_round_until_it_is_finished() -> None:
