@@ -20,7 +20,7 @@ import mpi_ata
 from mpi_ata import Plain, Quadratic, Sqrt, Stop, Trace, minimize
 from mpi_ata.cli.runs import printed_notes
 from mpi_ata.driver.plan import OutputOptions
-from mpi_ata.runfile.load import load_record
+from mpi_ata.runfile.load import load_named, load_record
 from mpi_ata.runfile.lock import RunLock
 from mpi_ata.runfile.schema import Record, to_tree
 from mpi_ata.runfile.store import RunFile
@@ -220,13 +220,13 @@ def test_watching_a_run_that_was_killed_ends_and_says_so() -> None:
 def test_a_run_that_ends_while_it_is_read_is_not_taken_for_a_killed_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path, read = unfinished(), live.load_named
+    path = unfinished()
     lock = RunLock(path)
     lock.acquire()
 
     def load(file: RunFile) -> tuple[Record, str]:
         lock.release()
-        return read(file)
+        return load_named(file)
 
     monkeypatch.setattr(live, "load_named", load)
     assert live.saved_run(path).state == "running"
