@@ -254,11 +254,11 @@ class FarmRun(Journal):
         advise_on_exchange(self._cluster.ledger, "let each item do more, or use one process")
         if (recorder := self._recorder) is None:
             return
+        stop_request.exit_code = CONTINUE  # should a signal come in these saves
         try:
             if stop_request:
                 self._trace.end()
                 recorder.interrupt(stop_request.word)
-                stop_request.exit_code = CONTINUE
             elif error is not None:
                 recorder.fail(
                     error if isinstance(error, Exception) else RuntimeError(repr(error)), whole=True

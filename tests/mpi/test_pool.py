@@ -242,7 +242,8 @@ def square(value):
         file.write(f"{value}\\n")
     return np.float64(value) ** 2
 
-with mpi_ata.Pool(workers=3, out="run.h5", resume=True, warm_start=".", progress=True) as pool:
+options = {"out": "run.h5", "resume": True, "checkpoint_seconds": 1, "warm_start": ".", "progress": True}
+with mpi_ata.Pool(workers=3, **options) as pool:
     found = [value for _ in range(2) for value in pool.map(square, range(150))]
     assert found == 2 * [float(value) ** 2 for value in range(150)]
     print("done")
