@@ -75,6 +75,9 @@ class Ranks:
     def Gather(self, own: Any, everyone: Any, root: int) -> None:
         """Do nothing: no rank can reach the manager otherwise."""
 
+    def Send(self, part: bytes, to: int) -> None:
+        """Do nothing: no rank waits to begin."""
+
 
 class Incoming:
     """A request for messages, or one of them."""

@@ -44,6 +44,7 @@ from mpi_ata.clusters.mpi.channel import (
 from mpi_ata.clusters.mpi.handshake import (
     exchange_doors,
     exchange_ranks,
+    let_workers_begin,
     link_addresses,
     meeting,
     opening,
@@ -188,6 +189,7 @@ class Ranks:
                 self.channel = Channel(comm, MPI.ANY_SOURCE, template, self.find_dead, self.dead)
             self._watch_lifelines()
             note_start()
+            let_workers_begin(comm)
         finally:  # by now all have opened them
             unlink_shared_file(f"{memory}-flags")
             unlink_shared_file(f"{memory}-slots")

@@ -111,13 +111,17 @@ def _allgather_bytes(
     comm: MPI.Comm, own: npt.NDArray[np.uint8], meanwhile: Callable[[float], None] = time.sleep
 ) -> npt.NDArray[np.uint8]:
     """Return what all ranks say; until all have, call `meanwhile` with the seconds that it may take."""
-    everyone, pause = np.empty((comm.Get_size(), len(own)), np.uint8), SHORTEST_PAUSE_SECONDS
+    everyone = np.empty((comm.Get_size(), len(own)), np.uint8)
     with all_ranks_needed():
-        request = comm.Iallgather(own, everyone)
-        while not request.Test():
-            meanwhile(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        _wait(comm.Iallgather(own, everyone), meanwhile)
     return everyone
+
+
+def _wait(request: MPI.Request, meanwhile: Callable[[float], None] = time.sleep) -> None:
+    pause = SHORTEST_PAUSE_SECONDS
+    while not request.Test():
+        meanwhile(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 @contextmanager
@@ -162,6 +166,18 @@ def meeting(comm: MPI.Comm) -> Iterator[None]:
         if isinstance(error, Exception):
             raise _cannot_open(error) from None
         raise
+
+
+def let_workers_begin(comm: MPI.Comm) -> None:
+    """Let workers set up, now that all have met: one that dies then must not break what others wait for."""
+    for rank in range(comm.Get_size()):
+        if rank != MANAGER:
+            comm.Send(EMPTY, rank)
+
+
+def wait_to_begin(comm: MPI.Comm) -> None:
+    """Wait, asleep, for the manager to know that all have met."""
+    _wait(comm.Irecv(EMPTY, MANAGER))
 
 
 @contextmanager

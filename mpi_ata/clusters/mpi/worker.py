@@ -55,6 +55,7 @@ from mpi_ata.clusters.mpi.handshake import (
     meeting,
     opening,
     unpack_arrays,
+    wait_to_begin,
 )
 from mpi_ata.clusters.mpi.library import MPI, end_without_manager
 from mpi_ata.clusters.mpi.liveness import HEARING_SECONDS, Doorbell, Lifeline
@@ -237,6 +238,7 @@ class Worker:
             self._channel = Channel(comm, MANAGER, template, end_without_manager)
             self._exchange = Passing(links, rank, self._send, self._poll_stop, self._wait_stop)
         comm.Gather(np.array([self._lifeline.connected], np.uint8), None, MANAGER)
+        wait_to_begin(comm)
 
     def _open(self, job: int, settings: ClusterSettings) -> Desk:
         """Return the desk of a job that this worker will work for."""
