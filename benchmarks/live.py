@@ -11,6 +11,8 @@ import time
 import mpi_ata
 from benchmarks.measuring import on_ranks, options
 from mpi_ata import Cluster, Constant, Method, Observer, Plain, Quadratic, Round, Sqrt, Stop, Trace, launch
+from mpi_ata.job.schema import RunDescription
+from mpi_ata.job.tables import Tables
 from mpi_ata.view.live import RunView
 
 SECONDS = 5.0  # that each run lasts
@@ -40,11 +42,19 @@ class Timed(Observer):
 
 def measure(workers: int, ranks: bool = False) -> str:
     """Return one row: what the view costs with this many workers; nothing on the rank of a worker."""
-    terminal, stop = io.StringIO(), Stop(elapsed=SECONDS)
-    timed = Timed(RunView("quadratic, sgd, ata-auto", stop, terminal))
+    terminal = io.StringIO()
+    names = {"problem": "quadratic", "method": "sgd", "allocator": "ata-auto"}
+    tables: Tables = {table: {"name": name} for table, name in names.items()}
+    timed = Timed(RunView(RunDescription.of_tables(tables | {"stop": {"elapsed": SECONDS}}, {}), terminal))
     times = Constant(workers, scale=TASK) if ranks else Sqrt(workers)
     result = mpi_ata.minimize(
-        Quadratic(10), 32, update=Plain(0.1), stop=stop, times=times, observers=[timed], progress=False
+        Quadratic(10),
+        32,
+        update=Plain(0.1),
+        stop=Stop(elapsed=SECONDS),
+        times=times,
+        observers=[timed],
+        progress=False,
     )
     if result is None:
         return ""

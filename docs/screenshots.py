@@ -14,8 +14,10 @@ from pathlib import Path
 from PIL import Image
 from rich.console import Console
 
-from mpi_ata import Plain, Quadratic, Round, Sqrt, Stop, Trace, minimize
+from mpi_ata import Plain, Quadratic, Round, Sqrt, Trace, minimize
 from mpi_ata.cli import main
+from mpi_ata.job.schema import RunDescription
+from mpi_ata.job.tables import Tables
 from mpi_ata.view.live import RunView, run_panel
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -75,7 +77,9 @@ def recorded(folder: Path, camera: Camera) -> list[Path]:
 
 def draw(folder: Path) -> None:
     """Draw all pictures."""
-    camera = Camera("quadratic, sgd, ata-auto", Stop(rounds=300), None)
+    names = {"problem": "quadratic", "method": "sgd", "allocator": "ata-auto"}
+    tables: Tables = {table: {"name": name} for table, name in names.items()}
+    camera = Camera(RunDescription.of_tables(tables | {"stop": {"rounds": 300}}, {}), None)
     runs, page = recorded(folder, camera), folder / "report.html"
     main(["report", *map(str, runs), "-o", str(page)], standalone_mode=False)
     for theme, name in ((LIGHT, ""), (DARK, "-dark")):

@@ -30,7 +30,7 @@ from mpi_ata.runfile.load import summary_of
 from mpi_ata.runfile.priors import counted
 from mpi_ata.runfile.schema import Record
 from mpi_ata.turns import in_turn_thread
-from mpi_ata.view.live import Display, JobsProgress, view_of
+from mpi_ata.view.live import Display, JobsProgress, RunView
 from mpi_ata.view.summaries import closing_table, jobs_table, summary_table
 
 
@@ -197,7 +197,7 @@ def start_ranks(plans: Sequence[Plan]) -> None:
 
 def execute_with_progress(plan: Plan, virtual: bool, label: str = "") -> Outcome | None:
     """Execute a plan with a live view or a progress line; None on the rank of a worker."""
-    line = view_of(plan.job.tables, plan.job.stop, sys.stderr, label)
+    line = RunView(plan.job, sys.stderr, label)
     with printed_notes(line, once=bool(label)):  # runs that are compared have the same notes
         try:
             return (execute if virtual else execute_on_ranks)(plan, [line])

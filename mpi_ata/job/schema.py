@@ -274,7 +274,8 @@ class RunDescription:
     @property
     def how_to_resume(self) -> str:
         """Return in a few words how the run is resumed."""
-        is_script = "script" in self.tables
+        method = self.tables.get("method", {})
+        is_script = "class" in method and "file" not in method  # of a job file, a class has a file
         return "run the script again with resume=True" if is_script else "resume it with --resume"
 
     @cached_property

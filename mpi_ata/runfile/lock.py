@@ -1,7 +1,8 @@
 """The lock beside a run file: which process runs it, and that this process is alive.
 
 An ordinary file, linked to its name only where there is none: that works on NFS and Lustre too.  Its owner
-rewrites it every few seconds, and others watch whether it changes: no clocks are compared.
+rewrites it every few seconds, and others watch whether it changes: who may run the file does not depend on
+clocks, only what is shown of runs on other hosts does.
 """
 
 import atexit

@@ -111,7 +111,7 @@ def run_state(record: Record, running: bool) -> str:
     if record.reason:
         return f"{FINISHED} at {record.reason}"
     ended = [event.text for event in record.events[-1:] if event.kind == "ended"]  # "early, by Ctrl-C"
-    how = ended[0].replace(",", "", 1) if ended else "without a last save"
+    how = ended[0].replace(",", "", 1) if ended else "without saving"
     return f"{STOPPED} {how}; {record.job.how_to_resume}"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from mpi_ata.arrays import State
 from mpi_ata.clusters import WorkerIdentity
+from mpi_ata.clusters.identity import VIRTUAL
 from mpi_ata.errors import DamagedError
 from mpi_ata.job.schema import RunDescription
 from mpi_ata.runfile.hdf5 import Attributes
@@ -82,6 +83,11 @@ class Record:
     reason: str = ""  # which limit was reached; empty while unfinished
     failure: str = ""  # why it failed; empty otherwise
     slurm_jobs: tuple[str, ...] = ()  # in which it ran
+
+    @property
+    def is_simulated(self) -> bool:
+        """Return whether its workers were simulated."""
+        return all(identity.host == VIRTUAL for identity in self.identities)
 
     @property
     def is_shared(self) -> bool:

@@ -251,9 +251,11 @@ class FarmRun(Journal):
 
     def close(self, stop_request: StopRequest, error: BaseException | None) -> None:
         """Save for the last time, after the script, a signal or an error has ended the farm."""
+        if self._recorder is not None:
+            self._save(self._recorder, stop_request, error)
         advise_on_exchange(self._cluster.ledger, "let each item do more, or use one process")
-        if (recorder := self._recorder) is None:
-            return
+
+    def _save(self, recorder: RunRecorder, stop_request: StopRequest, error: BaseException | None) -> None:
         stop_request.exit_code = CONTINUE  # should a signal come in these saves
         try:
             if stop_request:

@@ -186,9 +186,9 @@ def shown_progress(run: RunDescription, wanted: bool) -> Iterator[Sequence[Obser
     if not wanted:
         yield ()
         return
-    from mpi_ata.view.live import view_of  # only the manager needs it
+    from mpi_ata.view.live import RunView  # only the manager needs it
 
-    line = view_of(run.tables, run.stop, sys.stderr)
+    line = RunView(run, sys.stderr)
 
     def make_room(record: logging.LogRecord) -> bool:
         line.clear()

@@ -152,7 +152,7 @@ def last_tried(record: Record, known: Learned, worker: int) -> tuple[int | None,
 
 HEADER = [
     *("worker", "host", "tasks", "share of tasks", "mean [s]", "estimate [s]", "bound [s]", "next quota"),
-    *("used up to [s]", "last task in round"),
+    *("largest estimate [s]", "last task in round"),
 ]
 
 NUMBERS = ("tasks", "mean", "estimate", "bound", "quota", "mean_to_be_used")

@@ -20,8 +20,7 @@ from mpi_ata.clusters.interface import named
 from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.trace import Trace
 from mpi_ata.errors import UsageError, printable
-from mpi_ata.job.schema import Stop
-from mpi_ata.job.tables import Tables
+from mpi_ata.job.schema import RunDescription, Stop
 from mpi_ata.launch.environment import TERMINAL
 from mpi_ata.methods import Method, Round
 from mpi_ata.runfile.load import load_named
@@ -146,9 +145,7 @@ class Workers:
 class Snapshot:
     """A run as it is shown: its summary, its curve, its workers and the latest events."""
 
-    title: str
-    stop: Stop
-    farm: bool  # whether it has items, not rounds
+    job: RunDescription
     summary: Mapping[str, Any]  # as Trace.summary() has it
     losses: Sequence[float]  # one for each evaluation; gaps where the minimum is known
     workers: Workers
@@ -164,9 +161,9 @@ class Snapshot:
 class RunView(Display, Observer):
     """Shows a run in progress; `label` marks one of several runs, which are shown in one line each."""
 
-    def __init__(self, title: str, stop: Stop, stream: TextIO | None, label: str = "") -> None:
+    def __init__(self, run: RunDescription, stream: TextIO | None, label: str = "") -> None:
         super().__init__(stream)
-        self._title, self._stop, self._label = title, stop, label
+        self._run, self._label = run, label
         self._events: deque[str] = deque(maxlen=EVENTS)
         self._tasks: deque[tuple[float, int, IntArray]] = deque(maxlen=2)  # when, and by which round
         self._cluster: Cluster | None = None
@@ -185,7 +182,7 @@ class RunView(Display, Observer):
         if not self.due():
             return
         if self._label or not self.has_room:
-            self.show(self._label + progress_text(trace.summary(), self._stop))
+            self.show(self._label + progress_text(trace.summary(), self._run))
         else:
             self.show(run_panel(self.snapshot(trace)))
 
@@ -201,12 +198,7 @@ class RunView(Display, Observer):
         spent, available = ledger.worker_time, self._cluster.available
         workers = Workers(self._identities, available, spent, stats, before, since)
         losses = [row.loss if math.isnan(trace.gap) else row.gap for row in trace.rows]
-        return Snapshot(self._title, self._stop, False, trace.summary(), losses, workers, self._events)
-
-
-def view_of(tables: Tables, stop: Stop, stream: TextIO | None, label: str = "") -> RunView:
-    """Return what shows the progress of the run that these tables describe."""
-    return RunView(job_title(tables), stop, stream, label)
+        return Snapshot(self._run, trace.summary(), losses, workers, self._events)
 
 
 LOOK_SECONDS = 1.0  # between looks at a run file
@@ -216,7 +208,7 @@ def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_S
     """Show a run whenever it is saved, until it has ended, and return how; `follow` awaits who resumes it."""
     display = Display(stream)
     while not (run := saved_run(path)).at_rest(for_good=follow):
-        display.show(run_panel(run) if display.has_room else progress_text(run.summary, run.stop))
+        display.show(run_panel(run) if display.has_room else progress_text(run.summary, run.job))
         while _saved_at(path) == run.saved and RunLock(path).is_held() != run.at_rest():
             time.sleep(look)
     display.clear()
@@ -250,13 +242,14 @@ def folder_text(runs: Mapping[str, Snapshot]) -> str:
     """Return a table of runs."""
     rows = []
     for name, run in runs.items():
-        left = math.inf if run.at_rest() else time_left(run.summary, run.stop)
+        stop = run.job.stop
+        left = math.inf if run.at_rest() else time_left(run.summary, stop)
         loss = [value for _, value in _loss(run.summary)]
         rows.append(
             [
                 name,
                 run.state.split()[0].rstrip(":"),
-                _rounds(run.summary, run.stop),
+                _rounds(run.summary, stop),
                 significant(run.summary["clock"], 4),
                 *(loss[:1] or [""]),
                 "" if left == math.inf else duration(left),
@@ -285,10 +278,8 @@ def snapshot_of_record(record: Record, running: bool, saved: float) -> Snapshot:
     spent = columns["seconds"] + columns["unfinished"]
     workers = Workers(record.identities, available_workers(record), spent, columns, *_earlier_tasks(record))
     latest = [f"{when(e.time)} {e.kind}: {''.join(e.text.splitlines()[:1])}" for e in record.events[-EVENTS:]]
-    job, title, state = record.job, job_title(record.job.tables), run_state(record, running)
-    return Snapshot(
-        title, job.stop, job.is_farm, record.summary, curve.tolist(), workers, latest, state, saved
-    )
+    state = run_state(record, running)
+    return Snapshot(record.job, record.summary, curve.tolist(), workers, latest, state, saved)
 
 
 def _earlier_tasks(record: Record) -> tuple[IntArray | None, int]:
@@ -308,14 +299,16 @@ def _state(run: Snapshot) -> str:
     return text if run.summary["rounds"] else f"{text}, before the first round"
 
 
-def progress_text(summary: Mapping[str, Any], stop: Stop) -> str:
+def progress_text(summary: Mapping[str, Any], run: RunDescription) -> str:
     """Return the progress of a run in one line."""
-    parts = [f"round {_rounds(summary, stop)}"]
-    if (left := time_left(summary, stop)) < math.inf:
+    clock = f"clock {significant(summary['clock'], 4)} s"
+    if run.is_farm:
+        return f"{summary['tasks_used']:,} items done, {clock}"
+    parts = [f"round {_rounds(summary, run.stop)}"]
+    if (left := time_left(summary, run.stop)) < math.inf:
         parts.append(f"at most {duration(left)} to go")
     parts += [f"{name} {value}" for name, value in _loss(summary)]
-    parts += [rate(summary["rounds"], _after_setup(summary)), f"clock {significant(summary['clock'], 4)} s"]
-    return ", ".join(parts)
+    return ", ".join([*parts, rate(summary["rounds"], _after_setup(summary)), clock])
 
 
 def _rounds(summary: Mapping[str, Any], stop: Stop) -> str:
@@ -366,7 +359,7 @@ def run_panel(run: Snapshot) -> "RenderableType":
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True, min_width=len("worker time"))
     grid.add_column(no_wrap=True, overflow="ellipsis")
-    if done := part_done(run.summary, run.stop):
+    if done := part_done(run.summary, run.job.stop):
         grid.add_row("", ProgressBar(1.0, done, width=CURVE_COLUMNS))
     for name, text in snapshot_rows(run):
         grid.add_row(name, Text(text))
@@ -379,7 +372,7 @@ def snapshot_text(run: Snapshot) -> str:
 
 
 def _title(run: Snapshot) -> str:
-    return _line(f"{run.title} on {counted(len(run.workers.identities), 'worker')}")
+    return _line(f"{job_title(run.job.tables)} on {counted(len(run.workers.identities), 'worker')}")
 
 
 def snapshot_rows(run: Snapshot) -> Rows:
@@ -397,8 +390,8 @@ def _line(text: str) -> str:
 
 
 def _how_far(run: Snapshot) -> tuple[str, str]:
-    summary, stop = run.summary, run.stop
-    if run.farm:
+    summary, stop = run.summary, run.job.stop
+    if run.job.is_farm:
         return "items", f"{summary['tasks_used']:,} done"
     parts = [_rounds(summary, stop)]
     if done := part_done(summary, stop):

@@ -59,7 +59,7 @@ def recommend(
     spare = int(per_node == 1)  # the manager's node, which has no worker
     most = len(nodes) + spare
     sizes = sizes or sorted({*(2**j for j in range(most.bit_length()) if 2**j <= most), most})
-    notes += _doubts([record for _, record in named], max(sizes), most, shared)
+    notes += _doubts([record for _, record in named], max(sizes), most, shared, copies)
     groups = {RANDOM: nodes, CHOSEN: nodes}
     kinds = dict.fromkeys(node.hardware for node in nodes)
     if len(kinds) > 1:
@@ -96,17 +96,18 @@ def read_records(paths: Sequence[Path], shared: bool) -> tuple[list[tuple[Path, 
     return list(same.records(paths)), same.notes
 
 
-def _doubts(records: Sequence[Record], largest: int, seen: int, shared: bool) -> list[str]:
+def _doubts(records: Sequence[Record], largest: int, seen: int, shared: bool, copies: int) -> list[str]:
     """Return what limits the predictions, or was asked for in vain."""
     lines = []
     if (overhead := max(map(overhead_ratio, records))) > 1:
         lines.append(f"{overhead_text(overhead)} {UNPREDICTABLE}")
-    if dead := sum(event.kind == "lost" for record in records for event in record.events):
+    events = [(event, record.run) for record in records for event in record.events]
+    if dead := len({(run, event.host, event.worker) for event, run in events if event.kind == "lost"}):
         lines.append(f"{counted(dead, 'worker')} died: here they are taken to work as before.")
-    if any(record.summary.get("billed") is None for record in records):
+    if any(record.is_simulated for record in records):
         lines.append("Simulated: this is about the law of the task times, not about your nodes.")
-    if not shared and any(record.is_shared for record in records):
-        lines.append("It shared its workers with other jobs; this is what it takes alone (or use --shared).")
+    if not shared and copies == 1 and any(record.is_shared for record in records):
+        lines.append("The run shared its workers with other jobs; this is for it alone (or use --shared).")
     if largest > seen:
         others = "others are taken to be like these, and ± does not cover how they differ"
         lines.append(f"--nodes {largest:,} is more than the {counted(seen, 'node')} seen so far: {others}.")

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from mpi_ata.arrays import Array, BoolArray, IntArray, State
-from mpi_ata.clusters.identity import VIRTUAL
 from mpi_ata.errors import UsageError, command_line
 from mpi_ata.layout import ranks_for
 from mpi_ata.runfile.hosts import flagged, report_hosts
@@ -218,16 +217,12 @@ def _costs(record: Record) -> Iterator[str]:
             f"{share(waiting, billed)} by workers that waited or were idle during rounds; "
             f"{share(rest, billed)} by the manager, and by everyone during start, evaluations and saving."
         )
-    elif _simulated(record):
+    elif record.is_simulated:
         yield "The workers were simulated, so no core time was billed."
     if joules is not None:
         who = f"Its Slurm jobs ({listed([*record.slurm_jobs])})"
         per_task = significant(joules / max(summary["tasks_used"], 1), 3)
         yield f"{who} used {significant(joules, 4)} J, {per_task} J per used task, idle cores included."
-
-
-def _simulated(record: Record) -> bool:
-    return all(identity.host == VIRTUAL for identity in record.identities)
 
 
 def not_worth_using(record: Record) -> IntArray:
@@ -271,7 +266,7 @@ def _mean(columns: State, rows: BoolArray) -> float:
 
 def commands(record: Record, path: Path) -> list[tuple[str, str]]:
     """Return what to submit next time and what for, where the run was on real hosts."""
-    if _simulated(record):
+    if record.is_simulated:
         return []
     workers = len(record.identities) - len(not_worth_using(record))
     ranks, limit = ranks_for(max(workers, 1)), time_limit(record)

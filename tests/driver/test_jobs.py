@@ -212,7 +212,7 @@ def test_a_sweep_ends_with_what_all_of_it_took(job: Path) -> None:
     assert result.exit_code == 0, result.stderr
     rows = [record_of(Path(f"runs/job-seed={seed}.h5")).summary for seed in (1, 2)]
     worked = duration(sum(row["worker_time"] for row in rows))
-    assert f"\n2 jobs, the least loss first: 40 rounds, worker time {worked}, elapsed " in result.stdout
+    assert f"\n2 jobs, smallest loss first; in all 40 rounds, worker time {worked}\n" in result.stdout
 
 
 def test_a_sweep_of_a_misspelt_key_leaves_no_list_of_its_jobs(job: Path) -> None:

@@ -166,7 +166,7 @@ def test_an_edit_that_an_earlier_setting_hides_is_reported(job: Path) -> None:
     run(job, "--set", "method.step_size=0.3", "--set", "stop.rounds=5")
     job.write_text(job.read_text().replace("step_size = 0.4", "step_size = 0.2"))
     said = run(job, "--resume")
-    assert said.count("Note: method.step_size = 0.2 in the file is not used: --set gave 0.3 earlier\n") == 1
+    assert said.count("Note: method.step_size = 0.2 in the file is not used: --set gave 0.3 earlier; ") == 1
     job.write_text(job.read_text().replace("step_size = 0.2", "step_size = 0.3"))
     assert "is not used" not in run(job, "--resume", "--set", "stop.rounds=50")
 

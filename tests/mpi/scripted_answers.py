@@ -75,7 +75,7 @@ class Ranks:
     def Gather(self, own: Any, everyone: Any, root: int) -> None:
         """Do nothing: no rank can reach the manager otherwise."""
 
-    def Send(self, part: bytes, to: int) -> None:
+    def Send(self, part: bytes, to: int, tag: int) -> None:
         """Do nothing: no rank waits to begin."""
 
 

@@ -56,7 +56,7 @@ def test_the_second_ctrl_c_stops_in_mid_round_with_what_was_saved() -> None:
         assert time.monotonic() - began < 20  # well below the grace period and the hanging task
     assert process.returncode in (85, 9), err  # MPICH's mpirun may report instead that it killed a rank
     assert "ended          early, by Ctrl-C" in out
-    assert "Note: Ctrl-C again: stopping now, without this round\n" in err
+    assert "Note: Ctrl-C again: stopping now, without waiting for this round\n" in err
     assert "saved          run.h5, up to round 6; resume it with --resume\n" in out
     assert saved_rounds() == 6
 

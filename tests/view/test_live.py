@@ -20,6 +20,7 @@ import mpi_ata
 from mpi_ata import Plain, Quadratic, Sqrt, Stop, Trace, minimize
 from mpi_ata.cli.runs import printed_notes
 from mpi_ata.driver.plan import OutputOptions
+from mpi_ata.job.schema import RunDescription
 from mpi_ata.runfile.load import load_named, load_record
 from mpi_ata.runfile.lock import RunLock
 from mpi_ata.runfile.schema import Record, to_tree
@@ -40,6 +41,12 @@ class Terminal(io.StringIO):
         return True
 
 
+def described(**tables: dict[str, Any]) -> RunDescription:
+    """Return the description of a run that has no job file."""
+    given = {"problem": {"name": "quadratic"}, "method": {"name": "sgd"}} | tables
+    return RunDescription.of_tables(given, {})
+
+
 @pytest.fixture(autouse=True)
 def large_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -51,7 +58,7 @@ def large_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_is_shown_with_its_totals_curve_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich")
     terminal = Terminal()
-    view = RunView("quadratic, sgd", Stop(rounds=40), terminal)
+    view = RunView(described(stop={"rounds": 40}), terminal)
     monkeypatch.setattr(view, "due", lambda: True)
     minimize(Quadratic(5), 7, update=Plain(0.4), rounds=40, times=Sqrt(7), observers=[view], progress=False)
     shown = terminal.getvalue().rpartition("quadratic, sgd on 7 workers")[2]
@@ -147,14 +154,21 @@ def test_a_curve_ends_with_the_latest_value_and_skips_what_is_not_known() -> Non
 def test_the_closest_limit_says_how_much_is_done(stop: Stop, done: float, left: float, shown: str) -> None:
     so_far: dict[str, Any] = {"rounds": 50, "clock": 3.0, "elapsed": 10.0, "setup_time": 4.0}
     assert (live.part_done(so_far, stop), live.time_left(so_far, stop)) == (done, left)
-    assert shown in progress_text(so_far, stop)
-    assert ("to go" in progress_text(so_far, stop)) == bool(shown)
+    given = {name: value for name, value in vars(stop).items() if value is not None}
+    line = progress_text(so_far, described(stop=given))
+    assert shown in line
+    assert ("to go" in line) == bool(shown)
+
+
+def test_the_line_of_a_farm_counts_items() -> None:
+    summary = {"tasks_used": 1300, "rounds": 4, "clock": 2.5}
+    assert progress_text(summary, described(method={"class": "Farm"})) == "1,300 items done, clock 2.5 s"
 
 
 def test_the_latest_losses_and_returns_of_workers_are_shown() -> None:
     problem = Quadratic(dimension=3)
     cluster = mpi_ata.VirtualCluster(problem, mpi_ata.DrawnTimes(Sqrt(4)))
-    view = RunView("title", Stop(rounds=10), None)
+    view = RunView(described(), None)
     view.on_start(mpi_ata.SGD(problem.x0, mpi_ata.UTA(4, 8), Plain(0.1)), cluster, Trace())
     none = np.zeros(4, np.int64)
     cluster.available[3] = False
@@ -213,7 +227,7 @@ def test_watching_a_run_that_was_killed_ends_and_says_so() -> None:
     lock.release()
     done = call("watch", str(file.path))
     assert done.exit_code == 0
-    assert "stopped without a last save; resume it with --resume\n" in done.stdout
+    assert "stopped without saving; resume it with --resume\n" in done.stdout
     assert "to go" not in done.stdout
 
 

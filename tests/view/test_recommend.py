@@ -129,7 +129,7 @@ def test_what_limits_a_prediction_is_said() -> None:
     file.save(*to_tree(record))
     dead, shared = recommend([RUN])["notes"]
     assert dead.startswith("1 worker died: ")
-    assert shared.startswith("It shared its workers with other jobs; ")
+    assert shared.startswith("The run shared its workers with other jobs; ")
 
 
 def test_kinds_of_nodes_are_told_apart_and_the_choice_of_nodes_makes_the_result_unsure() -> None:

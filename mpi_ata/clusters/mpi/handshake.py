@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpi_ata.clusters.identity import HARDWARE_BYTES, WorkerIdentity, drawn_identity, hardware
-from mpi_ata.clusters.mpi.channel import EMPTY, Payload
+from mpi_ata.clusters.mpi.channel import BEGIN, EMPTY, Payload
 from mpi_ata.clusters.mpi.introductions import LOOPBACK, SECRET_BYTES, Address
 from mpi_ata.clusters.mpi.library import MPI, all_ranks_needed, end_all_ranks, world
 from mpi_ata.clusters.mpi.links import Links
@@ -172,12 +172,12 @@ def let_workers_begin(comm: MPI.Comm) -> None:
     """Let workers set up, now that all have met: one that dies then must not break what others wait for."""
     for rank in range(comm.Get_size()):
         if rank != MANAGER:
-            comm.Send(EMPTY, rank)
+            comm.Send(EMPTY, rank, BEGIN)
 
 
 def wait_to_begin(comm: MPI.Comm) -> None:
     """Wait, asleep, for the manager to know that all have met."""
-    _wait(comm.Irecv(EMPTY, MANAGER))
+    _wait(comm.Irecv(EMPTY, MANAGER, BEGIN))
 
 
 @contextmanager
