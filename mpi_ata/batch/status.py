@@ -46,6 +46,8 @@ def find_runs(which: str | None, ask: bool = True) -> list[SubmittedRun]:
         name = scheduler().NAME
         forgotten = f"was not submitted by mpi-ata, or {name} has forgotten it: name its run file"
         never = f"{which} is neither the id of a {name} job nor a run that was submitted"
+        if Path(which).is_file():
+            never = f"{which} was not submitted: mpi-ata show and mpi-ata watch say how far it is"
         raise UsageError(f"{name} job {which} {forgotten}" if scheduler().is_id(which) else never)
     found = [run for each in submissions for run in runs_in(each, query)]
     return [run for run in found if which is None or is_named(run, which)]

@@ -29,7 +29,7 @@ def new_command(name: Path) -> None:
         ("wrote", f"{job} and {problem}"),
         ("run it", command_line("mpi-ata", "run", job)),
         ("then", f"replace x0, gradient(x, task) and loss(x) in {problem} with your own"),
-        ("compare", command_line("mpi-ata", "compare", job, "--allocators", "own,gta,uta")),
+        ("compare", command_line("mpi-ata", "compare", job)),
         ("all keys", "docs/job-file.md"),
     ]
     show(aligned(rows))

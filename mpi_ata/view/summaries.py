@@ -179,7 +179,7 @@ def main_events(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     changes = [event for event in events if event["kind"] == "changed-speed"]
     if len(changes) < 2:
         return [*events]
-    more = f"; {counted(len(changes) - 1, 'earlier change')} of speed: mpi-ata show RUN.h5 --json"
+    more = f"; {counted(len(changes) - 1, 'earlier change')} of speed in the file"
     last = changes[-1] | {"text": changes[-1]["text"] + more}
     return [last if event is changes[-1] else event for event in events if event not in changes[:-1]]
 

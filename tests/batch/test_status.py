@@ -113,3 +113,7 @@ def test_a_run_that_was_never_submitted_has_no_status(job: Path) -> None:
     result = CliRunner().invoke(main, ["status", "mine.h5"])
     assert result.exit_code == 2
     assert "mine.h5 is neither the id of a Slurm job nor a run that was submitted" in result.output
+    Path("mine.h5").touch()
+    result = CliRunner().invoke(main, ["status", "mine.h5"])
+    assert result.exit_code == 2
+    assert "mine.h5 was not submitted: mpi-ata show" in result.output

@@ -109,7 +109,7 @@ def test_of_many_changes_of_speed_a_report_has_the_last_and_of_a_failed_run_the_
     file.save(*to_tree(record))
     (run,) = data_of(report("a.h5"))["runs"]
     assert [event[3] for event in run["events"]["rows"] if event[2] == "changed-speed"] == [
-        "change 2; 2 earlier changes of speed: mpi-ata show RUN.h5 --json"
+        "change 2; 2 earlier changes of speed in the file"
     ]
     assert next(run_summary(record)).startswith("The run has failed (the disk is full): 50 rounds in ")
 
