@@ -32,12 +32,13 @@ def hosts_text(hosts: Sequence[dict[str, Any]]) -> str:
     compared = sum(host["mean_ratio"] is not None for host in hosts)
     if not bad:
         return f"no slow or flaky hosts among {compared:,}" if compared else ""
-    others = f"{counted(len(hosts) - len(bad), 'other host')} not flagged"
+    others = len(hosts) - len(bad)
     reasons, rows = [f"{host['host']}: {host['reason']}" for host in bad], []
     for host in bad:
         ratios = [ratio(host[name], 1.0) for name in ("mean_ratio", "median_ratio")]
         rows.append([host["host"], host["verdict"], host["workers"], f"{host['tasks']:,}", *ratios])
-    return "\n".join([table(rows, HOST_HEADER), "", *reasons, others])
+    rest = [f"{counted(others, 'other host')} not flagged"] if others else []
+    return "\n".join([table(rows, HOST_HEADER), "", *reasons, *rest])
 
 
 def flagged_text(hosts: Sequence[HostReport], path: object) -> str:
