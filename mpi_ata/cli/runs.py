@@ -28,6 +28,7 @@ from mpi_ata.launch.mpirun import check_rank_memory
 from mpi_ata.layout import ranks_for
 from mpi_ata.runfile.load import summary_of
 from mpi_ata.runfile.priors import counted
+from mpi_ata.runfile.progress import note_members
 from mpi_ata.runfile.schema import Record
 from mpi_ata.turns import in_turn_thread
 from mpi_ata.view.live import Display, JobsProgress, RunView
@@ -98,6 +99,8 @@ def run_shared(
     if starts_ranks(virtual):
         files = {run.start.job.path: run.start for run in runs if isinstance(run.start, Plan)}
         start_ranks(list(files.values()))  # one of each file is built, to find mistakes
+    if out := [run.start.file.path for run in runs if run.start.file is not None]:  # workers see no files
+        note_members(out[0].parent, [path.stem for path in out])
     line = Display(sys.stderr)
     with printed_notes(line, once=True):  # about a worker, all jobs have the same
         try:

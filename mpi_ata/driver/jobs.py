@@ -39,7 +39,6 @@ from mpi_ata.methods import Method, Round
 from mpi_ata.methods.interface import MethodAbilities, has_idle_spares, is_greedy
 from mpi_ata.runfile.checkpoints import fresh_path
 from mpi_ata.runfile.load import summary_of
-from mpi_ata.runfile.progress import note_members
 from mpi_ata.turns import TurnThread
 
 if TYPE_CHECKING:
@@ -177,7 +176,8 @@ class JobRun:
             file = self.start.file
             out = str(file.path) if file is not None and file.path.exists() else None
             known = self.trace.summary() | {"workers": None, "out": out}
-        ended = {"state": self.state, "error": self.error or None, "finished": self.state == "finished"}
+        state = "stopped" if self.state == "running" else self.state  # nobody waits for its round
+        ended = {"state": state, "error": self.error or None, "finished": state == "finished"}
         return {"name": self.name} | known | ended
 
 
@@ -350,8 +350,6 @@ def run_in_turns(
     runs: Sequence[JobRun], stage: Stage, stop_request: StopRequest, at_once: int | None = None
 ) -> None:
     """Drive all jobs that are not finished, some at once, until they are, or a signal comes."""
-    if files := [run.start.file.path for run in runs if run.start.file is not None]:
-        note_members(files[0].parent, [file.stem for file in files])
     waiting = deque(run for run in runs if not run.start.finished)
     running: list[JobRun] = []
     admission = Admission(stage, len(waiting), at_once)
@@ -367,7 +365,9 @@ def run_in_turns(
                 if run.share.thread.over:
                     running.remove(run)
                     run.share.leave()
-    except (GraceExpired, KeyboardInterrupt):  # the latest saves are what is left
+    except KeyboardInterrupt:  # the second Ctrl-C, which was acknowledged; the latest saves are what is left
+        pass
+    except GraceExpired:
         log.warning("not waiting for the rounds of %s", ", ".join(run.name for run in running))
 
 

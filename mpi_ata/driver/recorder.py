@@ -26,6 +26,7 @@ from mpi_ata.runfile.hosts import HostReport, flagged, report_hosts
 from mpi_ata.runfile.load import load_record
 from mpi_ata.runfile.lock import RunLock
 from mpi_ata.runfile.priors import same_workers
+from mpi_ata.runfile.progress import NOT_RESUMABLE
 from mpi_ata.runfile.schema import Record
 from mpi_ata.runfile.store import RunFile
 
@@ -329,7 +330,7 @@ class RunRecorder:
 
     def interrupt(self, signal: str) -> None:
         """Save a run that ends early, so that it can be resumed."""
-        self.event("ended", f"early, by {signal}")
+        self.event("ended", f"early, by {signal}" + ("" if self.resumable else f"; {NOT_RESUMABLE}"))
         self._checkpoints.save_last(self._filled())
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ def _hidden(names: Sequence[str], written: Tables, used: Tables) -> list[str]:
     """Return which edits of the job file have no effect, since --set gave these keys earlier."""
     values = [(name, value_of(written, name), value_of(used, name)) for name in names]
     return [
-        f"{name} = {edited} in the file is not used: --set gave {kept} earlier; --set {name}=... changes it"
+        f"{name} is still {kept}, by an earlier --set (in the file: {edited}); --set {name}=... changes it"
         for name, edited, kept in values
         if edited != kept
     ]

@@ -247,6 +247,9 @@ class RunTable:
                 raise ValueError(f"log has the unknown name {name!r}; valid names: {listed}")
 
 
+FARM = {"class": "Farm"}  # the table [method] of a farm or a pool
+
+
 @dataclass(frozen=True)
 class RunDescription:
     """What a run file keeps of a job or a script: its text, what --set changed, and the user's files."""
@@ -269,14 +272,7 @@ class RunDescription:
     @property
     def is_farm(self) -> bool:
         """Return whether it is the run of a farm or a pool: items, no rounds and no point."""
-        return self.tables.get("method", {}).get("class") == "Farm"
-
-    @property
-    def how_to_resume(self) -> str:
-        """Return in a few words how the run is resumed."""
-        method = self.tables.get("method", {})
-        is_script = "class" in method and "file" not in method  # of a job file, a class has a file
-        return "run the script again with resume=True" if is_script else "resume it with --resume"
+        return self.tables.get("method") == FARM
 
     @cached_property
     def stop(self) -> Stop:

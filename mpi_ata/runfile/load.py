@@ -15,7 +15,7 @@ from mpi_ata.job.schema import RunDescription
 from mpi_ata.job.tables import Table
 from mpi_ata.packing import from_state
 from mpi_ata.runfile.hosts import report_hosts
-from mpi_ata.runfile.priors import RunStats
+from mpi_ata.runfile.priors import RunStats, counted
 from mpi_ata.runfile.schema import ALWAYS, MAYBE, HistoryRow, Record, from_tree
 from mpi_ata.runfile.store import RunFile
 
@@ -47,7 +47,7 @@ def _frame(table: object) -> Any:
 log = logging.getLogger("mpi_ata")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class SavedRun:
     """What a run file holds, as plain values and arrays."""
 
@@ -69,7 +69,7 @@ def brief(run: Any) -> str:
     """Return a run in one line: how far it is, and what it has."""
     ended = "finished" if run.summary["finished"] else "not finished"
     parts = ", ".join(field.name for field in fields(run))
-    return f"<{type(run).__name__}: {run.summary['rounds']:,} rounds, {ended}; it has {parts}>"
+    return f"<{type(run).__name__}: {counted(run.summary['rounds'], 'round')}, {ended}; it has {parts}>"
 
 
 def load(path: str | Path) -> SavedRun:

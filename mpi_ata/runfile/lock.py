@@ -86,9 +86,9 @@ class RunLock:
 
     def __init__(self, run: Path) -> None:
         target = Path(os.path.realpath(run))
-        self._run, self._path = run, target.with_name(f"{target.name}.lock")
+        self._run, self._path = run, target.parent / f"{target.name}.lock"
         self._token, self._over, self._process = secrets.token_hex(8), threading.Event(), os.getpid()
-        self._aside = self._path.with_name(f"{self._path.name}-{self._token}")
+        self._aside = target.parent / f"{target.name}.lock-{self._token}"
 
     def check(self) -> None:
         """Reject a run file that another process runs; the lock of a dead process is removed."""

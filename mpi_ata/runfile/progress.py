@@ -97,6 +97,8 @@ def is_finished(run: Path) -> bool:
 
 
 RUNNING, FINISHED, FAILED, STOPPED = "running", "finished", "failed", "stopped"
+HOW_TO_RESUME = "resume it with --resume, or resume=True in a script"
+NOT_RESUMABLE = "it cannot be resumed"  # ends the text of the event that says how a run has ended
 
 
 def run_state(record: Record, running: bool) -> str:
@@ -111,8 +113,9 @@ def run_state(record: Record, running: bool) -> str:
     if record.reason:
         return f"{FINISHED} at {record.reason}"
     ended = [event.text for event in record.events[-1:] if event.kind == "ended"]  # "early, by Ctrl-C"
-    how = ended[0].replace(",", "", 1) if ended else "without saving"
-    return f"{STOPPED} {how}; {record.job.how_to_resume}"
+    unseen = ", or suspended" if record.slurm_jobs else ""  # of a process elsewhere the lock is all there is
+    how = ended[0].replace(",", "", 1) if ended else f"without a last save{unseen}"
+    return f"{STOPPED} {how}" if how.endswith(NOT_RESUMABLE) else f"{STOPPED} {how}; {HOW_TO_RESUME}"
 
 
 def _progress(summary: dict[str, Any], job: State, saved: float, trouble: str) -> Progress:

@@ -28,8 +28,8 @@ class RunFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._target = Path(os.path.realpath(path))  # links stay links, and a problem may change the folder
-        self.previous = self._target.with_name(f"{self._target.name}.previous")
-        self._new = self._target.with_name(f"{self._target.name}.new-{secrets.token_hex(4)}")
+        self.previous = self._target.parent / f"{self._target.name}.previous"
+        self._new = self._target.parent / f"{self._target.name}.new-{secrets.token_hex(4)}"
         self._swept = False
         self._seal: bytes | None = None  # of the file that is there, as far as this run knows
         self._intact = False  # only a file known to be whole may replace the save before it

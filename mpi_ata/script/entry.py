@@ -171,7 +171,8 @@ def _with_line(message: str, trace: TracebackType | None) -> str:
 def end_process(stop_request: StopRequest) -> None:
     """End a script after a signal, with exit code 85 if its run can be resumed; a notebook continues."""
     saved = stop_request.exit_code == CONTINUE
-    left = "resume it with resume=True" if saved else "it cannot be resumed: that needs out='run.h5'"
+    needed = "it cannot be resumed: that needs out=..., and parts that have state() and restore(state)"
+    left = "resume it with resume=True" if saved else needed
     log.warning("the run was stopped early, by %s; %s", stop_request.word, left)
     if script_path() is not None:
         sys.exit(stop_request.exit_code)

@@ -253,7 +253,7 @@ class FarmRun(Journal):
         """Save for the last time, after the script, a signal or an error has ended the farm."""
         if self._recorder is not None:
             self._save(self._recorder, stop_request, error)
-        advise_on_exchange(self._cluster.ledger, "let each item do more, or use one process")
+        advise_on_exchange(self._cluster.ledger, "let each item do more, and the script less between results")
 
     def _save(self, recorder: RunRecorder, stop_request: StopRequest, error: BaseException | None) -> None:
         stop_request.exit_code = CONTINUE  # should a signal come in these saves

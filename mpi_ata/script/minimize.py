@@ -182,7 +182,7 @@ class Request(Recording):
         return deepcopy(self.update)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Result:
     """The result of a run; `mpi_ata.load(result.path)` has more of a recorded one."""
 

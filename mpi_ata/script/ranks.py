@@ -18,7 +18,7 @@ from mpi_ata.driver.observers import Observer
 from mpi_ata.driver.plan import RunStart
 from mpi_ata.errors import RunError, StopNow, UsageError, in_users_code, one_line
 from mpi_ata.job.build import check_problem, check_sendable
-from mpi_ata.job.schema import RunDescription, RunTable, Stop, short_label
+from mpi_ata.job.schema import FARM, RunDescription, RunTable, Stop, short_label
 from mpi_ata.launch.environment import OWNER
 from mpi_ata.launch.signals import StopRequest, current_stop_request, open_stop_request
 from mpi_ata.layout import MANAGER
@@ -244,7 +244,7 @@ class Opening(Recording):
         if self.faults is not None and self.faults.reissues:
             raise UsageError("faults of a farm have no on_task_error; use map(..., on_error='return')")
         path = script_path()
-        own = {"problem": {"class": path.name if path else "notebook"}, "method": {"class": "Farm"}}
+        own = {"problem": {"class": path.name if path else "notebook"}, "method": FARM}
         described = describe_script(own, Stop(), table, times)
         if is_worker():
             return Prepared(Items(), times, RunStart(described))

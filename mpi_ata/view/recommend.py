@@ -101,8 +101,8 @@ def _doubts(records: Sequence[Record], largest: int, seen: int, shared: bool, co
     lines = []
     if (overhead := max(map(overhead_ratio, records))) > 1:
         lines.append(f"{overhead_text(overhead)} {UNPREDICTABLE}")
-    events = [(event, record.run) for record in records for event in record.events]
-    if dead := len({(run, event.host, event.worker) for event, run in events if event.kind == "lost"}):
+    events = [event for record in records for event in record.events]  # jobs that share workers have the same
+    if dead := len({(event.host, event.worker) for event in events if event.kind == "lost"}):
         lines.append(f"{counted(dead, 'worker')} died: here they are taken to work as before.")
     if any(record.is_simulated for record in records):
         lines.append("Simulated: this is about the law of the task times, not about your nodes.")

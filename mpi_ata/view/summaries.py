@@ -71,10 +71,11 @@ def jobs_table(rows: Sequence[dict[str, Any]]) -> str:
         ]
         for row in ordered
     ]
+    order = ", smallest loss first" if any(row["loss"] is not None for row in rows) else ""
     took = {name: [row[name] for row in rows if row.get(name)] for name in ("worker_time", "billed")}
     total = f"{sum(row['rounds'] for row in rows):,} rounds, worker time {duration(sum(took['worker_time']))}"
     total += f", billed {duration(sum(took['billed']))}" if took["billed"] else ""
-    return f"{table(cells, JOBS_HEADER)}\n\n{counted(len(rows), 'job')}, smallest loss first; in all {total}"
+    return f"{table(cells, JOBS_HEADER)}\n\n{counted(len(rows), 'job')}{order}; in all {total}"
 
 
 MAX_WORKERS, MAX_KINDS = 100, 10  # rows of the tables of workers and of their hardware

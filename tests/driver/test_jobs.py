@@ -215,6 +215,14 @@ def test_a_sweep_ends_with_what_all_of_it_took(job: Path) -> None:
     assert f"\n2 jobs, smallest loss first; in all 40 rounds, worker time {worked}\n" in result.stdout
 
 
+def test_a_job_whose_round_nobody_waited_for_is_stopped_when_all_have_ended(job: Path) -> None:
+    specs = specify_jobs([job], (), ["run.seed=1"])
+    run = job_run(specs[0], resolve(specs[0].path, specs[0].settings))
+    assert (run.state, run.summary()["state"]) == ("waiting", "waiting")
+    run.share = cast(Share, object())
+    assert (run.state, run.summary()["state"]) == ("running", "stopped")
+
+
 def test_a_sweep_of_a_misspelt_key_leaves_no_list_of_its_jobs(job: Path) -> None:
     result = call("run", str(job), "--array", "method.stepsize=1,2", "--out", "runs")
     assert (result.exit_code, "did you mean step_size?" in result.stderr) == (2, True)

@@ -166,9 +166,10 @@ def test_an_edit_that_an_earlier_setting_hides_is_reported(job: Path) -> None:
     run(job, "--set", "method.step_size=0.3", "--set", "stop.rounds=5")
     job.write_text(job.read_text().replace("step_size = 0.4", "step_size = 0.2"))
     said = run(job, "--resume")
-    assert said.count("Note: method.step_size = 0.2 in the file is not used: --set gave 0.3 earlier; ") == 1
+    note = "Note: method.step_size is still 0.3, by an earlier --set (in the file: {}); "
+    assert said.count(note.format(0.2)) == 1
     job.write_text(job.read_text().replace("step_size = 0.2", "step_size = 0.3"))
-    assert "is not used" not in run(job, "--resume", "--set", "stop.rounds=50")
+    assert "is still" not in run(job, "--resume", "--set", "stop.rounds=50")
 
 
 def test_another_job_is_refused_naming_the_keys(job: Path) -> None:
@@ -422,6 +423,7 @@ def test_a_part_of_ones_own_that_cannot_be_saved_is_recorded_but_not_resumed(
     OUT.unlink()
     outcome = driven(job, look=lambda trace: os.kill(os.getpid(), signal.SIGTERM), output=OutputOptions(OUT))
     assert (outcome.reason, outcome.resumable) == (None, False)
+    assert "\nstate          stopped early by SIGTERM; it cannot be resumed\n" in called("show", OUT).stdout
 
 
 def test_a_method_of_ones_own_need_not_save_its_number_of_rounds(

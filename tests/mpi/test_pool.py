@@ -267,7 +267,7 @@ def test_a_recorded_pool_is_resumed_after_a_signal_with_what_it_has_computed(
     assert sent == "KILL" or re.search(rf"SIG{sent} ended map\(\) after \d+ of 150 items\n", err), err
     before = len(computed.read_text().splitlines())
     saved = load(run).summary
-    assert "run the script again with resume=True" in printed_by("show", "run.h5", folder=tmp_path)
+    assert "resume=True in a script" in printed_by("show", "run.h5", folder=tmp_path)
     with started([sys.executable, str(script), "0.0"], tmp_path) as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "done\n"), err

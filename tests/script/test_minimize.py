@@ -161,7 +161,7 @@ def test_a_signal_ends_the_script_after_the_round_with_exit_code_85_or_1_if_noth
     whole = minimized()
     for out, code, left in (
         (OUT, 85, "resume it with resume=True"),
-        (None, 1, "it cannot be resumed: that needs out='run.h5'"),
+        (None, 1, "it cannot be resumed: that needs out=..., and parts that have state() and restore(state)"),
     ):
         with pytest.raises(SystemExit) as end, logged() as notes:
             minimized(out=out, observers=[Stopper(7)])

@@ -207,7 +207,7 @@ def unfinished() -> Path:
 def test_a_run_that_was_stopped_is_printed_without_a_forecast() -> None:
     done = call("watch", str(unfinished()))
     assert done.exit_code == 0
-    assert "stopped early by SIGTERM; resume it with --resume\n" in done.stdout
+    assert "stopped early by SIGTERM; resume it with --resume, or resume=True in a script\n" in done.stdout
     assert "1 of 40, 2.5 %, " in done.stdout
     assert "to go" not in done.stdout
 
@@ -227,7 +227,7 @@ def test_watching_a_run_that_was_killed_ends_and_says_so() -> None:
     lock.release()
     done = call("watch", str(file.path))
     assert done.exit_code == 0
-    assert "stopped without saving; resume it with --resume\n" in done.stdout
+    assert "stopped without a last save; resume it with --resume, or resume=True in a script\n" in done.stdout
     assert "to go" not in done.stdout
 
 

@@ -130,6 +130,7 @@ def test_what_limits_a_prediction_is_said() -> None:
     dead, shared = recommend([RUN])["notes"]
     assert dead.startswith("1 worker died: ")
     assert shared.startswith("The run shared its workers with other jobs; ")
+    assert dead in recommend([RUN, RUN], shared=True)["notes"]  # each job is told of it
 
 
 def test_kinds_of_nodes_are_told_apart_and_the_choice_of_nodes_makes_the_result_unsure() -> None:
