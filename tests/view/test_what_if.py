@@ -135,12 +135,23 @@ def test_where_nothing_can_be_predicted_there_is_no_number(
     clock: float, overhead_ratio: float, advice: str, predicted: dict[str, Any]
 ) -> None:
     answer = deepcopy(predicted) | {"overhead_ratio": overhead_ratio}
-    answer["predicted"][0]["clock"] = clock * answer["recorded"]["clock"]
+    answer["clock_of_itself"] = clock * answer["recorded"]["clock"]
     text = what_if_table(answer)
     assert advice in text
     assert ("nothing can be predicted" in text) == (clock < 0.8 or overhead_ratio > 1)
     assert ("±" not in text) == ("nothing can be predicted" in text)
     assert ("with each other" in text) == (clock == 1.1)
+
+
+@pytest.mark.parametrize("options", [["--allocators", "gta"], ["--allocators", "own", "--budget", "4"]])
+def test_what_really_ran_is_replayed_even_if_it_was_not_asked_for(options: list[str]) -> None:
+    run_job(*UTA)
+    assert ask(*options)["reliable"]
+    file = RunFile(Path("run.h5"))
+    attributes, groups, _ = file.load()
+    attributes["clock"] = 2 * attributes["clock"]
+    file.save(attributes, groups)
+    assert not ask(*options)["reliable"]
 
 
 def test_overhead_of_orders_counts_on_the_clock_but_not_as_worker_time() -> None:
