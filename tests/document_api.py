@@ -19,10 +19,9 @@ from mpi_ata.script.resume import Recording
 DOCUMENT = Path(__file__).parent.parent / "docs" / "api.md"
 TITLE = """# Public names
 
-All names of `mpi_ata.__all__`: these stay; everything else may change. `python -m tests.document_api`
-generates this page from their docstrings. In examples, `n` is a number of workers, and `problem`, `cluster`,
-`method`, `result` and `round` are what their names say. [Your own problem](own-problem.md#scripts) shows how
-they work together.
+All names of `mpi_ata.__all__` but `__version__`: these stay; everything else may change. In examples, `n` is
+a number of workers, and `problem`, `cluster`, `method`, `result` and `round` are what their names say. [Your
+own problem](own-problem.md#scripts) shows how they work together.
 """
 GROUPS = {  # the names of a group that have no section of their own share an example
     "Running": "minimize run_jobs cluster run Pool Executor",
@@ -47,6 +46,8 @@ NOTES = {  # what is said once about all names of a group
     "Methods": "[Methods](methods.md) explains them, [the job file](job-file.md#method) their arguments.",
     "Updates": "[Methods](methods.md#updates) has the formulas. `**schedule` stands for the arguments of "
     "`GradientUpdate` after `step_size`.",
+    "Clusters": "[Simulating faults](faults.md#simulating-faults) explains `Fault`; `deaths` maps workers to "
+    "the times at which they die.",
     "Task times": "[The job file](job-file.md#times) explains the laws, [times.md](times.md) their sources.",
 }
 NAMES_ONLY = ["Allocators", "Methods", "Updates", "Task times"]  # groups explained on other pages

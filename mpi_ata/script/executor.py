@@ -21,7 +21,7 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 class Executor(futures.Executor):
-    """A `concurrent.futures.Executor` on the workers of a Pool, whose arguments it takes.
+    """A `concurrent.futures.Executor` on the workers of a Pool: its arguments, but `out` and `resume`.
 
     A thread serves the workers, so that futures proceed while the caller computes.  Functions travel with
     each call: for many calls of one function with large data, use Pool.map().

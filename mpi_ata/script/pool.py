@@ -19,9 +19,9 @@ from mpi_ata.times import DrawnTimes, Law
 class Pool:
     """A farm with the methods of `multiprocessing.Pool` and `schwimmbad.MPIPool`.
 
-    All ranks call this, as they call mpi_ata.cluster(), which has the same arguments.  Maps take the options
-    of cluster.map() too.  `size` is the number of workers.  `state` has values that are saved with the run:
-    those that are set, not changed in place; calls before that are not needed by a resumed script.
+    All ranks call this, as they call mpi_ata.cluster(), whose other arguments it also takes.  Maps take the
+    options of cluster.map() too.  `size` is the number of workers.  `state` has values that are saved with
+    the run: those that are set, not changed in place; calls before that are not needed by a resumed script.
     """
 
     size = 0  # workers

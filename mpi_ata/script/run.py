@@ -42,7 +42,8 @@ def run(loop: Loop) -> Iterator[Round]:
 
     Every `evaluate_every` rounds the loss of `problem`, and what its evaluate(x) returns, goes into `trace`,
     off the clock.  `out` is saved before the first round, regularly, when a round fails, and when the loop
-    ends.  A signal (Ctrl-C, TERM, USR1) ends the loop after the current round, which has `grace` seconds.
+    ends.  A signal (Ctrl-C, TERM, HUP, USR1) ends the loop after the current round, which has `grace`
+    seconds.
     """
     method, cluster, trace = loop.method, loop.cluster, loop.trace or Trace()
     check_arguments(**vars(loop))
