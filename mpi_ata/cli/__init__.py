@@ -1,5 +1,6 @@
 """The command line: each command parses, calls one function, prints."""
 
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from mpi_ata.errors import (
     printable,
 )
 from mpi_ata.launch.exit_report import exit_code_of, note_exit
+from mpi_ata.launch.signals import SIGNALLED
 from mpi_ata.layout import MANAGER
 from mpi_ata.version import __version__
 
@@ -48,6 +50,12 @@ class StoppedEarly(click.ClickException):
     exit_code = CONTINUE
 
 
+class Interrupted(click.ClickException):
+    """Ended by Ctrl-C where there is nothing to save."""
+
+    exit_code = SIGNALLED + signal.SIGINT
+
+
 def reported(error: click.ClickException) -> click.ClickException:
     """Return the error; ranks other than 0 wait first, since rank 0 reports the same one and ends them."""
     if launch.under_launcher() and launch.rank() != MANAGER:
@@ -68,6 +76,8 @@ def one_sentence_errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from None
     except RunError as error:
         raise reported((StoppedEarly if error.resumable else click.ClickException)(str(error))) from None
+    except KeyboardInterrupt:
+        raise Interrupted("stopped by Ctrl-C") from None
     except Exception as error:
         if not (what := explained(error)):
             raise

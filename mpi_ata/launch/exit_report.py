@@ -36,6 +36,11 @@ class ExitReport(NamedTuple):
     signals: tuple[str, ...] = ()  # that the process that started the ranks has passed on
     leaving: bool = False  # whether the manager has nothing to do but to wait for others to leave
 
+    @property
+    def at_once(self) -> bool:
+        """Return whether the user does not want to wait: Ctrl-C was pressed twice."""
+        return self.signals.count("SIGINT") > 1
+
 
 def read_report(path: Path) -> ExitReport:
     """Return what was reported so far; nothing if the file cannot be read."""

@@ -20,7 +20,7 @@ from typing import NamedTuple, NoReturn
 from mpi_ata.errors import RunError, UsageError
 from mpi_ata.launch.environment import STARTED, TERMINAL, job_start, one_thread_per_rank
 from mpi_ata.launch.exit_report import REPORT_VARIABLE, ExitReport, note_signal, read_report, report_file
-from mpi_ata.launch.signals import SIGNALLED, stop_signals, terminate_with_parent
+from mpi_ata.launch.signals import SIGNALLED, signal_word, stop_signals, terminate_with_parent
 from mpi_ata.layout import ranks_for
 from mpi_ata.limits import machine_memory
 
@@ -201,7 +201,10 @@ def exit_code(code: int, report: ExitReport) -> int:
     if report.code is not None and (report.code or report.manager or not code):
         return report.code
     if code < 0:  # mpirun itself was killed
+        log.warning("mpirun was ended by %s; %s", signal.Signals(-code).name, TO_CONTINUE)
         return SIGNALLED - code
+    if not report.manager and report.signals:
+        raise RunError(f"stopped by {signal_word(report.signals[0])}")
     if not report.manager:
         raise RunError(f"the ranks ended before they had found each other (mpirun exited with {code})")
     if report.lost:
@@ -268,7 +271,7 @@ class RankWatch:
 
     def wait(self) -> int:
         """Return the exit code of mpirun; what its ranks have left behind is removed."""
-        began, overdue, report = time.monotonic(), False, ExitReport()
+        began, report, overdue, hurried = time.monotonic(), ExitReport(), False, False
         while self._child.poll() is None and not overdue:
             report, now = read_report(self._path), time.monotonic()
             if now >= self._look_for_files:
@@ -276,11 +279,12 @@ class RankWatch:
                 self._look_for_files = 2 * now - began if report.manager else now
             self._since = min(self._since, now) if self._should_end(report) else math.inf
             limit = EXIT_SECONDS if report.manager or report.leaving else START_GRACE_SECONDS
-            overdue = now - self._since > limit
+            hurried = report.at_once and report.code is not None
+            overdue = hurried or now - self._since > limit
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(LATER_LOOK_SECONDS if report.manager else LOOK_SECONDS)
-        if overdue and (report.leaving or report.code is not None):
-            log.warning("some ranks were still there %.0f s after the run; they were ended", EXIT_SECONDS)
+        if overdue and not hurried and (report.leaving or report.code is not None):
+            log.warning("some ranks were still there %.0f s after the run; they were ended", limit)
         if overdue or self._child.returncode < 0 or self._is_any_left():
             self._end()
         remove_files(self._files)

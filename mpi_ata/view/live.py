@@ -96,6 +96,9 @@ class Display:
         if live is not None:
             live.update("")  # nothing to be left in the history of a terminal that is too small
             live.stop()
+            if os.environ.get(TERMINAL):  # the launcher would forward what is not a whole line in the end
+                self._stream.write("\n")
+                self._stream.flush()
 
 
 def console_on(stream: TextIO) -> "Console | None":

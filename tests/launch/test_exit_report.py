@@ -62,6 +62,11 @@ def test_a_killed_mpirun_is_reported_as_a_shell_does() -> None:
     assert exit_code(-15, ExitReport(7, None, ())) == 143
 
 
+def test_ctrl_c_before_the_ranks_have_met_is_no_failure_to_meet() -> None:
+    with pytest.raises(RunError, match=r"^stopped by Ctrl-C$"):
+        exit_code(1, ExitReport(signals=("SIGINT", "SIGINT")))
+
+
 def test_ranks_that_end_without_a_word_are_an_error_even_if_mpirun_exits_with_0() -> None:
     with pytest.raises(RunError, match=r"worker 1 has died, and this MPI has ended all ranks; .* resumed"):
         exit_code(0, ExitReport(7, None, (LostWorker("node7", "worker 1 has died"),)))

@@ -61,6 +61,24 @@ def test_the_second_ctrl_c_stops_in_mid_round_with_what_was_saved() -> None:
     assert saved_rounds() == 6
 
 
+@TIMED
+def test_two_ctrl_c_end_a_set_up_that_takes_long_with_one_sentence() -> None:
+    job = job_of(body="pass")
+    (code,) = Path.cwd().glob("*.py")
+    hangs = "if 'MPI_ATA_EXIT_REPORT' in os.environ:\n    open('begun', 'w').close()\n    time.sleep(600)\n"
+    code.write_text(f"import os, time\n{hangs}{code.read_text()}")
+    with started(running(job)) as process:
+        wait_for(Path("begun").exists, process)
+        process.send_signal(signal.SIGINT)
+        read_until(process, STOPPING.strip())
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        _, err = ended(process, job)
+        assert time.monotonic() - began < 10  # of the 600 seconds
+    assert process.returncode == 130
+    assert err == "Note: Ctrl-C again: stopping now, without waiting for this round\nError: stopped by Ctrl-C\n"
+
+
 @pytest.mark.slow
 @TIMED
 def test_under_mpirun_progress_is_written_line_by_line() -> None:

@@ -125,7 +125,11 @@ def test_ranks_behind_a_launcher_draw_if_it_forwards_to_a_terminal_and_rich_is_t
     assert not Display(io.StringIO()).has_room
     assert not Display(None).has_room
     monkeypatch.setenv("MPI_ATA_TERMINAL", "1")
-    assert Display(io.StringIO()).has_room
+    display = Display(forwarded := io.StringIO())
+    assert display.has_room
+    display.show("round 1")
+    display.clear()
+    assert forwarded.getvalue().endswith("\x1b[2K\n"), "Open MPI forwards the rest of a line after all else"
     monkeypatch.setattr(live, "find_spec", lambda name: None)
     terminal = Terminal()
     Display(terminal).show("round 1")

@@ -14,7 +14,7 @@ import mpi4py
 from mpi_ata.errors import RunError
 from mpi_ata.launch import local_size, step_tasks, world_size
 from mpi_ata.launch.environment import FAULT_TOLERANT, choose_world
-from mpi_ata.launch.exit_report import leaving
+from mpi_ata.launch.exit_report import leaving, report_so_far
 
 LOST = "a rank has died, and a run needs all ranks; restart the job"
 INIT_SECONDS = 600  # the ranks of a large job may be minutes apart
@@ -51,6 +51,7 @@ _watched &= threading.current_thread() is threading.main_thread()  # which alone
 with _ended_after(_limit) if _watched else nullcontext():
     from mpi4py import MPI as MPI
 
+ENDED_SECONDS = 10.0  # in which a process that has said so ends all ranks
 _chosen: list[MPI.Comm] = []  # the communicator of the script's own, if it has one
 _ranks_lost: list[bool] = []  # not empty once a rank has died
 
@@ -128,4 +129,6 @@ def end_all_ranks(comm: MPI.Comm, code: int = 1) -> None:
     """End all ranks, whatever they are doing."""
     sys.stdout.flush()
     sys.stderr.flush()
+    if report_so_far().at_once:
+        time.sleep(ENDED_SECONDS)  # who has passed on both Ctrl-C ends the ranks, without a message of MPI's
     comm.Abort(code or int(survives_losses))  # a launcher that survives losses ends nobody for code 0
