@@ -9,6 +9,7 @@ PROCESSES = $(shell expr $$(nproc) + 1)
 FILES := -n 3 --dist loadscope
 
 export PIP_CACHE_DIR := $(CURDIR)/.venv-cache
+export MPLCONFIGDIR := $(CURDIR)/.venv-cache/matplotlib
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Many containers set it; then each of the thousands of ranks of the tests would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -40,6 +40,12 @@ def test_importing_the_package_loads_few_modules_and_no_library_that_a_rank_may_
     assert printed("import mpi_ata; print(mpi_ata.MPICluster.__name__)") == "MPICluster\n"
 
 
+def test_a_script_beside_a_clone_does_not_import_the_folder_of_the_clone(tmp_path: Path) -> None:
+    (tmp_path / "mpi_ata").mkdir()
+    (tmp_path / "script.py").write_text("import mpi_ata\nmpi_ata.minimize")
+    subprocess.run([sys.executable, "script.py"], check=True, cwd=tmp_path)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Stepping'"):
         _ = mpi_ata.Stepping  # type: ignore[attr-defined]

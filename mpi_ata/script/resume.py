@@ -136,7 +136,7 @@ def describe_point(x: Any) -> Table:
 
 def describe_times(times: DrawnTimes | None) -> Table:
     """Return which task times are drawn, if any."""
-    return {} if times is None else {"law": times.label}
+    return {} if times is None else {"law": times.label} | ({} if times.stoppable else {"stoppable": False})
 
 
 def _plain(value: Any) -> Any:

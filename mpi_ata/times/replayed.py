@@ -101,8 +101,8 @@ def recorded_rounds(columns: State, n: int) -> RecordedRounds:
 class ReplayedTimes(DrawnTimes):
     """Task times of recorded rounds; those of workers that did nothing in these are drawn from a law."""
 
-    def __init__(self, law: Law, seed: int, recorded: RecordedRounds) -> None:
-        super().__init__(law, seed)
+    def __init__(self, law: Law, seed: int, recorded: RecordedRounds, stoppable: bool = True) -> None:
+        super().__init__(law, seed, stoppable=stoppable)
         self._recorded, self._everyone = recorded, bool(recorded.seconds.counts.all())
 
     def _draw(self, round: int, number: int) -> Array:

@@ -48,6 +48,7 @@ class Recording:
     prior: Prior | None  # with which it started
     log: RecordedRounds | None = None  # what rounds on ranks took, one by one
     untried: int = 0  # workers left out, since nothing is known of them
+    stoppable: bool = True  # whether a task ends as soon as it is stopped
 
     @property
     def means(self) -> Array:
@@ -70,7 +71,9 @@ class Recording:
     def times(self, seed: int) -> DrawnTimes:
         """Return the task times of a replay: those of recorded rounds, or else draws from the samples."""
         law = Recorded(len(self.workers), self.samples)
-        return DrawnTimes(law, seed) if self.log is None else ReplayedTimes(law, seed, self.log)
+        if self.log is None:
+            return DrawnTimes(law, seed, stoppable=self.stoppable)
+        return ReplayedTimes(law, seed, self.log, self.stoppable)
 
     def overhead_of(
         self, order: SimulatedOrder, workers: IntArray, counts: IntArray, seconds: Array
@@ -101,10 +104,13 @@ def recording(record: Record, path: Path) -> Recording:
     if not len(known) or not rounds:
         raise UsageError(f"{path}: there is no finished task to replay yet; wait for some rounds")
     stopped = record.cluster.get("undelivered", np.zeros(len(samples)))
-    correct = _correction(workers, stopped)
+    tables = named_tables(record)
+    drawn = tables.get("times", {})  # other tasks are taken to run to their end, as most code does
+    stoppable = bool(drawn) and bool(drawn.get("stoppable", True))
+    correct = _correction(workers, stopped, stoppable)
     everyone = Recording(
         path,
-        named_tables(record),
+        tables,
         np.arange(len(samples)),
         [correct(worker, sample) if len(sample) else sample for worker, sample in enumerate(samples)],
         workers["tasks"],
@@ -113,6 +119,7 @@ def recording(record: Record, path: Path) -> Recording:
         prior,
         _log(record, rounds, correct) if stopped.sum() <= RARE * workers["tasks"].sum() else None,
         untried=len(samples) - len(known),
+        stoppable=stoppable,
     )
     return everyone.only(known)
 
@@ -126,18 +133,21 @@ def _log(record: Record, rounds: int, correct: Correction) -> RecordedRounds | N
     return replace(found, seconds=found.seconds.changed(correct))
 
 
-def _correction(workers: State, stopped: Array | IntArray) -> Correction:
+def _correction(workers: State, stopped: Array | IntArray, stoppable: bool) -> Correction:
     """Return what gives a worker's sample the mean of all tasks that it is part of, stopped ones included.
 
     Finished tasks are the shorter ones where others were stopped.  What a task takes beyond the least time s
     is taken to be exponential: then its mean is the time that all tasks spent beyond s, over the number of
-    those that finished.  A task is stopped at a random moment, so its time is uniform up to twice the mean.
+    those that finished.  A task is stopped at a random moment, so its time is uniform up to twice the mean;
+    the whole of it is known where it ran to its end.
     """
     tasks = np.maximum(workers["tasks"], 1)
     least = np.where(workers["tasks"] > 0, workers["least"], 0.0)
     mean_stopped = workers["unfinished"] / np.maximum(stopped, 1)
     beyond = np.square(np.maximum(2 * mean_stopped - least, 0.0)) / np.maximum(4 * mean_stopped, 1e-300)
     excess = workers["seconds"] / tasks - least + stopped * beyond / tasks
+    if not stoppable:
+        excess = (workers["seconds"] + workers["unfinished"]) / np.maximum(tasks + stopped, 1) - least
     return lambda worker, sample: _stretched(sample, least.item(worker), excess.item(worker))
 
 
@@ -256,6 +266,7 @@ def what_if(
         "least_tasks": int(chosen.tasks.min()),
         "untried": recorded.untried,
         "clock_of_itself": itself,
+        "stoppable": recorded.stoppable,
         "overhead_ratio": overhead_ratio(record),
         "predicted": rows,
     }
@@ -362,6 +373,7 @@ def _remarks(answer: dict[str, Any]) -> list[str]:
     if not _reliable(answer):
         return [*_doubts(answer), UNPREDICTABLE]
     rounds, least = counted(answer["recorded"]["rounds"], "round"), counted(answer["least_tasks"], "task")
+    at_once = answer["stoppable"]
     lines = [
         f"Replays of {rounds} with the recorded task times; ± is one standard deviation over replays of",
         f"resampled times: chance, and the few times that are known of some workers (at least {least}).",
@@ -373,7 +385,9 @@ def _remarks(answer: dict[str, Any]) -> list[str]:
         lines.append(f"Workers with fewer than {FEW} tasks may be faster or slower than they seem.")
     if answer["untried"]:
         lines.append(f"Left out: {counted(answer['untried'], 'worker')} that never finished a task.")
-    if answer["recorded"]["tasks_wasted"]:
+    if any(row["tasks_wasted"] for row in answer["predicted"]):
+        lines.append(f"A task that is stopped is taken to {'end at once' if at_once else 'run to its end'}.")
+    if answer["recorded"]["tasks_wasted"] and at_once:
         lines.append("Tasks were stopped in this run: how long they would have taken is estimated.")
     return lines
 

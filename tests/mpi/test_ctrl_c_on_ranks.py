@@ -16,6 +16,7 @@ if task.round == 9 and task.worker == 1:
     Path("hanging").touch()
     time.sleep(600)
 """
+AGAIN = "Note: Ctrl-C again: stopping now, without waiting for this round\n"
 STOPPING = "Note: Ctrl-C: stopping after this round; press again to stop now\n"
 
 
@@ -56,7 +57,7 @@ def test_the_second_ctrl_c_stops_in_mid_round_with_what_was_saved() -> None:
         assert time.monotonic() - began < 20  # well below the grace period and the hanging task
     assert process.returncode in (85, 9), err  # MPICH's mpirun may report instead that it killed a rank
     assert "ended          early, by Ctrl-C" in out
-    assert "Note: Ctrl-C again: stopping now, without waiting for this round\n" in err
+    assert AGAIN in err
     assert "saved          run.h5, up to round 6; resume it with --resume\n" in out
     assert saved_rounds() == 6
 
@@ -76,7 +77,7 @@ def test_two_ctrl_c_end_a_set_up_that_takes_long_with_one_sentence() -> None:
         _, err = ended(process, job)
         assert time.monotonic() - began < 10  # of the 600 seconds
     assert process.returncode == 130
-    assert err == "Note: Ctrl-C again: stopping now, without waiting for this round\nError: stopped by Ctrl-C\n"
+    assert err == f"{AGAIN}Error: stopped by Ctrl-C\n"
 
 
 @pytest.mark.slow

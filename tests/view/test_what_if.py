@@ -49,12 +49,13 @@ def test_the_prediction_for_what_really_ran_is_within_3_per_cent(allocator: str)
     assert row["tasks_used"] == ran["tasks_used"]
 
 
-@pytest.mark.slow
-def test_the_prediction_for_another_allocator_is_what_that_one_takes() -> None:
-    run_job(*UTA, "--set", "stop.rounds=1200")
+@pytest.mark.parametrize("stoppable", [*slow("true"), "false"])
+def test_the_prediction_for_another_allocator_is_what_that_one_takes(stoppable: str) -> None:
+    options = ["--set", "stop.rounds=1200", "--set", f"times.stoppable={stoppable}"]
+    run_job(*UTA, *options)
     predicted = {row["allocator"]: row for row in ask("--allocators", "gta,ofta")["predicted"]}
     for allocator in ("ofta", "gta"):
-        ran = run_job("--set", f"allocator.name={allocator}", "--set", "stop.rounds=1200")
+        ran = run_job("--set", f"allocator.name={allocator}", *options)
         for name in ("clock", "worker_time"):
             assert predicted[allocator][name] == pytest.approx(ran[name], rel=0.03)
     (row,) = ask("--allocators", "own")["predicted"]  # from a greedy run, whose long tasks were stopped
