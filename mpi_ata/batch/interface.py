@@ -235,7 +235,8 @@ def scheduler() -> Scheduler:
 def run_tool(name: str, *command: str) -> CommandResult:
     """Run a command of a batch system."""
     if shutil.which(command[0]) is None:
-        raise UsageError(f"there is no {command[0]} here: run this where {name} is, or use mpi-ata run")
+        way_out = f"run this where {name} is; on one machine, use mpi-ata run and watch"
+        raise UsageError(f"there is no {command[0]} here: {way_out}")
     return run_command(command)
 
 

@@ -97,7 +97,7 @@ price_option = click.option(
 )
 prior_options = combine(
     click.option(
-        "--accept-changes", is_flag=True, help="Resume although the job or a file that it names was edited."
+        "--accept-changes", is_flag=True, help="Resume although the job or code that it names was edited."
     ),
     click.option(
         "--warm-start",

@@ -106,7 +106,7 @@ def execute_on_ranks(plan: Plan, observers: Sequence[Observer] = ()) -> Outcome 
             if cluster is None:
                 return None
             if job.run.workers not in (None, cluster.n):
-                text = "workers = %s was requested, but this MPI world has %s: using those"
+                text = "workers = %s was requested, but this MPI world has %s and the manager: using those"
                 log.warning(text, job.run.workers, cluster.n)
             start_billing(trace, cluster)
             track_regret(trace, parts.method, parts.times)

@@ -357,10 +357,10 @@ class RunRecorder:
             return f"no completed round could be saved, so {self.path} was removed"
         position = self._record.position if self._record.job.is_farm else f"round {self.saved:,}"
         if not self.resumable:
-            return f"{self.path} has recorded it up to {position}"
-        where = f"{self.path} holds it up to {position}"
+            return f"{self.path} has recorded the run up to {position}"
+        where = f"{self.path} holds the run up to {position}"
         resume, edited = self._output.resume_words(self.path), self._output.name("accept_changes", True)
-        return f"{where}; after fixing it, continue with {resume}, adding {edited} if you edited a file"
+        return f"{where}; fix this, then continue with {resume}, adding {edited} if you edited a file"
 
     def _finite(self) -> bool:
         # A point that no update moves cannot diverge.

@@ -167,6 +167,8 @@ def _known(job: Job, n: int, times: DrawnTimes | None) -> dict[str, Any]:
 
 def check_problem(problem: AnyProblem, stop: Stop, any_x: bool = False) -> None:
     """Reject a problem that lacks what the run will ask of it."""
+    if isinstance(problem, type):
+        raise UsageError(f"{problem.__name__} is a class; pass an object, as in {problem.__name__}()")
     has, name, has_loss = ProblemAbilities.of(problem), type(problem).__name__, True
     if stop.needs_loss:  # otherwise nobody asks for its loss, which may be a property that takes long
         evaluation = EvaluationAbilities.of(problem)

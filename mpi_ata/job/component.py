@@ -149,7 +149,17 @@ class Component:
             rule = f"needs more memory than there is: {one_line(error)}; choose smaller numbers"
             raise UsageError(f"[{self.table}] {name} {rule}") from None
         except (Exception, SystemExit) as error:
-            raise UsageError(f"[{self.table}] {name}: {describe_error(error)}") from None
+            raise UsageError(
+                f"[{self.table}] {name}: {describe_error(error)}{self._is_beside(error)}"
+            ) from None
+
+    def _is_beside(self, error: BaseException) -> str:
+        """Return the way out if a file was not found that lies beside the job."""
+        missing = error.filename if isinstance(error, FileNotFoundError) else None
+        keys = [key for key, value in self.keys.items() if value == missing and key in self._parameters]
+        if not keys or not (self.folder / str(missing)).exists():
+            return ""
+        return f"; to look for it beside the job file, annotate the parameter: {keys[0]}: Path"
 
     def paths(self) -> dict[str, Path]:
         """Return the absolute paths among the keys; none of a class that cannot be imported here."""

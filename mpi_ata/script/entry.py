@@ -108,7 +108,7 @@ def taking(arguments: Callable[P, A]) -> Callable[[Callable[[A], T]], Callable[P
             try:
                 signature.bind(*args, **given)
             except TypeError as error:  # about the class, which callers do not know
-                raise TypeError(f"{function.__name__}(): {error}") from None
+                raise UsageError(f"{function.__name__}(): {error}") from None
             return function(arguments(*args, **given))
 
         returned = inspect.signature(function).return_annotation

@@ -90,9 +90,10 @@ def _started_workers(workers: int | None, times: DrawnTimes | None) -> int:
 
     n = workers_in_world("workers=4")
     if workers is not None and workers != n and not is_worker():
-        log.warning("workers=%d does not count here: mpirun started %d", workers, n)
+        log.warning("workers=%d does not count here: mpirun started %d and the manager", workers, n)
     if times is not None and times.n != n:
-        raise UsageError(f"times are those of {times.n} workers, but mpirun started {n}: make the two agree")
+        started = f"but mpirun started {n} and the manager: make the two agree"
+        raise UsageError(f"times are those of {times.n} workers, {started}")
     return n
 
 
@@ -164,7 +165,8 @@ def opened(
     """
     start_ranks(workers)
     times, job, ranks = prepared.times, prepared.start.job, launch.under_launcher()
-    unit = "the items under way" if isinstance(prepared.problem, Items) else "this round"
+    is_farm = isinstance(prepared.problem, Items)
+    unit = f"the items under way ({grace:g} s at most)" if is_farm else "this round"
     with open_stop_request(grace, ranks, is_worker(), unit) as stop_request:
         log_notes(prepared.start)
         if not ranks:

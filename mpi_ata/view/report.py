@@ -272,7 +272,8 @@ def commands(record: Record, path: Path) -> list[tuple[str, str]]:
     ranks, limit = ranks_for(max(workers, 1)), time_limit(record)
     submit = ["mpi-ata", "submit", "JOB.toml", "--ntasks", ranks, "--time", limit, "--warm-start", path]
     sbatch = ["sbatch", f"--ntasks={ranks}", f"--time={limit}"]
-    if bad := [host.host for host in flagged(report_hosts(record))]:
+    bad = [host.host for host in flagged(report_hosts(record))]
+    if bad and {identity.host for identity in record.identities}.difference(bad):  # others are left
         submit, sbatch = [*submit, "--exclude-slow", path], [*sbatch, f"--exclude={','.join(bad)}"]
     return [
         ("To run this job again on the workers that were worth it:", command_line(*submit)),

@@ -266,7 +266,7 @@ def comparison_table(rows: Sequence[dict[str, Any]], billed: bool = False) -> st
     for row in rows:
         runs.setdefault(row[kind], []).append(row)
     greedy, shown = runs.get("gta"), COMPARED_ON_RANKS if billed else COMPARED
-    header = [kind, "rounds", *shown.values(), "wasted tasks", "waste"]
+    header = [kind, "rounds", *shown.values(), "wasted tasks", "wasted time"]
     digits = {"rounds": 0, **dict.fromkeys(shown, 4), "tasks_wasted": 0}
     body = []
     for name, each in runs.items():

@@ -47,7 +47,7 @@ def failed(job: Path) -> str:
 )
 def test_the_completed_rounds_are_saved_with_the_reason(tmp_path: Path, method: str) -> None:
     text = failed(failing(tmp_path, method))
-    assert "run.h5 holds it up to round 6; after fixing it, continue with --out run.h5 --resume" in text
+    assert "run.h5 holds the run up to round 6; fix this, then continue with --out run.h5 --resume" in text
     record = record_of(OUT)
     assert record.method["k"] == 6
     assert "failed in round 7" in record.failure
@@ -66,7 +66,7 @@ def test_the_completed_rounds_are_saved_with_the_reason(tmp_path: Path, method: 
 )
 def test_whatever_a_task_raises_is_recorded_as_its_failure(tmp_path: Path, raised: str, shown: str) -> None:
     text = failed(failing(tmp_path, "sgd uta", f"if task.round == 7: raise {raised}"))
-    assert f"{shown}\nrun.h5 holds it up to round 6" in text
+    assert f"{shown}\nrun.h5 holds the run up to round 6" in text
     assert record_of(OUT).failure.endswith(shown)
 
 
@@ -91,7 +91,7 @@ def test_a_resumed_run_that_fails_at_once_keeps_its_file_and_one_that_is_fixed_h
 ) -> None:
     job = failing(tmp_path, "sgd uta")
     failed(job)
-    with pytest.raises(RunError, match="holds it up to round 6"):
+    with pytest.raises(RunError, match="holds the run up to round 6"):
         driven(job, output=OutputOptions(OUT, resume=True))
     assert [event.kind for event in record_of(OUT).events] == ["started", "failed", "resumed", "failed"]
     Path("broken").unlink()
@@ -125,7 +125,9 @@ def test_where_workers_own_their_data_the_rounds_before_a_loss_are_saved_and_can
     text, rounds = str(error.value), trace.round
     assert 0 < rounds < 40
     assert "worker 2 (host virtual, slot 2) is lost (it vanished at 3000 s on the virtual clock)" in text
-    assert f"{out} holds it up to round {rounds}; after fixing it, continue with --out {out} --resume" in text
+    assert (
+        f"{out} holds the run up to round {rounds}; fix this, then continue with --out {out} --resume" in text
+    )
     record = record_of(out)
     assert record.method["k"] == rounds
     assert [event.worker for event in record.events if event.kind == "lost"] == [2]

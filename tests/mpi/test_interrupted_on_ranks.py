@@ -265,7 +265,7 @@ def test_whatever_a_task_raises_ends_the_run_with_its_text(raised: str, shown: s
     with started(running(job)) as process:
         _, err = ended(process, job)
     assert process.returncode == 1
-    assert f"{shown}\nrun.h5 holds it up to round 8" in err
+    assert f"{shown}\nrun.h5 holds the run up to round 8" in err
     assert record_of(OUT).failure.endswith(shown)
 
 

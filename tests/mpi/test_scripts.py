@@ -223,7 +223,7 @@ def test_a_round_that_fails_on_ranks_leaves_what_the_loop_did_before_it(tmp_path
     command = [sys.executable, str(script(tmp_path, BODY))]
     failed = finished([*command, "fail"])
     assert failed.returncode == 1
-    assert "run.h5 holds it up to round 5" in failed.stderr
+    assert "run.h5 holds the run up to round 5" in failed.stderr
     done = finished(command)
     assert (done.returncode, done.stdout) == (0, "40.0\n"), done.stderr
 

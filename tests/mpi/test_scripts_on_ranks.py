@@ -30,7 +30,7 @@ def test_a_loop_that_fails_ends_all_ranks_with_its_error(tmp_path: Path) -> None
 def test_times_for_another_number_of_workers_are_rejected() -> None:
     done = mpirun(3, sys.executable, SCRIPT)
     assert done.returncode != 0
-    assert "times are those of 4 workers, but mpirun started 2: make the two agree" in done.stderr
+    assert "but mpirun started 2 and the manager: make the two agree" in done.stderr
 
 
 def test_a_world_without_workers_is_rejected_in_words(tmp_path: Path) -> None:

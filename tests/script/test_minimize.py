@@ -191,7 +191,7 @@ class Evaluated(Quadratic):
 
 @pytest.mark.parametrize("problem", [Failing(20), Evaluated(20)])
 def test_a_run_that_fails_has_saved_its_completed_rounds_and_records_why(problem: Quadratic) -> None:
-    with pytest.raises(RunError, match="holds it up to round 10") as error:
+    with pytest.raises(RunError, match="holds the run up to round 10") as error:
         minimized(problem=problem, out=OUT, checkpoint_seconds=1000)
     assert "on purpose" in str(error.value)
     assert "out='runs/mine.h5', resume=True" in str(error.value)
@@ -275,7 +275,7 @@ def test_limits_may_be_infinite() -> None:
 
 
 def test_a_missing_argument_is_reported_for_the_function_that_was_called() -> None:
-    with pytest.raises(TypeError, match=r"minimize\(\): missing a required .*argument: 'update'"):
+    with pytest.raises(UsageError, match=r"minimize\(\): missing a required .*argument: 'update'"):
         mpi_ata.minimize(Quadratic(dimension=3), rounds=5)  # type: ignore[call-arg]
 
 

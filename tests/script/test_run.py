@@ -215,6 +215,6 @@ def test_what_the_body_of_the_loop_did_is_part_of_the_saved_round() -> None:
 
 
 def test_what_the_body_of_the_loop_did_is_saved_when_the_next_round_fails() -> None:
-    with pytest.raises(RunError, match="holds it up to round 5"):
+    with pytest.raises(RunError, match="holds the run up to round 5"):
         added(OUT, fails=6)
     assert added(OUT) == 40

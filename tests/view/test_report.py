@@ -192,12 +192,15 @@ def test_a_run_on_hosts_says_where_billed_time_went_and_what_to_request() -> Non
 
 def test_suggested_commands_are_quoted_whatever_a_run_file_calls_its_hosts() -> None:
     record = run_job("a.h5")
-    record.identities = tuple(WorkerIdentity("$(touch owned)", i, "cpu", 5) for i in range(5))
+    hosts = ["n1", *4 * ["$(touch owned)"]]
+    record.identities = tuple(WorkerIdentity(host, i, "cpu", 5) for i, host in enumerate(hosts))
     for _ in range(2):
         record.event(0.0, "lost", "its process has ended", worker=1)
     submit, sbatch = (shlex.split(command) for _, command in commands(record, Path("my runs/it's.h5")))
     assert submit[-4:] == ["--warm-start", "my runs/it's.h5", "--exclude-slow", "my runs/it's.h5"]
     assert sbatch[-2:] == ["--exclude=$(touch owned)", "SCRIPT.sh"]
+    record.identities = tuple(each._replace(host="$(touch owned)") for each in record.identities)
+    assert not any("exclude" in command for _, command in commands(record, Path("a.h5"))), "no host is left"
 
 
 def test_hosts_that_became_slower_than_in_earlier_runs_are_named() -> None:
