@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import click
@@ -180,6 +181,9 @@ def starts_ranks(virtual: bool) -> bool:
     return not virtual and not launch.under_launcher()
 
 
+SLOW_SECONDS = 3.0  # of a set-up, after which it is said what takes long
+
+
 def start_ranks(plans: Sequence[Plan]) -> None:
     """Start the ranks and never return; inside a Slurm job, on the tasks that Slurm allocated."""
     if (launch.slurm_tasks() or 1) > 1:
@@ -193,8 +197,15 @@ def start_ranks(plans: Sequence[Plan]) -> None:
         text = f"all jobs share {counted(workers, 'worker')}, as the first one asks; others ask for {asked}"
         show(f"Note: {text}", err=True)
     check_rank_memory(ranks_for(workers))
-    for plan in plans:
-        plan.parts()  # rejects a wrong one before ranks are started
+    what = "Note: set-up takes long: once here, to find mistakes, then on all ranks"
+    slow = Timer(SLOW_SECONDS, show, [what, True])
+    slow.daemon = True
+    slow.start()
+    try:
+        for plan in plans:
+            plan.parts()  # rejects a wrong one before ranks are started
+    finally:
+        slow.cancel()
     launch.start_ranks(workers, launch.rank_command(sys.argv[1:]))
 
 

@@ -63,12 +63,13 @@ def test_the_second_ctrl_c_stops_in_mid_round_with_what_was_saved() -> None:
 
 
 @TIMED
-def test_two_ctrl_c_end_a_set_up_that_takes_long_with_one_sentence() -> None:
+def test_a_set_up_that_takes_long_is_explained_and_two_ctrl_c_end_it_with_one_sentence() -> None:
     job = job_of(body="pass")
     (code,) = Path.cwd().glob("*.py")
     hangs = "if 'MPI_ATA_EXIT_REPORT' in os.environ:\n    open('begun', 'w').close()\n    time.sleep(600)\n"
-    code.write_text(f"import os, time\n{hangs}{code.read_text()}")
+    code.write_text(f"import os, time\n{hangs}time.sleep(3.5)\n{code.read_text()}")
     with started(running(job)) as process:
+        read_until(process, "Note: set-up takes long: once here, to find mistakes, then on all ranks")
         wait_for(Path("begun").exists, process)
         process.send_signal(signal.SIGINT)
         read_until(process, STOPPING.strip())
