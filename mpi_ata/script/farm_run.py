@@ -101,6 +101,7 @@ class FarmRun(Journal):
 
     any_x = True
     x: Any = None  # the values, as they were saved last
+    asked = 0  # items so far, of all calls of map()
     _calls: list[list[Any]]  # function, number of items, and a digest of these
 
     def __init__(
@@ -176,7 +177,9 @@ class FarmRun(Journal):
             self._calls.append(call)
         self._check_same(self._calls[self._number], call)
         self._calls[self._number] = call
-        return self._known.pop(self._number, {})
+        known = self._known.pop(self._number, {})
+        self.asked = self._trace.used + len(items) - len(known)
+        return known
 
     def _check_same(self, then: list[Any], now: list[Any]) -> None:
         """Reject a call that is not the one whose results are in the file."""

@@ -3,9 +3,10 @@
 import io
 import math
 import os
+import sys
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -41,7 +42,24 @@ if TYPE_CHECKING:
 REDRAW_SECONDS = 0.25  # between updates on a terminal: more often would flicker
 DRAWING_SHARE = 0.01  # of the processor time of a run, at most
 FIRST_SECONDS, LAST_SECONDS, GROWTH = 10.0, 60.0, 1.5  # between lines elsewhere: from, to, by this factor
+FORWARDED_SECONDS = 0.02  # in which a launcher forwards what is erased, before it does so with other streams
 MIN_COLUMNS, MIN_LINES = 60, 20  # a smaller terminal shows one line
+
+
+class Below:
+    """A stream to which a script prints: what is drawn is removed first, and drawn again below the text."""
+
+    def __init__(self, stream: TextIO, make_room: Callable[[], None]) -> None:
+        self.stream, self._make_room = stream, make_room
+
+    def write(self, text: str) -> int:
+        """Write a text where the drawing was."""
+        with suppress(RuntimeError):  # in a signal handler, in the middle of drawing
+            self._make_room()
+        return self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 class Display:
@@ -51,6 +69,7 @@ class Display:
         self._stream = stream or io.StringIO()  # a closed stderr is None
         self._console = console_on(self._stream)
         self._live: Live | None = None
+        self._below: dict[int, Below] = {}  # by stream; kept, since print() holds no reference to sys.stdout
         self._interval = FIRST_SECONDS if self._console is None else REDRAW_SECONDS
         self._next, self._began = time.monotonic() + self._interval, 0.0  # of processor time, when last due
 
@@ -84,6 +103,9 @@ class Display:
             options = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
             self._live = Live(console=self._console, auto_refresh=False, **options)
             self._live.start()
+            for name in ("stdout", "stderr"):
+                if (stream := getattr(sys, name)) is not None:
+                    setattr(sys, name, self._below.setdefault(id(stream), Below(stream, self.make_room)))
             self._began = time.thread_time()  # that rich is imported does not count
         shown = Text(text, no_wrap=True, overflow="ellipsis") if isinstance(text, str) else text
         self._live.update(Group(shown, ""), refresh=True)  # some launchers forward whole lines only
@@ -94,11 +116,20 @@ class Display:
         """Remove what is shown."""
         live, self._live = self._live, None
         if live is not None:
+            for name in ("stdout", "stderr"):
+                if isinstance(below := getattr(sys, name), Below):
+                    setattr(sys, name, below.stream)
             live.update("")  # nothing to be left in the history of a terminal that is too small
             live.stop()
             if os.environ.get(TERMINAL):  # the launcher would forward what is not a whole line in the end
-                self._stream.write("\n")
+                self._stream.write("\x1b[1A\n")  # up, and down again
                 self._stream.flush()
+                time.sleep(FORWARDED_SECONDS)
+
+    def make_room(self) -> None:
+        """Remove what is shown, for something else that is about to be written."""
+        self.clear()
+        self._next = max(self._next, time.monotonic() + FORWARDED_SECONDS)
 
 
 def console_on(stream: TextIO) -> "Console | None":
@@ -155,6 +186,7 @@ class Snapshot:
     events: Sequence[str]
     state: str = RUNNING
     saved: float | None = None  # when, if it is read from its file, in seconds since 1970
+    asked: int = 0  # items of a farm, if that is known
 
     def at_rest(self, for_good: bool = False) -> bool:
         """Return whether a run does not change any more; one that was stopped may be resumed."""
@@ -174,6 +206,7 @@ class RunView(Display, Observer):
 
     def on_start(self, method: Method, cluster: Cluster, trace: Trace) -> None:
         """Take note of the workers."""
+        self._method = method
         self._cluster, self._identities = cluster, cluster.identities  # a large simulation rebuilds them
 
     def on_round(self, round: Round, trace: Trace) -> None:
@@ -185,7 +218,7 @@ class RunView(Display, Observer):
         if not self.due():
             return
         if self._label or not self.has_room:
-            self.show(self._label + progress_text(trace.summary(), self._run))
+            self.show(self._label + progress_text(trace.summary(), self._run, self._asked))
         else:
             self.show(run_panel(self.snapshot(trace)))
 
@@ -201,7 +234,11 @@ class RunView(Display, Observer):
         spent, available = ledger.worker_time, self._cluster.available
         workers = Workers(self._identities, available, spent, stats, before, since)
         losses = [row.loss if math.isnan(trace.gap) else row.gap for row in trace.rows]
-        return Snapshot(self._run, trace.summary(), losses, workers, self._events)
+        return Snapshot(self._run, trace.summary(), losses, workers, self._events, asked=self._asked)
+
+    @property
+    def _asked(self) -> int:
+        return getattr(self._method, "asked", 0)  # of a farm
 
 
 LOOK_SECONDS = 1.0  # between looks at a run file
@@ -302,16 +339,25 @@ def _state(run: Snapshot) -> str:
     return text if run.summary["rounds"] else f"{text}, before the first round"
 
 
-def progress_text(summary: Mapping[str, Any], run: RunDescription) -> str:
+def progress_text(summary: Mapping[str, Any], run: RunDescription, asked: int = 0) -> str:
     """Return the progress of a run in one line."""
     clock = f"clock {significant(summary['clock'], 4)} s"
     if run.is_farm:
-        return f"{summary['tasks_used']:,} items done, {clock}"
+        return f"{_items(summary, asked, ' items')}, {clock}"
     parts = [f"round {_rounds(summary, run.stop)}"]
     if (left := time_left(summary, run.stop)) < math.inf:
         parts.append(f"at most {duration(left)} to go")
     parts += [f"{name} {value}" for name, value in _loss(summary)]
     return ", ".join([*parts, rate(summary["rounds"], _after_setup(summary)), clock])
+
+
+def _items(summary: Mapping[str, Any], asked: int, noun: str = "") -> str:
+    """Return how many items of a farm are done, of how many that were asked for."""
+    done: int = summary["tasks_used"]
+    if asked <= done or not done:
+        return f"{done:,}{noun} done"
+    left = _after_setup(summary) * (asked / done - 1)
+    return f"{done:,} of {asked:,}{noun} done, about {duration(left)} to go"
 
 
 def _rounds(summary: Mapping[str, Any], stop: Stop) -> str:
@@ -395,7 +441,7 @@ def _line(text: str) -> str:
 def _how_far(run: Snapshot) -> tuple[str, str]:
     summary, stop = run.summary, run.job.stop
     if run.job.is_farm:
-        return "items", f"{summary['tasks_used']:,} done"
+        return "items", _items(summary, run.asked)
     parts = [_rounds(summary, stop)]
     if done := part_done(summary, stop):
         parts.append(f"{100 * done:.1f} %")

@@ -1,9 +1,12 @@
 """Pool on real ranks: scripts of others, and what goes wrong."""
 
 import os
+import pty
 import re
 import signal
 import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from mpi_ata import load
 from mpi_ata.runfile.progress import read_progress
 from tests.faults.checks import outlives_deaths
 from tests.mpi.starting import COMMAND, finished, mpirun, rank_pids, started
-from tests.mpi.test_interrupted_on_ranks import wait_for
+from tests.mpi.test_interrupted_on_ranks import TIMED, wait_for
 
 SLOW = pytest.mark.slow
 SCHWIMMBAD = """
@@ -283,6 +286,40 @@ def test_a_recorded_pool_is_resumed_after_a_signal_with_what_it_has_computed(
     assert "\nitems        300 done\n" in printed_by("watch", "run.h5", folder=tmp_path)
     assert printed_by("explain", "run.h5", folder=tmp_path).startswith("A free worker gets half of its share")
     assert printed_by("report", "run.h5", "-o", "run.html", folder=tmp_path) == "wrote run.html\n"
+
+
+PRINTING = """
+import time, mpi_ata
+
+def waited(item):
+    time.sleep(0.02)
+    return item
+
+if __name__ == "__main__":
+    with mpi_ata.Pool(workers=3, out="run.h5") as pool:
+        for part in range(3):
+            print("result", part, sum(pool.map(waited, range(100))))
+"""
+
+
+@TIMED
+def test_on_a_terminal_results_are_not_erased_by_the_progress_that_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("rich")
+    (tmp_path / "script.py").write_text(PRINTING)
+    reader, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (40, 100))
+    with started([sys.executable, "script.py"], tmp_path, terminal, terminal) as process:
+        os.close(terminal)
+        shown = ""
+        with suppress(OSError):  # its other end is closed
+            while part := os.read(reader, 4096):
+                shown += part.decode()
+        assert process.wait(60) == 0, shown
+    os.close(reader)
+    _, *results = shown.split("result ")
+    assert [text.split()[1] for text in results] == 3 * ["4950"]
+    for text in results:
+        assert "\x1b[2K" not in text.partition("╭")[0], "before it is drawn again, below"
 
 
 def printed_by(*words: str, folder: Path) -> str:

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -90,6 +91,21 @@ def test_each_version_replaces_the_one_before_and_a_note_is_printed_above(
     assert text.endswith("\x1b[1A\x1b[2K")
 
 
+def test_what_a_script_prints_meanwhile_is_left_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setattr("sys.stderr", terminal)
+    display = Display(terminal)
+    display.show("one")
+    print("the result")
+    display.show("two")
+    display.clear()
+    assert "one\n" in terminal.getvalue().partition("\x1b[1A\x1b[2Kthe result\n")[0], "erased first"
+    assert "two\n" in terminal.getvalue().partition("the result\n")[2]
+    assert sys.stdout is sys.stderr is terminal
+
+
 @TIMED
 def test_a_run_on_a_terminal_is_drawn_and_leaves_the_terminal_clean() -> None:
     pytest.importorskip("rich")
@@ -129,7 +145,9 @@ def test_ranks_behind_a_launcher_draw_if_it_forwards_to_a_terminal_and_rich_is_t
     assert display.has_room
     display.show("round 1")
     display.clear()
-    assert forwarded.getvalue().endswith("\x1b[2K\n"), "Open MPI forwards the rest of a line after all else"
+    assert forwarded.getvalue().endswith("\x1b[2K\x1b[1A\n"), (
+        "Open MPI forwards the rest of a line after all else"
+    )
     monkeypatch.setattr(live, "find_spec", lambda name: None)
     terminal = Terminal()
     Display(terminal).show("round 1")
@@ -167,6 +185,8 @@ def test_the_closest_limit_says_how_much_is_done(stop: Stop, done: float, left: 
 def test_the_line_of_a_farm_counts_items() -> None:
     summary = {"tasks_used": 1300, "rounds": 4, "clock": 2.5}
     assert progress_text(summary, described(method={"class": "Farm"})) == "1,300 items done, clock 2.5 s"
+    text = progress_text(summary | {"elapsed": 13.0}, described(method={"class": "Farm"}), asked=1_400)
+    assert text == "1,300 of 1,400 items done, about 1 s to go, clock 2.5 s"
 
 
 def test_the_latest_losses_and_returns_of_workers_are_shown() -> None:
