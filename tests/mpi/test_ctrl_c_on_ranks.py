@@ -78,7 +78,8 @@ def test_a_set_up_that_takes_long_is_explained_and_two_ctrl_c_end_it_with_one_se
         _, err = ended(process, job)
         assert time.monotonic() - began < 10  # of the 600 seconds
     assert process.returncode == 130
-    assert err == f"{AGAIN}Error: stopped by Ctrl-C\n"
+    assert AGAIN in err
+    assert err.endswith("Error: stopped by Ctrl-C\n"), "MPI has nothing to add"
 
 
 @pytest.mark.slow
