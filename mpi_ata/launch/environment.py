@@ -27,7 +27,7 @@ CORES = "MPI_ATA_CORES"  # that a batch job has, as far as `mpi-ata batch` knows
 RELEASED = "MPI_ATA_RELEASED"  # hosts that were given back before the ranks were started again
 STARTED = "MPI_ATA_STARTED"  # when the process began that has started the ranks, in seconds since 1970
 FIRST_STEP = "0"  # later steps of a Slurm job have other work before them
-TERMINAL = "MPI_ATA_TERMINAL"  # set if rank 0 may draw on stderr although it writes to a pipe
+TERMINAL = "MPI_ATA_TERMINAL"  # which of rank 0's streams are forwarded to a terminal; it may draw on stderr
 COMMANDS = "mpi_ata.cli"  # the module of the command line, whose ranks all do the same
 
 IMPORTED = time.time()

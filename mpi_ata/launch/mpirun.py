@@ -200,11 +200,12 @@ def exit_code(code: int, report: ExitReport) -> int:
     """Return the exit code of a run, from that of mpirun and the manager's report; RunError if it died."""
     if report.code is not None and (report.code or report.manager or not code):
         return report.code
+    if not report.manager and report.signals:  # passed on before the ranks had met
+        log.warning("stopped by %s", signal_word(report.signals[0]))
+        return SIGNALLED + signal.Signals[report.signals[0]]
     if code < 0:  # mpirun itself was killed
         log.warning("mpirun was ended by %s; %s", signal.Signals(-code).name, TO_CONTINUE)
         return SIGNALLED - code
-    if not report.manager and report.signals:
-        raise RunError(f"stopped by {signal_word(report.signals[0])}")
     if not report.manager:
         raise RunError(f"the ranks ended before they had found each other (mpirun exited with {code})")
     if report.lost:
@@ -442,7 +443,8 @@ def set_mpi_defaults(environment: MutableMapping[str, str]) -> None:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     if sys.stderr is not None and sys.stderr.isatty():
-        environment.setdefault(TERMINAL, "1")
+        both = sys.stdout is not None and sys.stdout.isatty()
+        environment.setdefault(TERMINAL, "stdout stderr" if both else "stderr")
         columns, lines = os.get_terminal_size(sys.stderr.fileno())
         environment.setdefault("COLUMNS", str(columns or 80))
         if lines:  # of a terminal of unknown size, ranks draw one line only

@@ -103,6 +103,9 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
     signal.raise_signal(number)
 
 
+_begun: list[bool] = []  # not empty once there was a request in this process
+
+
 class StopRequest:
     """Catches the signals that ask a run to stop, and is true once one has arrived.
 
@@ -137,7 +140,7 @@ class StopRequest:
             if self._on_ranks:
                 hold_stop_signals()
             self._before = {number: signal.signal(number, self._handler) for number in stop_signals()}
-        for number in early_signals():
+        for number in [*early_signals()] or self._missed():
             self._handler(number, None)
         self._entered = True
         return self
@@ -149,6 +152,12 @@ class StopRequest:
             signal.setitimer(signal.ITIMER_REAL, *self._timer_before)
         for number, handler in self._before.items():
             signal.signal(number, hold if self._on_ranks else handler)
+
+    def _missed(self) -> list[signal.Signals]:
+        """Return the signal that was passed on when there was no rank yet, if this is the first request."""
+        sent = report_so_far().signals if self._on_ranks and not _begun else ()
+        _begun.append(True)
+        return stop_signals()[-1:] if sent else []
 
     def __bool__(self) -> bool:
         return bool(self.name)

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,10 +59,11 @@ JOBS = "jobs.json"  # in a folder of runs that share workers: the names of all o
 
 
 def note_members(folder: Path, names: Sequence[str]) -> None:
-    """Note which runs will be in a folder: some may begin only when others are finished."""
+    """Note which runs will be in a folder, if possible: some may begin only when others are finished."""
     new = folder / f"{JOBS}.{os.getpid()}"
-    new.write_text(json.dumps(list(names)))
-    new.replace(folder / JOBS)
+    with suppress(OSError):
+        new.write_text(json.dumps(list(names)))
+        new.replace(folder / JOBS)
 
 
 def member_runs(folder: Path) -> list[Path]:

@@ -1,7 +1,8 @@
 """Several runs of a script on one set of workers: the counterpart of `mpi-ata run` with several jobs."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,9 @@ def run_jobs(
     joined("run_jobs", prepare)
     start_ranks(workers)
     execute = run_jobs_on_ranks if launch.under_launcher() else simulate_jobs
-    if (stop_request := execute(runs, at_once, _progress(runs, progress))) is None:
+    with _drawn(runs, progress) as observer:
+        stop_request = execute(runs, at_once, observer)
+    if stop_request is None:
         return None
     if stop_request:
         stop_request.exit_code = CONTINUE if out is not None else 1
@@ -115,12 +118,19 @@ def _from_arguments(number: int, given: dict[str, Any], workers: int | None, out
     return JobRun(name, start, build, simulate, request.observers)
 
 
-def _progress(runs: Sequence[JobRun], wanted: bool) -> Observer | None:
+@contextmanager
+def _drawn(runs: Sequence[JobRun], wanted: bool) -> Iterator[Observer | None]:
+    """Yield what shows the progress of the jobs, if that is wanted."""
     if not wanted or is_worker():
-        return None
+        yield None
+        return
     from mpi_ata.view.live import Display, JobsProgress  # only the manager needs it
 
-    return JobsProgress(Display(sys.stderr), runs)
+    line = Display(sys.stderr)
+    try:
+        yield JobsProgress(line, runs)
+    finally:
+        line.clear()
 
 
 def _result(run: JobRun) -> Result:

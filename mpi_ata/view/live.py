@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
@@ -43,6 +44,7 @@ REDRAW_SECONDS = 0.25  # between updates on a terminal: more often would flicker
 DRAWING_SHARE = 0.01  # of the processor time of a run, at most
 FIRST_SECONDS, LAST_SECONDS, GROWTH = 10.0, 60.0, 1.5  # between lines elsewhere: from, to, by this factor
 FORWARDED_SECONDS = 0.02  # in which a launcher forwards what is erased, before it does so with other streams
+PRINTED_SECONDS = 1.0  # from what a script prints to the next drawing, which it would remove again
 MIN_COLUMNS, MIN_LINES = 60, 20  # a smaller terminal shows one line
 
 
@@ -69,6 +71,7 @@ class Display:
         self._stream = stream or io.StringIO()  # a closed stderr is None
         self._console = console_on(self._stream)
         self._live: Live | None = None
+        self._lock = RLock()  # a script may print in a thread, or in a signal handler
         self._below: dict[int, Below] = {}  # by stream; kept, since print() holds no reference to sys.stdout
         self._interval = FIRST_SECONDS if self._console is None else REDRAW_SECONDS
         self._next, self._began = time.monotonic() + self._interval, 0.0  # of processor time, when last due
@@ -99,23 +102,32 @@ class Display:
         from rich.live import Live
         from rich.text import Text
 
-        if self._live is None:
-            options = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
-            self._live = Live(console=self._console, auto_refresh=False, **options)
-            self._live.start()
-            for name in ("stdout", "stderr"):
-                if (stream := getattr(sys, name)) is not None:
-                    setattr(sys, name, self._below.setdefault(id(stream), Below(stream, self.make_room)))
-            self._began = time.thread_time()  # that rich is imported does not count
         shown = Text(text, no_wrap=True, overflow="ellipsis") if isinstance(text, str) else text
-        self._live.update(Group(shown, ""), refresh=True)  # some launchers forward whole lines only
+        with self._lock:
+            if (live := self._live) is None:
+                options = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
+                self._live = live = Live(console=self._console, auto_refresh=False, **options)
+                live.start()
+                self._put_below()
+                self._began = time.thread_time()  # that rich is imported does not count
+            live.update(Group(shown, ""), refresh=True)  # some launchers forward whole lines only
         spent = time.thread_time() - self._began
         self._next = max(self._next, time.monotonic() + spent / DRAWING_SHARE)
 
+    def _put_below(self) -> None:
+        """Let what others write to the terminal make room for itself."""
+        for name in filter(reaches_terminal, ("stdout", "stderr")):
+            stream = getattr(sys, name)
+            while isinstance(stream, Below):  # left by code that redirects the stream for a while
+                stream = stream.stream
+            setattr(sys, name, self._below.setdefault(id(stream), Below(stream, self.make_room)))
+
     def clear(self) -> None:
         """Remove what is shown."""
-        live, self._live = self._live, None
-        if live is not None:
+        with self._lock:
+            live, self._live = self._live, None
+            if live is None:
+                return
             for name in ("stdout", "stderr"):
                 if isinstance(below := getattr(sys, name), Below):
                     setattr(sys, name, below.stream)
@@ -127,15 +139,23 @@ class Display:
                 time.sleep(FORWARDED_SECONDS)
 
     def make_room(self) -> None:
-        """Remove what is shown, for something else that is about to be written."""
+        """Remove what is shown for a moment, since something else is about to be written."""
+        later = FORWARDED_SECONDS if self._live is None else PRINTED_SECONDS
         self.clear()
-        self._next = max(self._next, time.monotonic() + FORWARDED_SECONDS)
+        self._next = max(self._next, time.monotonic() + later)
+
+
+def reaches_terminal(name: str) -> bool:
+    """Return whether a standard stream does; some launchers give it a terminal whatever they do with it."""
+    stream = getattr(sys, name)
+    return stream is not None and (
+        name in os.environ[TERMINAL] if TERMINAL in os.environ else stream.isatty()
+    )
 
 
 def console_on(stream: TextIO) -> "Console | None":
     """Return where rich can draw; None without rich, and where a stream does not reach a terminal."""
-    forwarded = bool(os.environ.get(TERMINAL))  # by a launcher
-    if not (forwarded or stream.isatty()) or find_spec("rich") is None:
+    if not (os.environ.get(TERMINAL) or stream.isatty()) or find_spec("rich") is None:
         return None
     from rich.console import Console
 

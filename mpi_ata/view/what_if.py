@@ -196,7 +196,7 @@ def _allocator(recorded: Recording, allocators: Sequence[str]) -> Table:
     if not keys:
         rule = "its method has no allocator to exchange; what-if is for methods that have one, such as sgd"
         raise UsageError(f"{recorded.path}: {rule}")
-    if "file" not in keys:
+    if "name" in keys:
         return keys
     if "own" in allocators:
         rule = "its allocator is code of your own, which is not executed here"
@@ -250,8 +250,10 @@ def what_if(
     for name, job in zip(names, replayed_jobs(chosen, names, budget), strict=True):
         begins(name)
         rows.append({"allocator": own if name == "own" else name} | prediction(job, chosen))
-    if "file" in recorded.tables["allocator"]:  # code of the user's own: what really ran cannot be replayed
-        itself = record.summary["clock"]
+    if (
+        "name" not in recorded.tables["allocator"]
+    ):  # code of the user's own: what really ran cannot be replayed
+        itself = None
     elif names[0] == "own" and budget is None and workers is None:
         itself = rows[0]["clock"]
     else:
@@ -422,6 +424,6 @@ def _reliable(answer: dict[str, Any]) -> bool:
 
 
 def _difference(answer: dict[str, Any]) -> float:
-    """Return the relative error of the replayed clock of what really ran."""
-    clock = answer["recorded"]["clock"]
-    return float(answer["clock_of_itself"] / clock - 1) if clock else 0.0
+    """Return the relative error of the replayed clock of what really ran; 0 if that cannot be replayed."""
+    clock, itself = answer["recorded"]["clock"], answer["clock_of_itself"]
+    return float(itself / clock - 1) if clock and itself is not None else 0.0

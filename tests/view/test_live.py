@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,37 @@ def test_what_a_script_prints_meanwhile_is_left_above(monkeypatch: pytest.Monkey
     assert "one\n" in terminal.getvalue().partition("\x1b[1A\x1b[2Kthe result\n")[0], "erased first"
     assert "two\n" in terminal.getvalue().partition("the result\n")[2]
     assert sys.stdout is sys.stderr is terminal
+    with redirect_stdout(io.StringIO()):
+        display.show("three")
+    print("the loss")  # to the terminal
+    display.clear()
+    monkeypatch.setattr("sys.stdout", file := io.StringIO())
+    display.show("four")
+    assert sys.stdout is file, "only what reaches the terminal"
+    display.clear()
+
+
+def test_a_script_may_print_in_threads_while_progress_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    terminal, over = Terminal(), threading.Event()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setattr(live, "PRINTED_SECONDS", 0.0)
+    display = Display(terminal)
+
+    def prints() -> None:
+        while not over.is_set():
+            print("dots")
+
+    thread = threading.Thread(target=prints)
+    thread.start()
+    try:
+        for number in range(300):
+            display.show(str(number))
+    finally:
+        over.set()
+        thread.join()
+        display.clear()
+    assert sys.stdout is terminal
 
 
 @TIMED

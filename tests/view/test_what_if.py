@@ -155,6 +155,18 @@ def test_what_really_ran_is_replayed_even_if_it_was_not_asked_for(options: list[
     assert not ask(*options)["reliable"]
 
 
+class Mine(mpi_ata.UTA):
+    """An allocator of a script."""
+
+
+def test_a_run_with_an_allocator_of_a_script_is_replayed_with_others() -> None:
+    given: Any = {"rounds": 60, "times": mpi_ata.Sqrt(4), "update": mpi_ata.Plain(0.1), "progress": False}
+    mpi_ata.minimize(mpi_ata.Quadratic(5), allocator=lambda n: Mine(n, 7), out="run.h5", **given)
+    answer = ask("--allocators", "uta")
+    assert (answer["reliable"], answer["clock_of_itself"]) == (True, None)
+    assert "its allocator is code of your own" in call("what-if", "run.h5").stderr
+
+
 def test_overhead_of_orders_counts_on_the_clock_but_not_as_worker_time() -> None:
     run_job(*UTA, "--set", "stop.rounds=50")
     file = RunFile(Path("run.h5"))
