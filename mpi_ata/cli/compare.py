@@ -14,7 +14,7 @@ from mpi_ata.cli.options import PATH, complete_allocators, job_options, show
 from mpi_ata.cli.runs import execute_with_progress, resolve_here, start_ranks, starts_ranks
 from mpi_ata.driver.drive import Outcome
 from mpi_ata.driver.plan import OutputOptions, Plan, checked_together
-from mpi_ata.errors import UsageError
+from mpi_ata.errors import RunError, UsageError
 from mpi_ata.job import Job
 from mpi_ata.job.build import greedy_counterpart
 from mpi_ata.layout import MANAGER
@@ -107,7 +107,12 @@ def compare_command(
     if counterpart and launch.rank() == MANAGER:
         show(f"Note: gta is left out: its counterpart here is the method {counterpart}", err=True)
     launch.take_job_age()  # no run of a comparison pays for the start of all
-    outcomes = list(run_variants(variants, virtual))
+    outcomes: list[Outcome] = []
+    failure: BaseException | None = None
+    try:
+        outcomes.extend(run_variants(variants, virtual))
+    except (RunError, KeyboardInterrupt) as error:
+        failure = error
     if outcomes:
         rows = [variant.row(outcome) for variant, outcome in zip(variants, outcomes, strict=False)]
         if output is not None:
@@ -115,6 +120,9 @@ def compare_command(
         show(json.dumps(rows) if as_json else comparison_table(rows, billed=not virtual))
         if output is not None and not as_json:
             show(f"wrote {output}")
+    if failure is not None:
+        raise failure
+    if outcomes:
         check_complete(variants, outcomes)
 
 

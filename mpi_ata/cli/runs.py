@@ -118,6 +118,7 @@ def run_shared(
             show(f"Error: {run.name}: {run.error}", err=True)
         sys.exit(1)
     if any(run.state != "finished" for run in runs):
+        show("Note: the jobs that are not finished are resumed by the same command with --resume", err=True)
         sys.exit(CONTINUE)
 
 

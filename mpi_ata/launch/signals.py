@@ -182,7 +182,7 @@ class StopRequest:
             again = AGAIN if self.name == "SIGINT" else ""
             log.warning("%s: stopping after %s%s", self.word, self._unit, again)
         if self._entered and self.name == "SIGINT" and max(self._pressed, sent.count("SIGINT")) > 1:
-            log.warning("Ctrl-C again: stopping now, without waiting for %s", self._unit)
+            log.warning("Ctrl-C again: stopping now")
             raise SecondCtrlC
 
     def _start_timer(self) -> None:

@@ -1,5 +1,6 @@
 """What all calls of a script share: arguments that are checked, errors in one sentence, exit codes."""
 
+import builtins
 import inspect
 import logging
 import os
@@ -134,7 +135,8 @@ def check_arguments(**given: Any) -> None:
 def script_path() -> Path | None:
     """Return the script that this process runs; None at a prompt and in a notebook."""
     file = getattr(sys.modules["__main__"], "__file__", None)
-    return Path(file) if file and Path(file).is_file() else None
+    is_interactive = hasattr(builtins, "__IPYTHON__")  # where %run sets __file__, too
+    return Path(file) if file and not is_interactive and Path(file).is_file() else None
 
 
 def report_errors_in_one_sentence() -> None:

@@ -1,6 +1,7 @@
 """One call for a whole run: the counterpart of `mpi-ata run` for scripts and notebooks."""
 
 import inspect
+import logging
 import tempfile
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -54,6 +55,7 @@ AnyAllocator = str | Allocator | Callable[[int], Allocator]
 DEFAULT_ALLOCATOR = "ata-auto"  # which has nothing to tune
 FUNCTION_OF_N = "pass a function of n, as in allocator=lambda n: UTA(n, budget=8)"
 MAX_RUN_SECONDS = 20 * 24 * 3600.0  # of a run that a notebook waits for
+log = logging.getLogger("mpi_ata")
 
 
 def build_allocator(
@@ -257,7 +259,12 @@ def run_generated_job(request: Request) -> Result:
         asked = request.output()
         out = asked.out or Path(folder) / "run.h5"
         words = ["run", str(job), *output_args(replace(asked, out=out)), "--json"]
-        done = launch.run_command(launch.rank_command(words), timeout=MAX_RUN_SECONDS)
+        try:
+            done = launch.run_command(launch.rank_command(words), timeout=MAX_RUN_SECONDS)
+        except KeyboardInterrupt:
+            if asked.out is not None:
+                log.warning("interrupted; what %s holds is continued with resume=True", out)
+            raise
         if done.code not in (0, CONTINUE):
             raise RunError(done.gist().removeprefix("Error: "))
         return saved_result(out, recorded=asked.out is not None)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -138,6 +138,8 @@ class Display:
                 self._stream.flush()
                 time.sleep(FORWARDED_SECONDS)
 
+    close = clear
+
     def make_room(self) -> None:
         """Remove what is shown for a moment, since something else is about to be written."""
         later = FORWARDED_SECONDS if self._live is None else PRINTED_SECONDS
@@ -235,9 +237,11 @@ class RunView(Display, Observer):
         for change in changes:
             who = named(change.worker, self._identities[change.worker])
             self._events.append(f"round {round.number:,}: {who}: {change.why}")
-        if not self.due():
-            return
-        if self._label or not self.has_room:
+        if self._live is not None and self._run.stop.reached(trace):
+            self.clear()  # workers of a script print, too, once they are let go
+        elif not self.due():
+            pass
+        elif self._label or not self.has_room:
             self.show(self._label + progress_text(trace.summary(), self._run, self._asked))
         else:
             self.show(run_panel(self.snapshot(trace)))
@@ -266,12 +270,11 @@ LOOK_SECONDS = 1.0  # between looks at a run file
 
 def watch(path: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> str:
     """Show a run whenever it is saved, until it has ended, and return how; `follow` awaits who resumes it."""
-    display = Display(stream)
-    while not (run := saved_run(path)).at_rest(for_good=follow):
-        display.show(run_panel(run) if display.has_room else progress_text(run.summary, run.job))
-        while _saved_at(path) == run.saved and RunLock(path).is_held() != run.at_rest():
-            time.sleep(look)
-    display.clear()
+    with closing(Display(stream)) as display:
+        while not (run := saved_run(path)).at_rest(for_good=follow):
+            display.show(run_panel(run) if display.has_room else progress_text(run.summary, run.job))
+            while _saved_at(path) == run.saved and RunLock(path).is_held() != run.at_rest():
+                time.sleep(look)
     return snapshot_text(run)
 
 
@@ -280,13 +283,13 @@ FOLDER_HEADER = ["job", "state", "round", "clock [s]", "loss or gap", "to go"]
 
 def watch_folder(folder: Path, stream: TextIO, follow: bool = False, look: float = LOOK_SECONDS) -> str:
     """Show all runs in a folder, until all have ended; return the text to be left."""
-    display, runs = Display(stream), saved_runs(folder)
-    while not all(run.at_rest(for_good=follow) for run in runs.values()):
-        if display.due():
-            display.show(folder_text(runs))
-        time.sleep(look)
-        runs = saved_runs(folder)
-    display.clear()
+    runs = saved_runs(folder)
+    with closing(Display(stream)) as display:
+        while not all(run.at_rest(for_good=follow) for run in runs.values()):
+            if display.due():
+                display.show(folder_text(runs))
+            time.sleep(look)
+            runs = saved_runs(folder)
     return folder_text(runs)
 
 
@@ -371,10 +374,13 @@ def progress_text(summary: Mapping[str, Any], run: RunDescription, asked: int = 
     return ", ".join([*parts, rate(summary["rounds"], _after_setup(summary)), clock])
 
 
+ENOUGH_ITEMS = 20  # that are done, to say how long others take
+
+
 def _items(summary: Mapping[str, Any], asked: int, noun: str = "") -> str:
     """Return how many items of a farm are done, of how many that were asked for."""
     done: int = summary["tasks_used"]
-    if asked <= done or not done:
+    if asked <= done or done < ENOUGH_ITEMS:
         return f"{done:,}{noun} done"
     left = _after_setup(summary) * (asked / done - 1)
     return f"{done:,} of {asked:,}{noun} done, about {duration(left)} to go"

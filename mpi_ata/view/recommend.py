@@ -48,6 +48,8 @@ def recommend(
     if not 0 <= price < np.inf:
         raise UsageError(f"--price {price} must be a number from 0 on; 0 means the cheapest")
     records, notes = read_records(paths, shared)
+    if (overhead := max(overhead_ratio(record) for _, record in records)) > 1:
+        raise UsageError(f"{overhead_text(overhead)} {UNPREDICTABLE}")
     sources = merge_runs(each for _, record in records for each in [*record.prior, record.source])
     who, nodes = known_nodes(sources)
     own = partial(known_job, who=who)
@@ -99,8 +101,6 @@ def read_records(paths: Sequence[Path], shared: bool) -> tuple[list[tuple[Path, 
 def _doubts(records: Sequence[Record], largest: int, seen: int, shared: bool, copies: int) -> list[str]:
     """Return what limits the predictions, or was asked for in vain."""
     lines = []
-    if (overhead := max(map(overhead_ratio, records))) > 1:
-        lines.append(f"{overhead_text(overhead)} {UNPREDICTABLE}")
     events = [event for record in records for event in record.events]  # jobs that share workers have the same
     if dead := len({(event.host, event.worker) for event in events if event.kind == "lost"}):
         lines.append(f"{counted(dead, 'worker')} died: here they are taken to work as before.")
@@ -184,7 +184,7 @@ def recommendation_text(answer: dict[str, Any]) -> str:
     runs = [word for run in answer["runs"][:SHOWN] for word in ("--recommended", run)]
     more = " ..." if len(answer["runs"]) > SHOWN else ""
     lines += [
-        f"{jobs}{answer['rounds']:,} rounds, {ranks} per node; speeds of {known}.",
+        f"{jobs}{answer['rounds']:,} rounds, {ranks} per node; the best quotas for the speeds of {known}.",
         "± is one standard deviation of elapsed: which nodes it may be, and how sure their speeds are.",
         f"best: 1 % of time is worth {answer['price']:g} % of billed (--price).",
         f"Ask for it with --nodes {best['nodes']} --ntasks-per-node {answer['ranks_per_node']}, or with "

@@ -270,7 +270,9 @@ def commands(record: Record, path: Path) -> list[tuple[str, str]]:
         return []
     workers = len(record.identities) - len(not_worth_using(record))
     ranks, limit = ranks_for(max(workers, 1)), time_limit(record)
-    submit = ["mpi-ata", "submit", "JOB.toml", "--ntasks", ranks, "--time", limit, "--warm-start", path]
+    is_job = {"name", "file"}.intersection(record.job.tables.get("method", {}))
+    what = "JOB.toml" if is_job else "SCRIPT.py"
+    submit = ["mpi-ata", "submit", what, "--ntasks", ranks, "--time", limit, "--warm-start", path]
     sbatch = ["sbatch", f"--ntasks={ranks}", f"--time={limit}"]
     bad = [host.host for host in flagged(report_hosts(record))]
     if bad and {identity.host for identity in record.identities}.difference(bad):  # others are left

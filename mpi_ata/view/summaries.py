@@ -252,7 +252,7 @@ def _status_cells(row: dict[str, Any]) -> list[Any]:
 
 
 COMPARED = {"clock": "clock [s]", "worker_time": "worker time [s]"}
-COMPARED_ON_RANKS = COMPARED | {"elapsed": "elapsed [s]", "billed": "billed [s]"}
+COMPARED_ON_RANKS = COMPARED | {"billed": "billed [s]"}
 RATIOS = {"clock": "clock / greedy", "worker_time": "worker time / greedy"}
 
 
@@ -266,13 +266,12 @@ def comparison_table(rows: Sequence[dict[str, Any]], billed: bool = False) -> st
     for row in rows:
         runs.setdefault(row[kind], []).append(row)
     greedy, shown = runs.get("gta"), COMPARED_ON_RANKS if billed else COMPARED
-    header = [kind, "rounds", *shown.values(), "wasted tasks", "wasted time"]
+    header = [kind, "rounds", *shown.values(), "wasted tasks"]
     digits = {"rounds": 0, **dict.fromkeys(shown, 4), "tasks_wasted": 0}
     body = []
     for name, each in runs.items():
         cells = [spread([row[column] for row in each], count) for column, count in digits.items()]
-        waste = share(_mean(each, "waste"), _mean(each, "worker_time"))
-        body.append([name, *cells, waste, *(_ratios(each, greedy) if greedy else [])])
+        body.append([name, *cells, *(_ratios(each, greedy) if greedy else [])])
     text = table(body, [*header, *RATIOS.values()] if greedy else header)
     return text + (_how_to_read(rows[0]["workers"], greedy is not None) if billed else "")
 

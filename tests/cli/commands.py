@@ -109,13 +109,13 @@ def _restore_signals() -> None:
 
 
 @contextmanager
-def on_terminal(*arguments: str, lines: int = 9) -> Iterator[OnTerminal]:
-    """Start a command whose stderr is a terminal with so many lines of 100 columns."""
+def on_terminal(*arguments: str, lines: int = 9, stdout: bool = False) -> Iterator[OnTerminal]:
+    """Start a command whose stderr is a terminal with so many lines of 100 columns; if asked, stdout too."""
     reader, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (lines, 100))
     process = subprocess.Popen(
         [MPI_ATA, *arguments],
-        stdout=subprocess.PIPE,
+        stdout=terminal if stdout else subprocess.PIPE,
         stderr=terminal,
         text=True,
         env={name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")},

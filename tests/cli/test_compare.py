@@ -73,6 +73,15 @@ def test_compare_rejects_a_wrong_allocator_before_it_runs_the_others(job: str, a
     assert call("compare", job, "--virtual", "--allocators", allocators).exit_code == 2
 
 
+def test_runs_that_were_finished_are_printed_although_a_later_one_fails(job: str) -> None:
+    counted = "with open('count', 'a') as file:\n            count = file.write('.') + file.tell()"
+    use_own_problem(job, f"{counted}\n        assert count <= 150\n        return x")
+    settings = ["--set", "stop.rounds=10", "--set", "allocator.budget=10"]
+    result = call("compare", job, "--virtual", "--json", "--allocators", "uta,ofta", *settings)
+    assert (result.exit_code, "AssertionError" in result.stderr) == (1, True)
+    assert [row["allocator"] for row in json.loads(result.stdout)] == ["uta"]
+
+
 def test_compare_saves_the_run_of_each_allocator_in_a_folder(job: str) -> None:
     arguments = ["compare", job, "--virtual", "--json", "--allocators", "gta,own,uta", "--out", "new/folder"]
     result = call(*arguments)

@@ -16,7 +16,7 @@ if task.round == 9 and task.worker == 1:
     Path("hanging").touch()
     time.sleep(600)
 """
-AGAIN = "Note: Ctrl-C again: stopping now, without waiting for this round\n"
+AGAIN = "Note: Ctrl-C again: stopping now\n"
 STOPPING = "Note: Ctrl-C: stopping after this round; press again to stop now\n"
 
 

@@ -189,9 +189,14 @@ def test_wrong_arguments_of_a_map_are_rejected(
         call(pool)
 
 
-def test_a_pool_in_a_notebook_says_that_ranks_need_a_script() -> None:
+@pytest.mark.parametrize(
+    "before", ["", "import builtins; builtins.__IPYTHON__ = True; __file__ = 'script.py'; "]
+)
+def test_a_pool_in_a_notebook_says_that_ranks_need_a_script(before: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").touch()  # which %run has been given
     done = subprocess.run(
-        [sys.executable, "-c", "import mpi_ata; mpi_ata.Pool(workers=4)"],
+        [sys.executable, "-c", f"{before}import mpi_ata; mpi_ata.Pool(workers=4)"],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,

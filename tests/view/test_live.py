@@ -65,7 +65,7 @@ def test_a_run_is_shown_with_its_totals_curve_and_workers(monkeypatch: pytest.Mo
     minimize(Quadratic(5), 7, update=Plain(0.4), rounds=40, times=Sqrt(7), observers=[view], progress=False)
     shown = terminal.getvalue().rpartition("quadratic, sgd on 7 workers")[2]
     rows = {row[0]: row[1] for row in re.findall(r"│ \S*m([a-z ]+?) *\x1b\S+ *\S+m(.*?) *│", shown)}
-    assert rows["round"].startswith("40 of 40, 100.0 %, ")
+    assert rows["round"].startswith("39 of 40, 97.5 %, "), "removed before workers are let go, who may print"
     assert {"gap", "clock", "worker time", "busiest", "slowest"} <= set(rows)
     assert rows["gap"].endswith("▁")
     assert "worker 6 (virtual): " in rows["slowest"]
@@ -285,6 +285,20 @@ def test_watching_a_run_that_was_killed_ends_and_says_so() -> None:
     assert done.exit_code == 0
     assert "stopped without a last save; resume it with --resume, or resume=True in a script\n" in done.stdout
     assert "to go" not in done.stdout
+
+
+@TIMED
+def test_ctrl_c_ends_watching_and_gives_the_cursor_back() -> None:
+    pytest.importorskip("rich")
+    lock = RunLock(path := unfinished())
+    lock.acquire()
+    with on_terminal("watch", str(path), "--follow", stdout=True) as watching:
+        watching.read_until("round ")
+        watching.process.send_signal(signal.SIGINT)
+        watching.end()
+    lock.release()
+    assert watching.process.returncode == 0
+    assert "?25h" in watching.shown.rpartition("?25l")[2]
 
 
 def test_a_run_that_ends_while_it_is_read_is_not_taken_for_a_killed_one(

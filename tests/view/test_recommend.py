@@ -175,6 +175,8 @@ def test_runs_that_say_nothing_are_rejected() -> None:
     record, _ = load_record(file := RunFile(RUN))
     record.workers["overhead"] = 2 * record.workers["seconds"]
     file.save(*to_tree(record))
-    assert "So nothing can be predicted from this run" in call("recommend", str(RUN)).stderr
+    refused = call("recommend", str(RUN))
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "So nothing can be predicted from this run" in refused.stderr
     Path("empty").mkdir()
     assert "there are no run files in empty" in call("recommend", "empty").stderr
