@@ -33,7 +33,7 @@ test: $(VENV)/ready  ## all quick tests, about four minutes on two cores
 	$(BIN)/pytest $(FILES) $(QUICK) tests/mpi
 
 slow: $(VENV)/ready  ## longer tests: the paper's ratios, the commands on the pages
-	$(BIN)/pytest -n auto --dist loadscope -m "slow and not cluster" --ignore=tests/mpi
+	$(BIN)/pytest -n $(PROCESSES) --dist loadscope -m "slow and not cluster" --ignore=tests/mpi
 	$(BIN)/pytest $(FILES) -m slow tests/mpi
 
 # Kills running jobs, again and again, for about ten minutes, and then does all kinds of harm to the workers of
