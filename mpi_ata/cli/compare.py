@@ -113,7 +113,7 @@ def compare_command(
         outcomes.extend(run_variants(variants, virtual))
     except (RunError, KeyboardInterrupt) as error:
         failure = error
-    if outcomes:
+    if outcomes:  # on the manager
         rows = [variant.row(outcome) for variant, outcome in zip(variants, outcomes, strict=False)]
         if output is not None:
             draw(variants, outcomes, output)
@@ -122,8 +122,7 @@ def compare_command(
             show(f"wrote {output}")
     if failure is not None:
         raise failure
-    if outcomes:
-        check_complete(variants, outcomes)
+    check_complete(variants, outcomes)
 
 
 def compared_allocators(job: Job, allocators: str | None) -> tuple[list[str], str]:
@@ -186,9 +185,9 @@ def draw(variants: Sequence[Variant], outcomes: Sequence[Outcome], output: Path)
 
 def check_complete(variants: Sequence[Variant], outcomes: Sequence[Outcome]) -> None:
     """Report a comparison that was interrupted."""
-    last = outcomes[-1]
-    if last.reason is not None:
+    if not outcomes or outcomes[-1].reason is not None:
         return
+    last = outcomes[-1]
     left = ", ".join(variant.allocator for variant in variants[len(outcomes) :])
     where = f"interrupted in {variants[len(outcomes) - 1].allocator} at round {last.trace.round:,}"
     raise reported(click.ClickException(where + (f"; not run: {left}" if left else "")))

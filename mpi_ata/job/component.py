@@ -149,9 +149,8 @@ class Component:
             rule = f"needs more memory than there is: {one_line(error)}; choose smaller numbers"
             raise UsageError(f"[{self.table}] {name} {rule}") from None
         except (Exception, SystemExit) as error:
-            raise UsageError(
-                f"[{self.table}] {name}: {describe_error(error)}{self._is_beside(error)}"
-            ) from None
+            what = f"{describe_error(error)}{self._is_beside(error)}"
+            raise UsageError(f"[{self.table}] {name}: {what}") from None
 
     def _is_beside(self, error: BaseException) -> str:
         """Return the way out if a file was not found that lies beside the job."""

@@ -250,9 +250,7 @@ def what_if(
     for name, job in zip(names, replayed_jobs(chosen, names, budget), strict=True):
         begins(name)
         rows.append({"allocator": own if name == "own" else name} | prediction(job, chosen))
-    if (
-        "name" not in recorded.tables["allocator"]
-    ):  # code of the user's own: what really ran cannot be replayed
+    if "name" not in recorded.tables["allocator"]:  # the user's own code, which is not executed here
         itself = None
     elif names[0] == "own" and budget is None and workers is None:
         itself = rows[0]["clock"]

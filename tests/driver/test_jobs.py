@@ -223,6 +223,12 @@ def test_a_job_whose_round_nobody_waited_for_is_stopped_when_all_have_ended(job:
     assert (run.state, run.summary()["state"]) == ("running", "stopped")
 
 
+def test_a_list_of_jobs_that_cannot_be_written_is_left_out(job: Path) -> None:
+    Path("runs/jobs.json/folder").mkdir(parents=True)
+    result = call("run", str(job), "--virtual", "--array", "run.seed=1,2", "--out", "runs")
+    assert result.exit_code == 0, result.stderr
+
+
 def test_a_sweep_of_a_misspelt_key_leaves_no_list_of_its_jobs(job: Path) -> None:
     result = call("run", str(job), "--array", "method.stepsize=1,2", "--out", "runs")
     assert (result.exit_code, "did you mean step_size?" in result.stderr) == (2, True)

@@ -229,6 +229,22 @@ def test_a_job_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Pat
     assert "cannot be read: Is a directory" in refusal(tmp_path)
 
 
+READS = "class Reads:\n    def __init__(self, data):\n        open(data)\n"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_file_that_is_looked_for_elsewhere_is_found_beside_the_job(tmp_path: Path, is_there: bool) -> None:
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    (folder / "reads.py").write_text(READS)
+    if is_there:
+        (folder / "numbers.npz").touch()
+    keys = {"file": "reads.py", "class": "Reads", "data": "numbers.npz"}
+    change: Change = {"problem": None} | {f"problem.{key}": f'"{value}"' for key, value in keys.items()}
+    way_out = "; to look for it beside the job file, annotate the parameter: data: Path"
+    assert refusal(written(folder, change)).endswith(way_out) == is_there
+
+
 def test_an_allocator_given_by_file_and_class_is_told_workers_and_means(tmp_path: Path) -> None:
     (tmp_path / "first.py").write_text(ALLOCATOR)
     change: Change = {"allocator": None, "allocator.file": '"first.py"', "allocator.class": '"First"'}

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,22 @@ def test_a_killed_mpirun_is_reported_as_a_shell_does() -> None:
 def test_ctrl_c_before_the_ranks_have_met_is_no_failure_to_meet() -> None:
     for mpirun in (1, -signal.SIGUSR1):  # which it does not know yet
         assert exit_code(mpirun, ExitReport(signals=("SIGINT", "SIGINT"))) == 130
+
+
+TWO_RUNS = """
+from mpi_ata.launch.signals import StopRequest
+for number in range(2):
+    with StopRequest(1.0, on_ranks=True) as request:
+        print(number, bool(request), request.word)
+"""
+
+
+def test_ctrl_c_that_was_passed_on_before_a_rank_existed_reaches_its_first_run_alone() -> None:
+    with report_file():
+        note_signal("SIGINT")
+        done = subprocess.run([sys.executable, "-c", TWO_RUNS], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == "0 True Ctrl-C"
+    assert done.stdout.splitlines()[1].startswith("1 False")
 
 
 def test_ranks_that_end_without_a_word_are_an_error_even_if_mpirun_exits_with_0() -> None:

@@ -228,6 +228,7 @@ class NoStart:
         ({"budget": 0}, "budget=0 must be at least 1"),
         ({"update": 0.1}, "update=0.1 is not an update"),
         ({"update": Adam}, "not an update"),
+        ({"problem": Quadratic}, r"Quadratic is a class; pass an object, as in Quadratic\(\)"),
         ({"allocator": "atta"}, "allocator='atta' .* ata, "),
         ({"allocator": UTA(5, 8)}, "for 5 workers and a budget of 8, .* 4 and 8"),
         ({"allocator": UTA(4, 9)}, "for 4 workers and a budget of 9, .* 4 and 8"),
